@@ -1,0 +1,43 @@
+# make demo · test · check · bench. Each prepares .venv by itself and reinstalls only when
+# pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test check bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.core
+	@$(BIN)/unmask demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+bench: $(VENV)/.dev
+	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "unmask needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unmask into $(VENV) (a few minutes the first time)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing unmask and its development tools into $(VENV) (a few minutes the first time)"
+	$(PIP) --editable ".[dev]"
+	@touch $@ $(VENV)/.core

@@ -1,0 +1,74 @@
+"""The command `unmask`: every module of this folder with a `Settings` class is a verb.
+
+A verb is imported only when it is used, so that `unmask --help` answers at once. Its first docstring line is
+its help; `Settings`, a frozen dataclass, becomes its command line; `run(settings)` does the work.
+"""
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import tyro
+
+from unmask import __version__
+from unmask.errors import UserError, unknown
+
+FOLDER = Path(__file__).parent
+
+
+def verbs() -> dict[str, str]:
+    """Every verb with the first line of its file, read without importing it."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.ClassDef) and node.name == "Settings" for node in tree.body):
+            found[path.stem] = (ast.get_docstring(tree) or "").split("\n")[0]
+    return found
+
+
+def usage() -> str:
+    lines = [
+        f"unmask {__version__}: masked diffusion language models",
+        "",
+        "usage: unmask VERB [options]",
+        "",
+    ]
+    lines += [f"  {verb:<10} {help_line}" for verb, help_line in verbs().items()]
+    return "\n".join([*lines, "", "`unmask VERB --help` explains one of them."])
+
+
+def dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"unmask {__version__}")
+        return 0
+    verb, *rest = arguments
+    if verb not in verbs():
+        raise unknown("verb", verb, verbs())
+    module = import_module(f"unmask.cli.{verb}")
+    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__)
+    module.run(settings)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command: exit code 0 when it worked, 2 for a mistake in what was asked, 130 for Ctrl-C."""
+    try:
+        return dispatch(sys.argv[1:] if arguments is None else arguments)
+    except UserError as error:
+        print(f"unmask: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("unmask: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`unmask ... | head`): that is its right, not an error.
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The legend of letters in shapes: `Int[Tensor, "b l"]` is a batch of token rows.
+
+    b  batch: rows of tokens           v  vocabulary, the mask id included
+    l  length: positions in a row      d  width of the network
+    n  some flat positions, row-major  h  heads
+       over (b l): b * l of them       k  number of masks in a row
+
+Shapes are checked in every test (jaxtyping's pytest hook with beartype) and cost nothing in production.
+"""
+
+from collections.abc import Callable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Tokens = Int[Tensor, "b l"]
+Frozen = Bool[Tensor, "b l"]
+
+# A network as the objectives see it: it looks at noisy tokens (b l) and the noise level σ (b), and gives the
+# logits (n v) at the flat positions it is asked for (n), and nowhere else.
+Network = Callable[[Int[Tensor, "b l"], Float[Tensor, " b"], Int[Tensor, " n"]], Float[Tensor, "n v"]]

@@ -1,0 +1,12 @@
+"""What every test shares: one torch thread a worker, so that two workers fill two cores."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded source of randomness; tests never draw from the global one."""
+    return torch.Generator().manual_seed(0)
