@@ -1,0 +1,88 @@
+"""The bound on −log p(x) beyond one time: by the number of masks, and exactly, by enumerating every mask.
+
+In continuous time the bound is ∫ E[ce]/u du over the hidden share u, whatever the schedule. Integrating u out leaves
+a sum over numbers of masks: Σ_k (1/k) E_{|M| = k}[ce(x, M)], which is also the mean over all orders of revealing.
+"""
+
+from itertools import combinations
+from math import comb
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.reverse import reveal_chance
+from unmask.diffusion.schedule import Schedule
+from unmask.diffusion.subs import cross_entropy
+from unmask.diffusion.times import counts, grid
+from unmask.errors import UserError
+from unmask.shapes import Network
+
+LONGEST = 12  # 2^12 masks: what `exact_bound` is willing to enumerate
+
+
+def nats_by_count(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    *,
+    t: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    mask: int,
+    frozen: Bool[Tensor, "b l"] | None = None,
+) -> Float[Tensor, "b l"]:
+    """The continuous bound by the number of masks: k uniform over 1..free, a hidden token weighs free/k. [RADD]
+
+    `t` are uniforms in [0, 1); spread by `times.stratified` they give the smallest variance of the estimators here.
+    There is no noise level to show, so the network must be one that does not look at it.
+    """
+    check_clean(x0, mask=mask)
+    free = torch.full((len(x0),), x0.shape[1], device=x0.device) if frozen is None else (~frozen).sum(1)
+    k = counts(t, free)
+    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
+    weight = free.to(u.dtype) / k
+    return weight[:, None] * cross_entropy(network, x0, x_t, torch.zeros_like(t), mask=mask)
+
+
+def every_mask(length: int) -> Bool[Tensor, "masks l"]:
+    """All 2^l − 1 ways to hide at least one of l tokens, fewest first."""
+    if not 1 <= length <= LONGEST:
+        raise UserError(f"every mask is enumerated for 1 to {LONGEST} tokens; saw {length}.")
+    chosen = [c for k in range(1, length + 1) for c in combinations(range(length), k)]
+    return torch.stack([torch.tensor([i in c for i in range(length)]) for c in chosen])
+
+
+def masked_losses(network: Network, x0: Int[Tensor, " l"], *, mask: int) -> Float[Tensor, " masks"]:
+    """ce(x, M): the summed cross-entropy of the hidden tokens, for every mask M of one row."""
+    masks = every_mask(len(x0)).to(x0.device)
+    x = x0.expand(len(masks), -1)
+    nats = cross_entropy(network, x, torch.where(masks, mask, x), torch.zeros(len(x), device=x0.device), mask=mask)
+    return nats.sum(1)
+
+
+def exact_bound(
+    network: Network,
+    x0: Int[Tensor, " l"],
+    *,
+    mask: int,
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+) -> Float[Tensor, ""]:
+    """The bound of one short row in nats, with nothing left to chance: the sum over all its masks.
+
+    In continuous time (steps = None) every schedule that runs from all visible to all hidden gives the same value.
+    With T steps of a schedule it is Σ_i (α_s − α_t)/(1 − α_t) E[ce], the first step included.
+    """
+    check_clean(x0[None], mask=mask)
+    losses = masked_losses(network, x0, mask=mask)
+    length, k = len(x0), every_mask(len(x0)).sum(1).to(x0.device)
+    if steps is None:
+        share = torch.tensor([1 / (j * comb(length, j)) for j in range(1, length + 1)], dtype=losses.dtype)
+        return (share.to(losses.device)[k - 1] * losses).sum()
+    if schedule is None:
+        raise UserError("a bound of T steps depends on the schedule; give one.")
+    times = grid(steps).to(losses)
+    t, s = schedule.at(times[:-1]), schedule.at(times[1:])
+    hidden, visible = t.hidden[:, None], t.alpha[:, None]
+    chance = hidden**k * visible ** (length - k)  # (steps, masks): how likely each mask is at each step
+    return (reveal_chance(s, t)[:, None] * chance * losses).sum()

@@ -1,0 +1,97 @@
+"""D3PM with an absorbing mask: T steps, the network may put mass on the mask, exact KL and reconstruction."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.reverse import reveal_chance
+from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.diffusion.schedule import Level, LogLinear, Schedule
+from unmask.diffusion.times import check_total, steps
+from unmask.shapes import Network
+
+
+def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool = False) -> Float[Tensor, "n v"]:
+    """log p(x_0 | x_t): a plain softmax over all ids, or one in which the mask is impossible."""
+    return (forbid(logits, mask) if zero_masking else logits).log_softmax(-1)
+
+
+def kl_of_step(
+    log_p_true: Float[Tensor, " n"], p_mask: Float[Tensor, " n"], s: Level, t: Level
+) -> Float[Tensor, " n"]:
+    """KL(q(x_s | x_t = m, x_0) || p(x_s | x_t = m)), with p = q(x_t | x_s) q(x_s | x_θ)/q(x_t | x_θ). [D3PM]
+
+    It is r (A − log p_true) + (1 − r)(A − B), r the reveal chance, A = log(1 + p_m α_t/(1 − α_t)), B the same at s.
+    At s = 0 the second term vanishes (x log x), though B alone is infinite.
+    """
+    r = reveal_chance(s, t)
+    a = torch.log1p(p_mask * t.alpha / t.hidden)
+    some_left = s.hidden > 0
+    b = torch.log1p(p_mask * s.alpha / torch.where(some_left, s.hidden, 1.0))
+    return r * (a - log_p_true) + torch.where(some_left, (1 - r) * (a - b), 0.0)
+
+
+def step_nats(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    x_t: Int[Tensor, "b l"],
+    s: Level,
+    t: Level,
+    *,
+    mask: int,
+    zero_masking: bool = False,
+) -> Float[Tensor, "b l"]:
+    """The KL of the step from t to s at hidden positions; a visible token stays under both laws and costs nothing."""
+    rows = rows_where(x_t == mask)
+    log_p = row_log_probs(network(x_t, t.sigma, rows), mask=mask, zero_masking=zero_masking)
+    log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
+    of_row = rows // x0.shape[1]
+    return spread(kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row)), rows, x0)
+
+
+def reconstruction(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    like: Tensor,
+    zero_masking: bool,
+    mask: int,
+    frozen: Bool[Tensor, "b l"] | None,
+) -> Float[Tensor, "b l"]:
+    """−log p(x_0 | x_0 itself, σ = 0): without carry-over even visible text must be predicted."""
+    rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
+    logits = network(x0, like.new_zeros(len(x0)), rows)
+    log_p = row_log_probs(logits, mask=mask, zero_masking=zero_masking)
+    return spread(-log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1), rows, x0)
+
+
+@dataclass(frozen=True)
+class D3PM:
+    """The D3PM objective with an absorbing state."""
+
+    schedule: Schedule = field(default_factory=lambda: LogLinear(eps=0))  # α_t
+    steps: int = 1000  # T
+    zero_masking: bool = False  # True: never predict the mask, an ablation in MDLM's paper
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    def nats(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        t: Float[Tensor, " b"],
+        u: Float[Tensor, "b l"],
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+    ) -> Float[Tensor, "b l"]:
+        """Nats per token: T times the KL of the step that t falls in, plus the reconstruction of clean text."""
+        check_clean(x0, mask=mask)
+        i = steps(t, total=self.steps)
+        level, before = (self.schedule.at(j.to(t.dtype) / self.steps) for j in (i, i - 1))
+        x_t = hide(x0, level.hidden, u, mask=mask, frozen=frozen)
+        kl = step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
+        return self.steps * kl + reconstruction(network, x0, t, self.zero_masking, mask, frozen)
