@@ -1,0 +1,165 @@
+"""Tokenizer: text to ids and back, with a mask that is never confused with padding.
+
+A thin frozen layer over the `tokenizers` library. What it adds: the ids a diffusion model needs (mask, pad,
+bos, eos), a fingerprint, and two promises the library does not make:
+
+- a special token's name inside a text ("<|mask|>", "[MASK]") is plain text, never the special id;
+- a character the vocabulary has no token for is an error that names it, never dropped in silence
+  (vocabularies that have an unknown token, such as BERT's, use it).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from unmask.errors import UserError
+from unmask.text.tokenizer_files import ROLES, read
+
+BLANK = "░"  # how decode shows a token that is still hidden
+
+
+class _Letters(dict[str, list[int]]):
+    """The ids of each character, asked of the library once: for vocabularies without merges."""
+
+    def __init__(self, core: tokenizers.Tokenizer):
+        super().__init__()
+        self.core = core
+
+    def __missing__(self, letter: str) -> list[int]:
+        ids = self.core.encode(letter, add_special_tokens=False).ids
+        if not ids:
+            raise _no_token(letter)
+        self[letter] = ids
+        return ids
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Text to ids and back; `Tokenizer.load(path)` reads one, text/vocabulary.py builds one."""
+
+    core: tokenizers.Tokenizer
+    mask: int
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask == self.pad:
+            raise UserError(f"mask and padding share id {self.mask}; give the tokenizer a mask of its own")
+        self.core.no_truncation()
+        self.core.no_padding()
+        self.core.encode_special_tokens = True
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a folder or file: ours, any tokenizer.json, GPT-2's vocab.json + merges.txt, BERT's vocab.txt.
+
+        `hf:NAME` is a tokenizer on the hub. A mask token is found by its name, or added as the last id.
+        """
+        core, roles = read(path)
+        return cls(core, roles["mask"], roles["pad"], roles["bos"], roles["eos"])
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which other libraries read too."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        ids = {role: getattr(self, role) for role in ROLES}
+        names = {f"{role}_token": self.pieces[id] for role, id in ids.items() if id is not None}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        (folder / "tokenizer.json").write_text(self.core.to_str(pretty=True), encoding="utf-8")
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; no special tokens are added."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text; the library spreads the work over its threads."""
+        try:
+            if self.letters is not None:
+                return [list(chain.from_iterable(map(self.letters.__getitem__, text))) for text in texts]
+            encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:  # what the library says of half a surrogate pair, which is not text
+            half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
+            if half:
+                raise _no_token(half[0]) from None
+            raise
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Iterable[int], *, blank: str = BLANK, special: bool = False) -> str:
+        """The text of some ids: hidden tokens shown as `blank`, other special tokens only if asked for."""
+        shown = []
+        for id in map(int, ids):
+            if not 0 <= id < self.size:
+                raise UserError(f"id {id} is outside the tokenizer's vocabulary of {self.size}")
+            if id == self.mask:
+                shown.append(blank)
+            elif special or id not in self.specials:
+                shown.append(self.pieces[id])
+        decoder = self.core.decoder
+        return decoder.decode(shown) if decoder is not None else " ".join(shown)
+
+    @cached_property
+    def size(self) -> int:
+        """v: the number of ids, the mask included."""
+        return len(self.pieces)
+
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        """Each id's token as the vocabulary writes it; ids that no token uses are empty."""
+        vocabulary = self.core.get_vocab(with_added_tokens=True)
+        pieces = [""] * (max(vocabulary.values()) + 1)
+        for piece, id in vocabulary.items():
+            pieces[id] = piece
+        return tuple(pieces)
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        """Ids that stand for no text: mask, pad, bos, eos and whatever else is marked as special."""
+        marked = {id for id, token in self.core.get_added_tokens_decoder().items() if token.special}
+        return frozenset(marked | {id for id in (self.mask, self.pad, self.bos, self.eos) if id is not None})
+
+    @cached_property
+    def letters(self) -> _Letters | None:
+        """A table of characters if the vocabulary works letter by letter: a few times faster than the library."""
+        model, split = self._description["model"], self._description["pre_tokenizer"]
+        whole = split is None or (
+            split["type"] == "ByteLevel" and not split["use_regex"] and not split["add_prefix_space"]
+        )
+        return _Letters(self.core) if model.get("type") == "BPE" and not model["merges"] and whole else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of all that decides how text becomes ids; equal fingerprints mean equal ids."""
+        described = self._description
+        model = dict(described["model"])
+        if "merges" in model:  # written as "a b" or ["a", "b"], depending on the library's version
+            model["merges"] = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+        parts = {
+            "model": model,
+            "normalizer": described["normalizer"],
+            "pre_tokenizer": described["pre_tokenizer"],
+            "special": {role: getattr(self, role) for role in ROLES},
+            "size": self.size,
+        }
+        canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return json.loads(self.core.to_str())
+
+
+def _no_token(letter: str) -> UserError:
+    return UserError(
+        f"the tokenizer has no token for {letter!r} (U+{ord(letter):04X}). "
+        "Remove it from the text, or use a tokenizer that covers all text, such as byte or bpe."
+    )
