@@ -1,0 +1,57 @@
+"""Networks and recorded values of the reference implementation, from tests/golden."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unmask.model.transformer import Architecture, Transformer
+
+FOLDER = Path(__file__).parent.parent / "golden"
+STRIDE = 53  # of gradients and trained weights every 53rd element is kept
+
+
+def recorded(name: str) -> dict[str, Tensor]:
+    """The inputs and outputs recorded for one network."""
+    with np.load(FOLDER / f"{name}_network.npz") as arrays:
+        return {key: torch.as_tensor(arrays[key]) for key in arrays.files}
+
+
+def weights(name: str) -> dict[str, Tensor]:
+    return {key.removeprefix("backbone."): w for key, w in load_file(FOLDER / f"{name}.safetensors").items()}
+
+
+def config(name: str) -> dict:
+    with safe_open(FOLDER / f"{name}.safetensors", "pt") as file:
+        return json.loads(file.metadata()["config"])
+
+
+def architecture(name: str, **changes) -> Architecture:
+    c = config(name)
+    causal = c.get("causal", False)
+    found = Architecture(
+        vocab=c["vocab_size"],
+        length=c["length"],
+        width=c["hidden_size"],
+        blocks=c["n_blocks"],
+        heads=c["n_heads"],
+        cond=0 if causal else c["cond_dim"],
+        causal=causal,
+    )
+    return replace(found, **changes)
+
+
+def network(name: str, **changes) -> Transformer:
+    """The recorded network, in evaluation mode."""
+    made = Transformer(architecture(name, **changes))
+    made.load_state_dict(weights(name))
+    return made.eval()
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return (a.double() - b.double()).abs().max().item()
