@@ -9,7 +9,7 @@ gives logits there (with a finite, meaningless logit at the mask, as a real netw
 """
 
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from math import exp, factorial, log
 
 import torch
@@ -151,7 +151,7 @@ def law_of_random_order(world, start: Tensor | None = None) -> dict[tuple[int, .
 def law_of_grid(world, hidden: list[float]) -> dict[tuple[int, ...], float]:
     """The exact law of the ancestral sampler on a grid of hidden shares, from 1 down to 0: states, not paths."""
     law = {(world.mask,) * world.length: 1.0}
-    for t, s in zip(hidden, hidden[1:], strict=False):
+    for t, s in pairwise(hidden):
         after: dict[tuple[int, ...], float] = {}
         for state, chance in law.items():
             options: list[list[tuple[int, float]]] = []

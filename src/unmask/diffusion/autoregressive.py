@@ -33,7 +33,8 @@ class Autoregressive:
     ) -> Float[Tensor, "b l"]:
         """Nats per token, at the position of the token that is predicted; t and u are not needed.
 
-        The network is asked at position i for the token at i, and must answer from what stands before i alone.
+        The network is asked at position i for the token at i, and must answer from what stands before i alone
+        (`Architecture(causal=True, reads_before=True)`).
         """
         check_clean(x0, mask=mask)
         if x0.shape[1] < 2:

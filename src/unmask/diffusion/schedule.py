@@ -7,7 +7,7 @@ be had by subtraction.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +43,7 @@ class Level(NamedTuple):
         return self.slope / self.hidden
 
 
+@runtime_checkable
 class Schedule(Protocol):
     def at(self, t: Float[Tensor, "*b"]) -> Level:
         """The noise level at times t in [0, 1]."""

@@ -1,0 +1,256 @@
+"""The bound: tight for an exact denoiser, one number in four forms, unbiased in every estimator."""
+
+from functools import partial
+from itertools import permutations
+
+import pytest
+import torch
+from numpy.polynomial.legendre import leggauss
+
+from exact import (
+    DOUBLE,
+    ChainWorld,
+    TableWorld,
+    TinyNetwork,
+    bound_by_orders,
+    every_text,
+    law_of_random_order,
+    loss_of_mask,
+)
+from unmask.diffusion.bound import every_mask, exact_bound, masked_losses, nats_by_count
+from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial
+from unmask.diffusion.subs import MDLM
+from unmask.diffusion.times import away_from_zero, stratified
+from unmask.errors import UserError
+
+# Each runs from all visible to all hidden, to within 1e-12.
+COMPLETE = [
+    LogLinear(eps=0.0),
+    Cosine(eps=0.0),
+    CosineSquared(eps=0.0),
+    LinearSigma(low=0.0, high=40.0),
+    Geometric(low=1e-13, high=40.0),
+    Polynomial(3.0),
+]
+
+
+def nodes(cells: int = 60, order: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gauss-Legendre nodes and weights for ∫ over [0, 1], in equal cells."""
+    x, w = (torch.tensor(part, dtype=DOUBLE) for part in leggauss(order))
+    start = torch.arange(cells, dtype=DOUBLE)[:, None] / cells
+    return ((x + 1) / 2 / cells + start).flatten(), (w / 2 / cells).repeat(cells)
+
+
+def bound_by_time(world, x0: torch.Tensor, schedule) -> float:
+    """∫ E over masks of what `MDLM.nats` pays at t, with every mask enumerated through its uniforms."""
+    t, weight = nodes()
+    masks = every_mask(len(x0))
+    hidden = schedule.at(t).hidden[:, None]
+    k = masks.sum(1)
+    chance = hidden**k * (1 - hidden) ** (len(x0) - k)  # (times, masks)
+    u = torch.where(masks, 0.0, 1.0).to(DOUBLE)
+    nats = MDLM(schedule).nats(
+        world.network,
+        x0.expand(len(t) * len(masks), -1),
+        t=t.repeat_interleave(len(masks)),
+        u=u.repeat(len(t), 1),
+        mask=world.mask,
+    )
+    return float((weight[:, None] * chance * nats.sum(1).view(chance.shape)).sum())
+
+
+@pytest.mark.parametrize("schedule", COMPLETE, ids=repr)
+def test_bound_is_tight_for_the_exact_denoiser_whatever_the_schedule(schedule):
+    world = ChainWorld.random()
+    for x0 in (torch.tensor([0, 2, 1, 1]), torch.tensor([2, 2, 0, 1])):
+        assert bound_by_time(world, x0, schedule) == pytest.approx(float(world.nll(x0[None])), abs=1e-9)
+
+
+@pytest.mark.parametrize("world", [TableWorld.random(), ChainWorld.random()], ids=["table", "chain"])
+def test_time_form_count_form_sum_over_masks_and_mean_over_orders_are_one_number(world):
+    x0 = torch.tensor([0, 2, 1, 1])[: world.length]
+    by_orders = bound_by_orders(world, x0)
+    by_masks = float(exact_bound(world.network, x0, mask=world.mask))
+    by_time = bound_by_time(world, x0, LogLinear(eps=0.0))
+    by_count = expected_by_count(world, x0)
+    for other in (by_masks, by_time, by_count):
+        assert other == pytest.approx(by_orders, abs=1e-10)
+
+
+def expected_by_count(world, x0: torch.Tensor) -> float:
+    """The mean of `nats_by_count` over every k and every order of the uniforms: nothing is drawn."""
+    l = len(x0)
+    orders = torch.tensor(list(permutations(range(l))), dtype=DOUBLE)
+    total = 0.0
+    for k in range(1, l + 1):
+        t = torch.full((len(orders),), (k - 0.5) / l, dtype=DOUBLE)
+        nats = nats_by_count(world.network, x0.expand(len(orders), -1), t=t, u=orders / l, mask=world.mask)
+        total += float(nats.sum(1).mean()) / l
+    return total
+
+
+def test_losses_of_masks_equal_those_computed_by_hand():
+    world, x0 = TableWorld.random(), torch.tensor([1, 0, 2])
+    for mask, loss in zip(every_mask(3), masked_losses(world.network, x0, mask=3), strict=True):
+        by_hand = loss_of_mask(world, x0, tuple(mask.nonzero().squeeze(-1).tolist()))
+        assert float(loss) == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_one_step_is_the_cross_entropy_of_all_masks():
+    world, x0 = TableWorld.random(), torch.tensor([0, 2, 1])
+    one = exact_bound(world.network, x0, mask=3, schedule=LogLinear(eps=0.0), steps=1)
+    assert float(one) == pytest.approx(loss_of_mask(world, x0, (0, 1, 2)), abs=1e-12)
+
+
+@pytest.mark.parametrize("total", [1, 2, 7])
+def test_the_discrete_loss_is_unbiased_for_the_bound_of_its_steps(total):
+    world, x0 = TableWorld.random(), torch.tensor([0, 2, 1])
+    schedule, masks = LogLinear(eps=0.0), every_mask(3)
+    expected = 0.0
+    for i in range(1, total + 1):
+        for mask in masks:
+            share, k = i / total, int(mask.sum())
+            nats = MDLM(schedule, steps=total).nats(
+                world.network,
+                x0[None],
+                t=torch.tensor([(i - 0.5) / total], dtype=DOUBLE),
+                u=torch.where(mask, 0.0, 1.0 - 1e-16)[None].to(DOUBLE),
+                mask=3,
+            )
+            if (k == 3) or share < 1:
+                expected += share**k * (1 - share) ** (3 - k) * float(nats.sum()) / total
+    exact = exact_bound(world.network, x0, mask=3, schedule=schedule, steps=total)
+    assert expected == pytest.approx(float(exact), abs=1e-10)
+
+
+@pytest.mark.parametrize("world", [TableWorld.random(3), ChainWorld.random(1)], ids=["table", "chain"])
+def test_the_gap_of_t_steps_to_continuous_time_falls_like_one_over_t(world):
+    """T (L_T − L_∞) → (g(1) − g(0))/2, with g(t) = E[ce]/t: one end all masks, the other one mask at a time."""
+    x0 = torch.tensor([0, 2, 1, 1])[: world.length]
+    limit = float(exact_bound(world.network, x0, mask=world.mask))
+    all_masks = loss_of_mask(world, x0, tuple(range(world.length)))
+    one_mask = sum(loss_of_mask(world, x0, (i,)) for i in range(world.length))
+    predicted = (all_masks - one_mask) / 2
+    seen = [
+        T * (float(exact_bound(world.network, x0, mask=world.mask, schedule=LogLinear(0.0), steps=T)) - limit)
+        for T in (500, 1000)
+    ]
+    richardson = 2 * seen[1] - seen[0]
+    assert richardson == pytest.approx(predicted, rel=1e-4, abs=1e-6)
+    assert abs(seen[1] - predicted) < abs(seen[0] - predicted)
+
+
+def test_the_bound_lies_above_the_likelihood_of_the_sampler_for_every_text():
+    world = TableWorld.random()
+    law = law_of_random_order(world)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-12)
+    for x0 in every_text(3, 3):
+        nll = -torch.tensor(law[tuple(x0.tolist())]).log().item()
+        assert float(exact_bound(world.network, x0, mask=3)) >= nll - 1e-6
+
+
+def moments(world, x0: torch.Tensor, t: torch.Tensor, form: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """First and second moment, over every mask, of what one row pays at each of the times t."""
+    if form == "t":
+        u = torch.where(every_mask(len(x0)), 0.0, 1.0).to(DOUBLE)
+        k = every_mask(len(x0)).sum(1)
+        chance = t[:, None] ** k * (1 - t[:, None]) ** (len(x0) - k)  # (times, masks)
+        paid = partial(MDLM(LogLinear(eps=0.0)).nats, world.network)
+    else:
+        u = torch.tensor(list(permutations(range(len(x0)))), dtype=DOUBLE) / len(x0)
+        chance = torch.full((len(t), len(u)), 1 / len(u), dtype=DOUBLE)
+        paid = partial(nats_by_count, world.network)
+    x = x0.expand(len(t) * len(u), -1)
+    nats = paid(x, t=t.repeat_interleave(len(u)), u=u.repeat(len(t), 1), mask=world.mask).sum(1).view(chance.shape)
+    return (chance * nats).sum(1), (chance * nats**2).sum(1)
+
+
+def mean_and_deviation(world, x0: torch.Tensor, form: str, spread: bool, *, rows: int) -> tuple[float, float]:
+    """Expectation and standard deviation of an estimate from some rows, by quadrature over their uniforms."""
+    v, weight = nodes()
+    mean, variance = 0.0, 0.0
+    for i in range(rows):
+        # Row i of a stratified batch lives in cell i; its time for each uniform v comes from the code under test.
+        t = stratified_row(v, i, rows) if spread else v
+        first, second = moments(world, x0, away_from_zero(t) if form == "t" else t, form)
+        mean += float((weight * first).sum()) / rows
+        variance += float((weight * second).sum() - (weight * first).sum() ** 2) / rows**2
+    return mean, variance**0.5
+
+
+def stratified_row(v: torch.Tensor, i: int, rows: int) -> torch.Tensor:
+    """The time of row i for each value v of its uniform."""
+    return torch.stack([stratified(torch.full((rows,), float(value), dtype=DOUBLE))[i] for value in v])
+
+
+@pytest.mark.parametrize("world", [TableWorld.random(), ChainWorld.random()], ids=["table", "chain"])
+def test_every_estimator_is_unbiased_and_stratified_counts_vary_least(world):
+    x0 = torch.tensor([0, 2, 1, 1])[: world.length]
+    exact = float(exact_bound(world.network, x0, mask=world.mask))
+    # Times keep away from 0, where the weight is infinite: what [0, 1e-3] holds is the only bias of the t form.
+    t, weight = nodes()
+    kept = float((weight * moments(world, x0, away_from_zero(t), "t")[0]).sum())
+    assert kept == pytest.approx(exact, rel=2e-3)
+    deviation = {}
+    for name, form, spread in (
+        ("iid t", "t", False),
+        ("stratified t", "t", True),
+        ("iid k", "k", False),
+        ("stratified k", "k", True),
+    ):
+        mean, deviation[name] = mean_and_deviation(world, x0, form, spread, rows=world.length)
+        assert mean == pytest.approx(kept if form == "t" else exact, abs=1e-10), name
+    print(f"bound {exact:.4f}, standard deviation of {world.length} rows:", deviation)
+    assert deviation["stratified k"] < deviation["iid k"] < deviation["stratified t"] < deviation["iid t"]
+
+
+def test_the_gradient_of_the_exact_bound_is_the_mean_gradient_of_its_estimator():
+    network, x0 = TinyNetwork(), torch.tensor([0, 2, 1])
+    parameters = list(network.parameters())
+
+    class Still:  # the network without its noise input: the count form shows none
+        mask, letters, length = 3, 3, 3
+
+        @staticmethod
+        def network(x_t, sigma, rows):
+            return network(x_t, torch.zeros_like(sigma), rows)
+
+    exact = torch.autograd.grad(exact_bound(Still.network, x0, mask=3), parameters, allow_unused=True)
+    orders = torch.tensor(list(permutations(range(3))), dtype=DOUBLE) / 3
+    t = torch.tensor([1 / 6, 3 / 6, 5 / 6], dtype=DOUBLE).repeat_interleave(len(orders))
+    nats = nats_by_count(Still.network, x0.expand(18, -1), t=t, u=orders.repeat(3, 1), mask=3)
+    mean = torch.autograd.grad(nats.sum(1).mean(), parameters, allow_unused=True)
+    for a, b in zip(exact, mean, strict=True):
+        assert (a is None and b is None) or torch.allclose(a, b, atol=1e-12)
+
+
+def test_frozen_tokens_make_the_bound_conditional():
+    """With the last token given, the count form bounds −log p(rest | last); the exact denoiser makes it equal."""
+    world, x0 = ChainWorld.random(length=3), torch.tensor([0, 2, 1])
+    orders = torch.tensor(list(permutations(range(3))), dtype=DOUBLE) / 3
+    frozen = torch.tensor([[False, False, True]]).expand(len(orders), -1)
+    total = 0.0
+    for k in (1, 2):
+        t = torch.full((len(orders),), (k - 0.5) / 2, dtype=DOUBLE)
+        nats = nats_by_count(world.network, x0.expand(len(orders), -1), t=t, u=orders, mask=3, frozen=frozen)
+        total += float(nats.sum(1).mean()) / 2
+    joint = world.nll(every_text(3, 3))
+    marginal = torch.logsumexp(-joint[every_text(3, 3)[:, 2] == 1], 0)
+    assert total == pytest.approx(float(world.nll(x0[None]) + marginal), abs=1e-10)
+
+
+def test_nonsense_is_refused():
+    world = TableWorld.random()
+    with pytest.raises(UserError, match="1 to 12 tokens; saw 13"):
+        exact_bound(world.network, torch.zeros(13, dtype=torch.long), mask=3)
+    with pytest.raises(UserError, match="depends on the schedule"):
+        exact_bound(world.network, torch.tensor([0, 1, 2]), mask=3, steps=4)
+    with pytest.raises(UserError, match="at least one position"):
+        nats_by_count(
+            world.network,
+            torch.tensor([[0, 1, 2]]),
+            t=torch.tensor([0.5], dtype=DOUBLE),
+            u=torch.zeros(1, 3, dtype=DOUBLE),
+            mask=3,
+            frozen=torch.ones(1, 3, dtype=torch.bool),
+        )

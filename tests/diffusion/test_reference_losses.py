@@ -1,0 +1,73 @@
+"""Losses that show the network a noise level of their own: the recorded network runs again for each of them."""
+
+import pytest
+import torch
+
+from diffusion.conftest import read
+from model.golden import config, network, recorded
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.d3pm import step_nats
+from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear
+from unmask.diffusion.sedd import row_log_scores, score_entropy
+from unmask.diffusion.subs import cross_entropy
+
+NAMES = ["tiny", "mid"]
+SCHEDULES = {
+    "cosine": Cosine(),
+    "cosinesqr": CosineSquared(),
+    "linear": LinearSigma(1e-3, 7.0),
+    "geometric": Geometric(1e-4, 20.0),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_mdlm_loss_of_each_schedule_equals_the_reference(name, schedule):
+    case, net = read(f"diffusion_{name}"), network(f"dit_{name}", time_conditioning=True)
+    level = SCHEDULES[schedule].at(case["t"])
+    nats = cross_entropy(net.logits, case["x0"], case["xt"], level.sigma, mask=int(case["mask_index"]))
+    assert torch.allclose(nats * level.weight[:, None], case[f"loss_subs_{schedule}"], rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("setting", ["d3pm_T1000", "d3pm_T1000_submask", "d3pm_T50"])
+def test_the_d3pm_loss_equals_the_reference(name, setting):
+    total = 50 if setting.endswith("T50") else 1000
+    # The run of 50 steps was recorded without time conditioning.
+    case, net = read(f"diffusion_{name}"), network(f"dit_{name}", time_conditioning=total == 1000)
+    t = case[f"t_disc_{setting}"].clamp(max=0.9999).double()  # the reference clamps, and weighs by α = 1 − t
+    levels = (LogLinear(eps=0.0).at((t - back).clamp(min=0)) for back in (1 / total, 0))
+    s, at = (level._replace(alpha=level.alpha.float(), hidden=level.hidden.float()) for level in levels)
+    sigma = LogLinear().at(case[f"t_disc_{setting}"]).sigma  # but shows the network the schedule with its eps
+    nats = step_nats(
+        lambda x_t, _, rows: net.logits(x_t, sigma, rows),
+        case["x0"],
+        case["xt"],
+        s,
+        at,
+        mask=int(case["mask_index"]),
+        zero_masking="submask" in setting,
+    )
+    assert torch.allclose(total * nats, case[f"loss_diff_{setting}"].float(), rtol=1e-3, atol=2e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sedd_loss_of_the_geometric_schedule_equals_the_reference(name):
+    case, net = read(f"diffusion_{name}"), network(f"dit_{name}", time_conditioning=True)
+    mask, level = int(case["mask_index"]), Geometric(1e-4, 20.0).at(case["t"])
+    rows = (case["xt"] == mask).flatten().nonzero().squeeze(-1)
+    at = level.take(rows // case["xt"].shape[1])
+    log_s = row_log_scores(net.logits(case["xt"], level.sigma, rows), at.sigma, mask=mask)
+    nats = score_entropy(log_s, case["x0"].flatten()[rows], at, mask=mask)
+    assert torch.allclose(nats, case["loss_sedd_geometric"].flatten()[rows], rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_the_autoregressive_loss_equals_the_reference():
+    case, net = recorded("ar_tiny"), network("ar_tiny", reads_before=True)
+    nats = Autoregressive().nats(net.logits, case["x0"], mask=config("ar_tiny")["mask_index"])
+    real = case["attention_mask"][:, 1:]
+    assert float((nats[:, 1:] * real).sum() / real.sum()) == pytest.approx(float(case["loss"]), rel=1e-5)
