@@ -1,0 +1,120 @@
+"""Shape: changes to the network's answer, on the rows it was asked for and no others.
+
+First what the model is taken to say: hooks (guidance, constraints), banned and forced tokens, repetition. Policies
+judge confidence by this. Then how boldly to draw from it: temperature, top-k, top-p.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to the network: show it these tokens at this noise level, and give the logits at these rows."""
+
+    tokens: Int[Tensor, "b w"]
+    sigma: Float[Tensor, " b"]
+    rows: Int[Tensor, " n"]  # flat positions over (b w)
+    live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
+    start: int = 0  # the position on the canvas of the first column
+    lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
+
+    @property
+    def row(self) -> Int[Tensor, " n"]:
+        """The row of each flat position."""
+        return self.rows // self.tokens.shape[1]
+
+    @property
+    def position(self) -> Int[Tensor, " n"]:
+        """The position on the canvas of each flat position."""
+        return self.rows % self.tokens.shape[1] + self.start
+
+
+# Logits in, logits out, with the question they answer: the place for guidance and constraints.
+Hook = Callable[[Ask, Float[Tensor, "n v"]], Float[Tensor, "n v"]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Settings of the draw; the default changes nothing."""
+
+    temperature: float = 1.0  # 0: always the most likely token
+    top_k: int | None = None  # only the k most likely tokens
+    top_p: float = 1.0  # only the most likely tokens that together have at least this mass
+    keep_crossing: bool = True  # top-p keeps the token that crosses the mass; False: drops it, as ReMDM does
+    banned: tuple[int, ...] = ()  # tokens that are never drawn
+    forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
+    repetition: float = 0.0  # nats taken from every token that already stands in the row
+    hook: Hook | None = None  # a change of one's own, made first
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise UserError(f"temperature must not be negative; saw {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k must keep at least one token; saw {self.top_k}.")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
+
+    def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """What the model is taken to say."""
+        logits = logits if self.hook is None else self.hook(ask, logits)
+        if self.repetition:
+            logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
+        if self.banned:
+            check_ids("banned", self.banned, logits.shape[-1])
+            logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+        if self.forced:
+            check_ids("forced", tuple(self.forced.values()), logits.shape[-1])
+            logits = with_forced(logits, ask.position, self.forced)
+        return logits
+
+    def sharpen(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """What is drawn from; at temperature 0 only the most likely token is left."""
+        if self.temperature == 0:
+            return only(logits, logits.argmax(-1, keepdim=True))
+        logits = logits if self.temperature == 1 else logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            logits = only(logits, logits.topk(self.top_k, -1).indices)
+        return logits if self.top_p == 1 else nucleus(logits, self.top_p, keep_crossing=self.keep_crossing)
+
+
+def only(logits: Float[Tensor, "n v"], kept: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+    """Logits −∞ everywhere but at the kept tokens."""
+    return torch.full_like(logits, -torch.inf).scatter(-1, kept, logits.gather(-1, kept))
+
+
+def nucleus(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool = True) -> Float[Tensor, "n v"]:
+    """The most likely tokens up to a mass, at least one. The token that crosses it is kept, or not, as you say."""
+    value, order = logits.sort(-1, descending=True)
+    probs = value.double().softmax(-1)
+    total = probs.cumsum(-1)
+    dropped = (total - probs >= mass) if keep_crossing else (total > mass)
+    dropped[:, 0] = False
+    return torch.empty_like(logits).scatter(-1, order, value.masked_fill(dropped, -torch.inf))
+
+
+def less_repeated(logits: Float[Tensor, "n v"], seen: Int[Tensor, "n w"], penalty: float) -> Float[Tensor, "n v"]:
+    """Every token of `seen` loses `penalty` nats, once."""
+    return logits.scatter(-1, seen, logits.gather(-1, seen) - penalty)
+
+
+def with_forced(
+    logits: Float[Tensor, "n v"], position: Int[Tensor, " n"], forced: Mapping[int, int]
+) -> Float[Tensor, "n v"]:
+    for place, token in forced.items():
+        here = (position == place)[:, None]
+        sole = torch.arange(logits.shape[-1], device=logits.device) == token
+        logits = torch.where(here, torch.where(sole, 0.0, -torch.inf).to(logits), logits)
+    return logits
+
+
+def check_ids(kind: str, ids: tuple[int, ...], size: int) -> None:
+    wrong = [i for i in ids if not 0 <= i < size]
+    if wrong:
+        raise UserError(f"a {kind} token id must lie in 0..{size - 1}; saw {wrong[0]}.")

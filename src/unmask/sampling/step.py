@@ -1,0 +1,135 @@
+"""One step, cut where the network is: `ask` says what to show it, `commit` takes its answer.
+
+Both are pure functions of a `Work`, so a server can put the questions of many works, each with its own policy, into
+one network call.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid, rows_where
+from unmask.sampling.dice import TOKEN, Dice, keys
+from unmask.sampling.draw import inverse_cdf
+from unmask.sampling.policy import Look, Memory, Policy
+from unmask.sampling.shape import Ask, Shape
+from unmask.sampling.windows import Span, Whole, Windows
+from unmask.text.canvas import Canvas
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows being filled: everything that the next call depends on."""
+
+    canvas: Canvas  # as it stands now
+    policy: Policy
+    key: Int[Tensor, " b"]  # of each row's random numbers
+    spans: tuple[Span, ...]  # the windows still to fill; empty when all is done
+    clock: Int[Tensor, " b"]  # calls that each row has had in the first of them
+    memory: Memory = ()  # the policy's own
+    shape: Shape = field(default_factory=Shape)  # temperature and the like
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What one call brought."""
+
+    rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
+    tokens: Int[Tensor, " n"]
+    log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
+
+
+def begin(
+    canvas: Canvas,
+    policy: Policy,
+    *,
+    seed: int = 0,
+    ids: Int[Tensor, " b"] | None = None,
+    windows: Windows | None = None,
+    shape: Shape | None = None,
+) -> Work:
+    """A work at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness."""
+    tokens = canvas.tokens
+    ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
+    spans = tuple((windows or Whole()).spans(tokens.shape[1]))
+    work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), shape=shape or Shape())
+    return enter_window(work)
+
+
+def enter_window(work: Work) -> Work:
+    """Go to the first window with something left to fill, and plan it."""
+    hidden = work.canvas.hidden
+    spans = work.spans
+    while spans and not bool(hidden[:, spans[0].first : spans[0].last].any()):
+        spans = spans[1:]
+    if not spans:
+        return replace(work, spans=())
+    memory = work.policy.plan(seen_hidden(hidden, spans[0]), Dice(work.key, spans[0].start))
+    return replace(work, spans=spans, clock=torch.zeros_like(work.clock), memory=memory)
+
+
+def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
+    """What a window may fill, among what it sees."""
+    place = torch.arange(span.start, span.stop, device=hidden.device)
+    return hidden[:, span.start : span.stop] & (place >= span.first) & (place < span.last)
+
+
+def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
+    """What the policy sees, and the rows of the canvas it sees: those with something left in this window."""
+    span = work.spans[0]
+    hidden = seen_hidden(work.canvas.hidden, span)
+    live = hidden.any(1).nonzero().squeeze(-1)
+    tokens = work.canvas.tokens[:, span.start : span.stop]
+    if len(live) == len(tokens):
+        return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask), live
+    dice, memory = Dice(work.key[live], span.start), tuple(m[live] for m in work.memory)
+    return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask), live
+
+
+def ask(work: Work) -> Ask | None:
+    """The next question, about unfinished rows only; None when every row is filled."""
+    if not work.spans:
+        return None
+    look, live = look_at(work)
+    where, sigma = work.policy.wants(look)
+    start, lengths = work.spans[0].start, work.canvas.lengths
+    lengths = None if lengths is None else (lengths[live] - start).clamp(max=look.tokens.shape[1])
+    return Ask(look.tokens, sigma, rows_where(where), live, start, lengths)
+
+
+def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
+    """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
+    look, live = look_at(work)
+    logits = work.shape.meaning(asked, logits)
+
+    def draw(rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
+        row, column = rows // look.tokens.shape[1], rows % look.tokens.shape[1]
+        u = look.dice.at(row, column, look.clock[row], TOKEN)
+        return inverse_cdf(work.shape.sharpen(forbid(logits, look.mask)), u)
+
+    chosen, memory = work.policy.choose(look, asked.rows, logits, lambda: draw(asked.rows, logits))
+    rows, logits = (asked.rows, logits) if bool(chosen.all()) else (asked.rows[chosen], logits[chosen])
+    tokens = draw(rows, logits)
+    log_probs = forbid(logits, look.mask).log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    at = placed(rows, asked, work.canvas.tokens.shape[1])
+    after = work.canvas.tokens.flatten().index_copy(0, at, tokens).view_as(work.canvas.tokens)
+    work = replace(
+        work,
+        canvas=work.canvas.with_tokens(after),
+        clock=work.clock.index_add(0, live, torch.ones_like(live)),
+        memory=tuple(old.index_copy(0, live, new) for old, new in zip(work.memory, memory, strict=True)),
+    )
+    return enter_window_if_done(work), Committed(at, tokens, log_probs)
+
+
+def placed(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"]:
+    """Flat positions of a question as flat positions of the whole canvas."""
+    width = asked.tokens.shape[1]
+    return asked.live[rows // width] * length + rows % width + asked.start
+
+
+def enter_window_if_done(work: Work) -> Work:
+    first, last = work.spans[0].first, work.spans[0].last
+    return work if bool(work.canvas.hidden[:, first:last].any()) else enter_window(work)

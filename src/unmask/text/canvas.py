@@ -1,0 +1,68 @@
+"""Canvas: tokens, some of them masks to be filled, some of them frozen.
+
+Unconditional sampling, continuing a prompt and infilling are one problem with different canvases.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """Rows of tokens. A mask that is not frozen is to be filled; a frozen token never changes.
+
+    Rows may have different lengths: what lies beyond a row's length is padding, frozen and shown to nobody.
+    """
+
+    tokens: Int[Tensor, "b l"]
+    frozen: Bool[Tensor, "b l"]
+    mask: int  # the mask's id
+    lengths: Int[Tensor, " b"] | None = None  # None: every row is l tokens long
+
+    @property
+    def hidden(self) -> Bool[Tensor, "b l"]:
+        """Where a token is still to come."""
+        return (self.tokens == self.mask) & ~self.frozen
+
+    def with_tokens(self, tokens: Int[Tensor, "b l"]) -> "Canvas":
+        return replace(self, tokens=tokens)
+
+
+def blank(rows: int, length: int, *, mask: int) -> Canvas:
+    """All masks: unconditional sampling."""
+    if rows < 1 or length < 1:
+        raise UserError(f"a canvas needs at least one row and one position; saw {rows} rows of length {length}.")
+    return of_tokens(torch.full((rows, length), mask), mask=mask)
+
+
+def of_tokens(tokens: Int[Tensor, "b l"], *, mask: int) -> Canvas:
+    """Masks are to be filled, everything else is frozen: any pattern of blanks."""
+    return Canvas(tokens, tokens != mask, mask)
+
+
+def of_prompt(prompt: Sequence[int], *, length: int, rows: int = 1, mask: int) -> Canvas:
+    """The prompt, frozen, then masks up to `length`."""
+    if len(prompt) >= length:
+        raise UserError(
+            f"the prompt has {len(prompt)} tokens and the canvas {length}: nothing is left to fill. "
+            "Shorten the prompt or ask for a greater length."
+        )
+    row = [*prompt, *[mask] * (length - len(prompt))]
+    return of_tokens(torch.tensor(row).repeat(rows, 1), mask=mask)
+
+
+def of_rows(rows: Sequence[Sequence[int]], *, mask: int) -> Canvas:
+    """Rows of different lengths in one canvas, masks to be filled, the rest frozen; short rows are padded."""
+    if not rows or any(len(row) == 0 for row in rows):
+        raise UserError("a canvas needs at least one row, and every row at least one token.")
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.max())
+    tokens = torch.tensor([[*row, *[mask] * (longest - len(row))] for row in rows])
+    beyond = torch.arange(longest) >= lengths[:, None]
+    return Canvas(tokens, (tokens != mask) | beyond, mask, None if not bool(beyond.any()) else lengths)
