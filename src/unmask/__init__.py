@@ -2,6 +2,8 @@
 
 The public names, imported on first use so that `import unmask` stays light:
 
+    unmask.load(path)   a checkpoint, ours or a published one, from a folder or the hub, as a Model
+    unmask.Model        a network with its tokenizer: .log_probs(x_t), .tokenizer, .settings, .num_parameters
     unmask.UserError    what every mistake of a user becomes: what is wrong, what was seen, what to do
 """
 
@@ -11,10 +13,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Model": "unmask.model.checkpoint",
+    "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
 }
 
-__all__ = ["UserError", "__version__"]
+__all__ = ["Model", "UserError", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,21 @@
+"""Turn an official checkpoint into one of ours, with a self-test, or one of ours into an official one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from unmask.model import convert
+
+
+@dataclass(frozen=True)
+class Settings:
+    source: Annotated[str, tyro.conf.Positional]  # a checkpoint's folder, or its name on the hub
+    target: Annotated[Path, tyro.conf.Positional]  # a folder that does not exist yet
+    to: Literal["unmask", "official"] = "unmask"  # the layout to write
+
+
+def run(settings: Settings) -> None:
+    model = convert.convert(settings.source, settings.target, to=settings.to)
+    print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, weights equal bit for bit")

@@ -1,0 +1,49 @@
+"""Print what a checkpoint is: its network, its cost, its tokenizer, and whether its self-test passes."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import tyro
+
+from unmask.model import cost
+from unmask.model.checkpoint import Model, load
+
+
+@dataclass(frozen=True)
+class Settings:
+    checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub
+
+
+def facts(model: Model) -> Iterator[tuple[str, str]]:
+    a = model.architecture
+    yield "checkpoint", str(model.folder)
+    yield "objective", model.objective
+    yield "network", ", ".join(f"{name} {value}" for name, value in asdict(a).items())
+    yield "mask", str(model.mask)
+    yield "parameters", f"{model.num_parameters:,}"
+    yield "forward pass", f"{cost.forward_flops(a) / 1e6:,.1f} MFLOP a token, all rows asked for"
+    yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP a token, half of the rows hidden"
+    yield "memory, inference", f"about {cost.inference_bytes(a) / 1e6:,.0f} MB for one row of {a.length} tokens"
+    yield (
+        "memory, training",
+        f"about {cost.training_bytes(a, batch=1) / 1e6:,.0f} MB for one row of {a.length} tokens",
+    )
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        yield "tokenizer", "none: works on token ids only"
+    else:
+        yield "tokenizer", f"{tokenizer.size} ids, fingerprint {tokenizer.fingerprint[:12]}"
+    if model.step is not None:
+        yield "step", f"{model.step:,}" + (" (EMA weights)" if model.ema else "")
+    if model.self_test is None:
+        yield "self-test", "none recorded (`unmask convert` adds one)"
+    else:
+        yield "self-test", f"passed: largest difference {model.self_test:.1e}"
+
+
+def run(settings: Settings) -> None:
+    rows = list(facts(load(settings.checkpoint)))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")

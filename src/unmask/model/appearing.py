@@ -1,0 +1,53 @@
+"""Folders that appear when they are complete, or not at all: a crash or a full disk leaves nothing half-written."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from unmask.errors import UserError
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A draft folder that takes the place of `folder` when the block ends well, and leaves no trace otherwise."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        yield draft
+        for path in [*draft.iterdir(), draft]:
+            sync(path)
+        replace(draft, folder)
+        sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"could not write {folder}: {error}. Nothing was changed.") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def replace(draft: Path, folder: Path) -> None:
+    """Put the draft in the folder's place; a folder that was there is removed only then."""
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    if folder.exists():
+        folder.rename(old)
+    try:
+        draft.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Make sure that it is on the disk, not only in memory."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

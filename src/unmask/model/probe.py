@@ -1,0 +1,63 @@
+"""The self-test of a checkpoint: a fixed input, and the log-probabilities its network must give for it."""
+
+import math
+from typing import Any
+
+import torch
+
+from unmask.errors import UserError
+from unmask.model.denoiser import log_probs
+from unmask.model.transformer import Transformer
+
+TOLERANCE = 1e-3  # relative to 1 + |value|: float32 on another machine stays far within it
+SEQUENCES, LONGEST, IDS = 2, 16, 8
+
+
+def record(network: Transformer, *, mask: int, objective: str) -> dict[str, Any]:
+    """A probe of the network as it is now: a few tokens, half of them hidden, and some ids' log-probabilities."""
+    a = network.architecture
+    g = torch.Generator().manual_seed(0)
+    length = min(a.length, LONGEST)
+    tokens = torch.randint(a.vocab, (SEQUENCES, length), generator=g)
+    hidden = torch.rand(tokens.shape, generator=g) < 0.5
+    tokens[hidden | (torch.arange(length) == 0)] = mask
+    ids = torch.randint(a.vocab, (IDS,), generator=g).tolist()
+    ids = sorted({id for id in ids if id != mask} or {id for id in range(a.vocab) if id != mask})
+    probe = {"tokens": tokens.tolist(), "sigma": [0.5, 2.0], "ids": ids}
+    return probe | {"log_probs": answers(network, probe, mask=mask, objective=objective)}
+
+
+def answers(network: Transformer, probe: dict[str, Any], *, mask: int, objective: str) -> list[list[float]]:
+    """The log-probabilities of the probe's ids at its hidden positions, or at all positions for ar."""
+    tokens = torch.tensor(probe["tokens"])
+    device = network.vocab_embed.embedding.device
+    training = network.training
+    with torch.no_grad():
+        found = log_probs(
+            network.eval(),
+            tokens.to(device),
+            mask=mask,
+            objective=objective,
+            sigma=torch.tensor(probe["sigma"], device=device),
+        )
+    network.train(training)
+    rows = torch.ones_like(tokens, dtype=torch.bool) if objective == "ar" else tokens == mask
+    return found.cpu()[rows][:, probe["ids"]].tolist()
+
+
+def check(network: Transformer, probe: dict[str, Any], *, mask: int, objective: str) -> float:
+    """The largest difference to the recorded answers, relative to 1 + |recorded|; refused if it is too large."""
+    try:
+        told = probe["log_probs"]
+        seen = answers(network, probe, mask=mask, objective=objective)
+        pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise UserError(f"the self-test in unmask.json is damaged ({error!r}): save the checkpoint again.") from None
+    far = max(abs(s - t) / (1 + abs(t)) for s, t in pairs)
+    if not far <= TOLERANCE or math.isnan(far):
+        s, t = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+        raise UserError(
+            f"the self-test failed: the network gives a log-probability of {s:.4f} where {t:.4f} was recorded. Its "
+            "weights are not those that were saved (two tensors may be swapped): copy or save the checkpoint again."
+        )
+    return far
