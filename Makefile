@@ -1,4 +1,4 @@
-# make demo · test · check · bench. Each prepares .venv by itself and reinstalls only when
+# make demo · test · check · mutations · bench. Each prepares .venv by itself and reinstalls only when
 # pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check mutations bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -20,6 +20,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+mutations: $(VENV)/.dev
+	$(BIN)/python tests/mutations.py
 
 bench: $(VENV)/.dev
 	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

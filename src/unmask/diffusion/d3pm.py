@@ -25,13 +25,12 @@ def kl_of_step(
     """KL(q(x_s | x_t = m, x_0) || p(x_s | x_t = m)), with p = q(x_t | x_s) q(x_s | x_θ)/q(x_t | x_θ). [D3PM]
 
     It is r (A − log p_true) + (1 − r)(A − B), r the reveal chance, A = log(1 + p_m α_t/(1 − α_t)), B the same at s.
-    At s = 0 the second term vanishes (x log x), though B alone is infinite.
+    At s = 0 the second term vanishes (1 − r = 0, and x log x → 0), though B alone would be infinite.
     """
     r = reveal_chance(s, t)
     a = torch.log1p(p_mask * t.alpha / t.hidden)
-    some_left = s.hidden > 0
-    b = torch.log1p(p_mask * s.alpha / torch.where(some_left, s.hidden, 1.0))
-    return r * (a - log_p_true) + torch.where(some_left, (1 - r) * (a - b), 0.0)
+    b = torch.log1p(p_mask * s.alpha / torch.where(s.hidden > 0, s.hidden, 1.0))
+    return r * (a - log_p_true) + (1 - r) * (a - b)
 
 
 def step_nats(
