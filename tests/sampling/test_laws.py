@@ -1,9 +1,9 @@
 """Every sampler that claims a law follows it: 200,000 draws against the enumerated law."""
 
-import exact
 import pytest
 import torch
 
+import exact
 from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
 from unmask.diffusion.times import grid
 from unmask.sampling.loop import fill

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from unmask.shapes import Network
 from unmask.text.canvas import Canvas
 
 
+@runtime_checkable
 class NetworkOfLengths(Protocol):
     """A network that can be told the lengths of its rows."""
 

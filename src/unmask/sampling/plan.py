@@ -6,7 +6,7 @@ Steps in which nothing appears are not planned at all, and a call needs the head
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +34,7 @@ def dense(hidden: Bool[Tensor, "b w"], step: Int[Tensor, "b w"]) -> Int[Tensor, 
     return torch.empty_like(new).scatter_(1, order, new)
 
 
+@runtime_checkable
 class Planned(Protocol):
     """A policy that is a plan: for each position its call, and the noise level of that call."""
 

@@ -6,7 +6,7 @@ the network's answer (`wants`), and which of these are committed now (`choose`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -29,6 +29,7 @@ class Look:
     mask: int  # the mask's id
 
 
+@runtime_checkable
 class Policy(Protocol):
     @property
     def law(self) -> str:

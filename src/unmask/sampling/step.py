@@ -118,10 +118,20 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     work = replace(
         work,
         canvas=work.canvas.with_tokens(after),
-        clock=work.clock.index_add(0, live, torch.ones_like(live)),
-        memory=tuple(old.index_copy(0, live, new) for old, new in zip(work.memory, memory, strict=True)),
+        # Only a row that was asked for something has had a call: its numbers must not depend on its neighbours.
+        clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
+        memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
     )
     return enter_window_if_done(work), Committed(at, tokens, log_probs)
+
+
+def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
+    """A policy's memory with the entries of the live rows replaced."""
+    if len(live) == len(old):
+        return new
+    if old.shape[1:] != new.shape[1:]:  # it has only now learnt the size of the vocabulary
+        old = new.new_zeros(len(old), *new.shape[1:])
+    return old.index_copy(0, live, new)
 
 
 def placed(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"]:

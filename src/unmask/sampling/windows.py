@@ -1,7 +1,7 @@
 """Windows: which part of a canvas is filled next, and which part the network sees meanwhile."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from unmask.errors import UserError
 
@@ -15,6 +15,7 @@ class Span(NamedTuple):
     last: int
 
 
+@runtime_checkable
 class Windows(Protocol):
     def spans(self, length: int) -> list[Span]:
         """The windows of a canvas, from left to right; together they fill every position once."""
@@ -62,3 +63,13 @@ class Blocks:
 
     def spans(self, length: int) -> list[Span]:
         return [Span(0, length, first, min(first + self.size, length)) for first in range(0, length, self.size)]
+
+
+def beyond_training(length: int, trained: int) -> str | None:
+    """A warning for a canvas longer than the rows a network was trained on, with the way out; None when it fits."""
+    if length <= trained:
+        return None
+    return (
+        f"the canvas has {length} tokens and the network was trained on rows of {trained}: expect poor text. "
+        f"Slide a window instead: Sliding(context={trained}, stride={max(1, trained // 2)})."
+    )
