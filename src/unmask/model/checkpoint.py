@@ -199,7 +199,7 @@ def find(path: str | Path) -> tuple[Path, bool]:
         return Path(snapshot_download(name, allow_patterns=FROM_HUB)), True
     except Exception as error:  # no such repository, no network, no permission: the hub's words say which
         raise UserError(
-            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0]} "
+            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}. "
             "Without a network, put its config.json and model.safetensors (and, for text, a tokenizer.json) into a "
             "folder and give that folder."
         ) from None
