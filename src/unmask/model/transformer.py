@@ -152,10 +152,16 @@ class Transformer(nn.Module):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def logits(
-        self, tokens: Int[Tensor, "b l"], sigma: Float[Tensor, " b"], rows: Int[Tensor, " n"]
+        self,
+        tokens: Int[Tensor, "b l"],
+        sigma: Float[Tensor, " b"],
+        rows: Int[Tensor, " n"],
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
     ) -> Float[Tensor, "n v"]:
         """Logits (n v) that predict the flat positions `rows`, and no others: a `shapes.Network`."""
-        return self.head(self.trunk(tokens, sigma, rows=rows))
+        return self.head(self.trunk(tokens, sigma, rows=rows, lengths=lengths, allowed=allowed))
 
     forward = logits
 
