@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -39,6 +39,7 @@ class LeftToRight:
         return torch.ones_like(rows, dtype=torch.bool), look.memory
 
 
+@runtime_checkable
 class Causal(Protocol):
     """A network that reads token by token: `Transformer` with `causal=True`."""
 
