@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
@@ -103,10 +103,12 @@ def test_a_column_may_be_named_or_numbered(tmp_path):
         read(path, field="4")
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.sampled_from(["a", "bcd", " ", "\n", "  ", "貓", "<s>", "<", "s>"]), max_size=60))
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.sampled_from(["a", "bcd", "e", "\n", " ", "\n\n", "貓", "<s>", "<", "s>"]), max_size=60))
 def test_small_chunks_and_small_pieces_change_no_document(tmp_path_factory, parts):
-    path = write(tmp_path_factory.mktemp("cut") / "a.txt", "".join(parts))
+    text = "".join(parts)
+    assume(not re.search(r"\s{5}", text))  # white space longer than a piece is not told from a document's edge
+    path = write(tmp_path_factory.mktemp("cut") / "a.txt", text)
     units = ("file", "line", "paragraph", "separator")
     whole = {unit: read(path, documents=unit, separator="<s>") for unit in units}
     with pytest.MonkeyPatch.context() as patch:

@@ -13,31 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from unmask.errors import UserError
+from unmask.text.letters import Letters
 from unmask.text.tokenizer_files import ROLES, read
 
 BLANK = "░"  # how decode shows a token that is still hidden
-
-
-class _Letters(dict[str, list[int]]):
-    """The ids of each character, asked of the library once: for vocabularies without merges."""
-
-    def __init__(self, core: tokenizers.Tokenizer):
-        super().__init__()
-        self.core = core
-
-    def __missing__(self, letter: str) -> list[int]:
-        ids = self.core.encode(letter, add_special_tokens=False).ids
-        if not ids:
-            raise _no_token(letter)
-        self[letter] = ids
-        return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +65,28 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; no special tokens are added."""
-        return self.encode_batch([text])[0]
+        return self.encode_batch([text])[0].tolist()
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text; the library spreads the work over its threads."""
+        if self.letters is not None:
+            return [self.letters.encode(text) for text in texts]
+        return [np.array(encoding.ids, np.int32) for encoding in self._encodings(texts)]
+
+    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
-            if self.letters is not None:
-                return [list(chain.from_iterable(map(self.letters.__getitem__, text))) for text in texts]
-            encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
+            return self.core.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:  # what the library says of half a surrogate pair, which is not text
             half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
             if half:
                 raise _no_token(half[0]) from None
             raise
-        return [encoding.ids for encoding in encodings]
+
+    def _letter(self, letter: str) -> list[int]:
+        ids = self._encodings([letter])[0].ids
+        if not ids:
+            raise _no_token(letter)
+        return ids
 
     def decode(self, ids: Iterable[int], *, blank: str = BLANK, special: bool = False) -> str:
         """The text of some ids: hidden tokens shown as `blank`, other special tokens only if asked for."""
@@ -128,13 +122,13 @@ class Tokenizer:
         return frozenset(marked | {id for id in (self.mask, self.pad, self.bos, self.eos) if id is not None})
 
     @cached_property
-    def letters(self) -> _Letters | None:
-        """A table of characters if the vocabulary works letter by letter: a few times faster than the library."""
+    def letters(self) -> Letters | None:
+        """A table of characters, if the vocabulary works letter by letter."""
         model, split = self._description["model"], self._description["pre_tokenizer"]
         whole = split is None or (
             split["type"] == "ByteLevel" and not split["use_regex"] and not split["add_prefix_space"]
         )
-        return _Letters(self.core) if model.get("type") == "BPE" and not model["merges"] and whole else None
+        return Letters(self._letter) if model.get("type") == "BPE" and not model["merges"] and whole else None
 
     @cached_property
     def fingerprint(self) -> str:
