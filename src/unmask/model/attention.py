@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 # Features of a head as the rotation wants them: pairs (first half, second half) side by side, so that each
 # pair is one complex number and a rotation is one multiplication. `interleave` brings weights to that order.
-Turns = Complex[Tensor, "l half"]
+Turns = Float[Tensor, "l half 2"]  # cosine and sine of each position and pair
 
 
 class Rotary(nn.Module):
@@ -23,14 +23,14 @@ class Rotary(nn.Module):
         self._tables: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
 
     def turns(self, length: int) -> Turns:
-        """e^(i · angle) for positions 0 .. length − 1, remembered for each length and device."""
+        """The rotations of positions 0 .. length − 1, remembered for each length and device."""
         key = (length, self.inv_freq.device, self.inv_freq.dtype)
         if key not in self._tables:
             if len(self._tables) >= 16:
                 self._tables.clear()
             positions = torch.arange(length, device=self.inv_freq.device, dtype=self.inv_freq.dtype)
             angles = positions[:, None] * self.inv_freq
-            self._tables[key] = torch.complex(angles.cos(), angles.sin())
+            self._tables[key] = torch.stack((angles.cos(), angles.sin()), -1)
         return self._tables[key]
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
@@ -48,14 +48,14 @@ def interleave(weight: Float[Tensor, "d_out d_in"], heads: int) -> Float[Tensor,
     return weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
-def rotate(x: Float[Tensor, "*shape h e"], turns: Complex[Tensor, "... half"]) -> Float[Tensor, "*shape h e"]:
-    """Turn each interleaved pair of features by its position's angle; `turns` (.. e/2) has no head axis."""
+def rotate(x: Float[Tensor, "*shape h e"], turns: Float[Tensor, "... half 2"]) -> Float[Tensor, "*shape h e"]:
+    """Turn each interleaved pair of features by its position's angle; `turns` (.. e/2 2) has no head axis."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2))
-    turns = turns.unsqueeze(-2)
+    turns = turns.unsqueeze(-3)
     if not torch.compiler.is_compiling():
-        return torch.view_as_real(torch.view_as_complex(wide) * turns).flatten(-2).to(x.dtype)
-    a, b = wide.unbind(-1)  # the compiler fuses real arithmetic and knows no complex numbers
-    cos, sin = torch.view_as_real(turns).unbind(-1)
+        turned = torch.view_as_complex(wide) * torch.view_as_complex(turns)
+        return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+    (a, b), (cos, sin) = wide.unbind(-1), turns.unbind(-1)  # the compiler knows no complex numbers
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2).to(x.dtype)
 
 

@@ -86,7 +86,9 @@ def read_network(path: Path, a: Architecture) -> Transformer:
 
 def write_network(path: Path, network: Transformer) -> None:
     state: dict[str, Tensor] = network.state_dict()
-    save_file({PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, path)
+    save_file(
+        {PREFIX + name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state.items()}, path
+    )
 
 
 def fingerprint(path: Path) -> str:

@@ -1,0 +1,90 @@
+"""Official to ours and back is the same folder; what the official layout cannot say is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.golden import recorded
+from model.test_checkpoint import official, same_log_probs
+from model.worlds import KINDS, random_network
+from unmask.cli.main import main
+from unmask.errors import UserError
+from unmask.model.checkpoint import load, save
+from unmask.model.convert import convert
+from unmask.text import vocabulary
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["dit_tiny", "dit_mid", "ar_tiny"])
+def test_official_to_ours_to_official_is_the_same_folder_bit_for_bit(name, tmp_path):
+    theirs = official(tmp_path / "theirs", name)
+    convert(theirs, tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "back", to="official")
+    assert files(tmp_path / "back") == files(theirs)
+    ours = load(tmp_path / "ours")
+    assert ours.self_test is not None
+    assert ours.objective == load(theirs).objective
+
+
+def test_ours_to_official_to_ours_keeps_every_bit_of_the_weights(tmp_path):
+    letters = vocabulary.character(["abc"])
+    net = random_network(replace(KINDS["modulated"], vocab=letters.size), dtype=torch.float32)
+    save(tmp_path / "ours", net, mask=letters.mask, tokenizer=letters)
+    convert(tmp_path / "ours", tmp_path / "theirs", to="official")
+    assert not (tmp_path / "theirs" / "unmask.json").exists()
+    convert(tmp_path / "theirs", tmp_path / "again")
+    kept = files(tmp_path / "ours").keys() - {"unmask.json"}
+    assert {name: files(tmp_path / "again")[name] for name in kept} == {
+        name: files(tmp_path / "ours")[name] for name in kept
+    }
+    assert load(tmp_path / "again").text_tokenizer().fingerprint == letters.fingerprint
+
+
+def test_official_files_bear_the_official_names(tmp_path):
+    save(tmp_path / "ours", random_network(KINDS["modulated"], dtype=torch.float32), mask=10)
+    convert(tmp_path / "ours", tmp_path / "theirs", to="official")
+    said = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert {key: said[key] for key in ("vocab_size", "hidden_dim", "cond_dim", "n_blocks", "n_heads")} == {
+        "vocab_size": 11, "hidden_dim": 16, "cond_dim": 8, "n_blocks": 3, "n_heads": 2,
+    }  # fmt: skip
+    assert (said["model_type"], said["model_length"], said["time_conditioning"]) == ("mdlm", 9, False)
+    assert not {"mask_index", "tied", "causal", "reads_before"} & said.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("tied", "causal, tied"), ("plain", "causal"), ("modulated, reads before", "reads_before")]
+)
+def test_a_network_that_the_official_layout_cannot_describe_is_refused(kind, key, tmp_path):
+    save(tmp_path / "ours", random_network(KINDS[kind]), mask=1)
+    with pytest.raises(UserError, match=f"no such network: .* needs {key}"):
+        convert(tmp_path / "ours", tmp_path / "theirs", to="official")
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_unknown_formats_existing_targets_and_other_objectives_are_refused(tmp_path):
+    save(tmp_path / "ours", random_network(KINDS["timed"]), mask=1, objective="sedd")
+    with pytest.raises(UserError, match=r"no checkpoint format is called 'offical'. Did you mean 'official'"):
+        convert(tmp_path / "ours", tmp_path / "theirs", to="offical")
+    with pytest.raises(UserError, match="exists already"):
+        convert(tmp_path / "ours", tmp_path / "ours")
+    with pytest.raises(UserError, match="objective is 'sedd'"):
+        convert(tmp_path / "ours", tmp_path / "theirs", to="official")
+
+
+def test_the_command_line_converts_and_inspects(tmp_path, capsys):
+    theirs, ours = official(tmp_path / "theirs", "dit_mid"), tmp_path / "ours"
+    assert main(["convert", str(theirs), str(ours)]) == 0
+    assert "77,741 parameters, unmask layout" in capsys.readouterr().out
+    assert same_log_probs(load(ours).log_probs(recorded("dit_mid")["xt"]), recorded("dit_mid")["logp_subs"])
+    assert main(["inspect", str(ours)]) == 0
+    out = capsys.readouterr().out
+    assert all(words in out for words in ("77,741", "width 48", "MFLOP a token", "self-test          passed"))
+    assert main(["inspect", str(theirs)]) == 0
+    assert "none recorded" in capsys.readouterr().out
+    assert main(["convert", str(theirs), str(ours)]) == 2
+    assert "exists already" in capsys.readouterr().err
