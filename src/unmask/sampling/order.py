@@ -61,9 +61,7 @@ def best(score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, 
 class Looking(Protocol):
     """A policy that looks at every blank before it chooses; a subclass says which."""
 
-    @property
-    def schedule(self) -> Schedule:
-        """Matters only to networks that look at the noise level."""
+    schedule: Schedule  # matters only to networks that look at the noise level
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         """The number of blanks at the start."""
