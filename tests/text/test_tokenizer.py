@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +121,11 @@ def test_decode_shows_hidden_tokens_as_blanks_and_other_specials_only_when_asked
     ids = [BYTE.bos, *b"hi", BYTE.mask, BYTE.mask, BYTE.eos, BYTE.pad]
     assert BYTE.decode(ids) == f"hi{BLANK}{BLANK}"
     assert BYTE.decode(ids, blank="_", special=True) == "<|endoftext|>hi__<|endoftext|><|pad|>"
+
+
+def test_decode_takes_lists_arrays_and_tensors():
+    for ids in ([104, 105], np.array([104, 105], np.uint16), torch.tensor([104, 105])):
+        assert BYTE.decode(ids) == "hi"
 
 
 def test_decode_refuses_an_id_outside_the_vocabulary():

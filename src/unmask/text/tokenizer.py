@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 import numpy as np
 import tokenizers
@@ -88,7 +88,7 @@ class Tokenizer:
             raise _no_token(letter)
         return ids
 
-    def decode(self, ids: Iterable[int], *, blank: str = BLANK, special: bool = False) -> str:
+    def decode(self, ids: Iterable[SupportsInt], *, blank: str = BLANK, special: bool = False) -> str:
         """The text of some ids: hidden tokens shown as `blank`, other special tokens only if asked for."""
         shown = []
         for id in map(int, ids):
