@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from unmask.errors import UserError
 from unmask.text import tokenizer_files, vocabulary
+from unmask.text.sources import gather
 from unmask.text.tokenizer import BLANK, Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -217,6 +218,21 @@ def test_a_path_without_a_tokenizer_is_an_error_that_says_what_was_expected(tmp_
 def test_an_unknown_kind_is_an_error_with_a_guess():
     with pytest.raises(UserError, match="Did you mean 'character'"):
         vocabulary.build("charcter")
+
+
+def test_a_person_names_a_kind_or_a_path(tmp_path):
+    for name, text in (("train", "aaaa bb"), ("test", "zzzz zzzz")):
+        (tmp_path / f"{name}.txt").write_text(text * 50)
+    with gather(tmp_path) as sources:
+        assert vocabulary.choose("byte", sources).fingerprint == BYTE.fingerprint
+        assert set(vocabulary.choose("character", sources).pieces[:-3]) == set("ab z")
+        learned = vocabulary.choose("bpe", sources, size=400)
+    assert "aaaa" in learned.pieces
+    assert not [piece for piece in learned.pieces if "zz" in piece], "learned from the test file"
+    learned.save(tmp_path / "saved")
+    assert vocabulary.choose(str(tmp_path / "saved"), []).fingerprint == learned.fingerprint
+    with pytest.raises(UserError, match="Did you mean 'byte'"):
+        vocabulary.choose("bytes", [])
 
 
 def test_a_mask_is_added_once(tmp_path):

@@ -34,8 +34,8 @@ class Division:
     """How the documents are divided: which are held out, and how much text makes a shard."""
 
     valid: float = 0.01  # share of the documents held out, where file names do not say which
-    seed: int = 0  # which documents those are
-    characters: int = 0  # of text in a shard; 0: chosen by the size of the sources
+    seed: int = 0  # chooses which documents are held out
+    characters: int = 0  # characters of text in a shard; 0: chosen by the size of the sources
 
     def __post_init__(self) -> None:
         if not 0 <= self.valid < 1:

@@ -68,9 +68,9 @@ def gather(where: str | Path) -> Iterator[list[Source]]:
         yield _files(place)
 
 
-def texts(sources: list[Source], layout: Layout, *, limit: int) -> Iterator[str]:
+def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) -> Iterator[str]:
     """Text of the sources from the start, about `limit` characters of it: what a vocabulary is built on."""
-    left = limit
+    left = float("inf") if limit is None else limit
     for source in sources:
         for piece in source.pieces(layout):
             yield piece.text

@@ -5,17 +5,37 @@ ids of the published text8 models instead.
 """
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.errors import UserError, unknown
+from unmask.text.documents import Layout
+from unmask.text.sources import Source, texts
 from unmask.text.tokenizer import Tokenizer
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 SPECIALS = [END, PAD, MASK]
+KINDS = ("byte", "character", "bpe", "dna", "text8")
 BASES = "ACGTN"
 AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
+
+
+def choose(
+    name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
+) -> Tokenizer:
+    """The tokenizer a person names: a path, `hf:NAME`, or a kind that is built for the sources.
+
+    Merges are learned from at most `megabytes` of text, never from files named for validation or test. The
+    characters of a character vocabulary are looked for in all of the text, or else some would be missing.
+    """
+    if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
+        return Tokenizer.load(name)
+    if name == "bpe":
+        sources = [source for source in sources if source.split in (None, "train")]
+    limit = megabytes * 1_000_000 if name == "bpe" else None
+    return build(name, texts(sources, layout or Layout(), limit=limit), size=size)
 
 
 def build(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
@@ -27,8 +47,8 @@ def build(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenize
         "dna": dna,
         "text8": text8,
     }
-    if kind not in makers:
-        raise unknown("tokenizer", kind, makers)
+    if kind not in KINDS:
+        raise unknown("tokenizer", kind, KINDS)
     return makers[kind]()
 
 

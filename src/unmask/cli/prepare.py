@@ -1,0 +1,124 @@
+"""Turn text into token shards that training reads: unmask prepare my_texts/ --out data/
+
+The source is a file, a folder, a glob, `-` for standard input or `hf:NAME` for a data set on the hub: .txt,
+.jsonl, .csv, .tsv, .parquet or FASTA, plain or compressed (gz, xz, zst).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from unmask.errors import UserError
+from unmask.text import vocabulary
+from unmask.text.documents import Layout
+from unmask.text.manifest import MANIFEST, merge, read_json
+from unmask.text.prepare import Progress as Step
+from unmask.text.prepare import prepare
+from unmask.text.shards import Division
+from unmask.text.sources import gather
+
+
+@dataclass(frozen=True)
+class Settings:
+    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    """What to read (one source), or with --merge the folders of the parts."""
+    out: Path
+    """Folder to write; new, or left by an interrupted run of the same command."""
+    tokenizer: str = "bpe"
+    """byte, character, bpe, dna, text8; or a tokenizer's folder or file; or hf:NAME."""
+    vocab: int = 4096
+    """Size of a bpe vocabulary, the mask included."""
+    sample: int = 256
+    """Megabytes of text, from the start, that a bpe vocabulary is trained on."""
+    layout: Annotated[Layout, tyro.conf.OmitArgPrefixes] = field(default_factory=Layout)
+    division: Annotated[Division, tyro.conf.OmitArgPrefixes] = field(default_factory=Division)
+    workers: int = 0
+    """Processes; 0: one for each core."""
+    part: str = "1/1"
+    """i/n: do the i-th of n parts of the work; `--merge` puts the parts together."""
+    merge: bool = False
+    """Put finished parts together: unmask prepare part1/ part2/ --merge --out data/"""
+
+
+def run(settings: Settings) -> None:
+    if settings.merge:
+        merge(settings.source, settings.out)
+    else:
+        if len(settings.source) != 1:
+            raise UserError(f"one source is expected, not {len(settings.source)}. Quote a glob: 'texts/*.txt'")
+        part = read_part(settings.part)
+        workers = settings.workers or cores()
+        if workers == 1:
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
+        with gather(settings.source[0]) as sources:
+            tokenizer = vocabulary.choose(
+                settings.tokenizer,
+                sources,
+                layout=settings.layout,
+                size=settings.vocab,
+                megabytes=settings.sample,
+            )
+            show(
+                prepare(
+                    sources,
+                    tokenizer,
+                    settings.out,
+                    layout=settings.layout,
+                    division=settings.division,
+                    workers=workers,
+                    part=part,
+                )
+            )
+        if part[1] > 1:
+            print(f"part {settings.part} is in {settings.out}; when all are done, put them together with --merge")
+            return
+    summary(settings.out)
+
+
+def cores() -> int:
+    """The cores this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit()):
+        raise UserError(f"a part is written i/n, such as 1/4; got {text!r}")
+    return int(index), int(count)
+
+
+def show(steps: Iterator[Step]) -> None:
+    """A bar in a terminal, a line every ten seconds in a log."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        last = time.monotonic()
+        for step in steps:
+            if time.monotonic() - last > 10:
+                last = time.monotonic()
+                print(f"{_share(step)}{step.documents:,} documents, {step.tokens:,} tokens", file=sys.stderr)
+        return
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %  {task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("reading", total=None)
+        for step in steps:
+            shown = f"{step.documents:,} documents, {step.tokens:,} tokens"
+            progress.update(task, completed=step.bytes, total=step.total or None, description=shown)
+
+
+def _share(step: Step) -> str:
+    return f"{100 * step.bytes / step.total:.0f} %, " if step.total else ""
+
+
+def summary(out: Path) -> None:
+    manifest = read_json(out / MANIFEST)
+    print(f"{out}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards")
+    for split, totals in manifest["splits"].items():
+        print(f"  {split:<6} {totals['documents']:>12,} documents  {totals['tokens']:>15,} tokens")
