@@ -49,7 +49,9 @@ def dispatch(arguments: list[str]) -> int:
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
     module = import_module(f"unmask.cli.{verb}")
-    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__)
+    # A verb may know better defaults than its class, from a file that the command line names.
+    known = {"default": module.default(rest)} if hasattr(module, "default") else {}
+    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **known)
     module.run(settings)
     return 0
 

@@ -1,0 +1,244 @@
+"""Train a model on texts of your own: unmask train --data my_texts/ --out runs/mine
+
+Every setting is a flag (--optim.lr 3e-4). --config FILE reads them from TOML first; --resume goes on with the run
+in --out, with the settings it had, and begins it if it has not begun.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import torch
+import tyro
+
+from unmask.cli.training_display import Display
+from unmask.errors import UserError
+from unmask.model import checkpoint
+from unmask.model.transformer import Transformer
+from unmask.training import ema, state, toml
+from unmask.training.data import Data, prepared
+from unmask.training.loop import Diverged, Progress, State, begin, train
+from unmask.training.phases import Phase, architecture, continued, phases
+from unmask.training.settings import Train
+from unmask.training.state import Point
+from unmask.training.validation import Score, validate
+
+FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")  # what a resumed run cannot change
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line takes: the settings of a run, and where to find others."""
+
+    config: str = ""  # a TOML file of settings; flags come after it
+    resume: bool = False  # go on with the run in --out
+    train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
+
+
+def default(arguments: list[str]) -> Settings:
+    """The settings before the flags: those of a run to resume, then those of --config."""
+    config, out = option(arguments, "--config"), option(arguments, "--out")
+    train = toml.read(config, Train()) if config else Train()
+    out = out or train.out
+    if "--resume" in arguments and out and (Path(out) / "settings.toml").is_file():
+        train = toml.read(Path(out) / "settings.toml", Train())
+    return Settings(config=config, train=train)
+
+
+def option(arguments: list[str], name: str) -> str:
+    """The value of an option, looked up before the command line is read as a whole."""
+    for i, argument in enumerate(arguments):
+        if argument == name and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def run(settings: Settings) -> None:
+    asked = settings.train
+    out = claimed(asked, resume=settings.resume)
+    with Display(asked, out) as display:
+        data = prepared(asked, out, display.say)
+        if not (out / "settings.toml").exists() or settings.resume:
+            write_settings(out, asked)
+        with stopping() as stop:
+            point = go(asked, out, data, display, stop)
+        if stop:
+            display.say(f"stopped at step {point.step}: go on with `unmask train --out {out} --resume`")
+            sys.exit(128 + stop[0])
+        display.say(f"done: {point.step} steps; the model is in {out / 'best' if point.best_step else out / 'last'}")
+
+
+def claimed(asked: Train, *, resume: bool) -> Path:
+    """The run's folder, refused if it holds another run or other things."""
+    if not asked.out:
+        raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
+    if not asked.data:
+        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
+    out = Path(asked.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; give a folder.")
+    saved = out / "settings.toml"
+    if saved.is_file():
+        if not resume:
+            raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
+        before = toml.read(saved, Train())
+        changed = [name for name in FIXED if getattr(before, name) != getattr(asked, name)]
+        if changed:
+            raise UserError(
+                f"a resumed run keeps its {', '.join(changed)}: {describe(before, asked, changed[0])}. "
+                "Start a new run, with --init to begin from this one's weights."
+            )
+    elif out.is_dir() and any(path.name != "data" for path in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
+    state.clear_drafts(out)
+    return out
+
+
+def describe(before: Train, now: Train, name: str) -> str:
+    return f"it has {getattr(before, name)}, asked for is {getattr(now, name)}"
+
+
+def write_settings(out: Path, asked: Train) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    draft = out / ".settings.toml"
+    draft.write_text(toml.dumps(asked), encoding="utf-8")
+    draft.replace(out / "settings.toml")
+
+
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """A list that SIGTERM or Ctrl-C fills with the signal's number; a second one ends the process at once."""
+    stop: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def go(asked: Train, out: Path, data: Data, display: Display, stop: list[int]) -> Point:
+    """Run the phases that are left."""
+    done = state.steps_in(out)
+    folder = state.folder_of(out, done[-1]) if done else None
+    point = state.read_point(folder) if folder else Point()
+    for phase in phases(asked):
+        if point.step >= phase.stop or stop:
+            continue
+        if phase.start < point.step and folder is not None:
+            current = begin(network_of(asked, phase, data, folder), asked)
+            point = state.restore(folder, current)
+            display.resumed(point)
+        else:
+            current = begin(network_of(asked, phase, data, folder), asked)
+            point = replace(point, best=None, best_step=None)  # bounds of two objectives do not compare
+        display.start(current.network.architecture, phase, point, data.rows)
+        point, folder = run_phase(current, asked, phase, point, out, data, display, stop)
+    return point
+
+
+def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Transformer:
+    """The network a phase begins with: new, or with the weights of --init or of the phase before."""
+    source = str(folder) if folder else asked.init
+    if not source:
+        torch.manual_seed(asked.seed)
+        return Transformer(architecture(asked, phase, vocab=data.tokenizer.size))
+    model = checkpoint.load(state.resolved(source), trainable=True)
+    if model.tokenizer is not None and model.tokenizer.fingerprint != data.tokenizer.fingerprint:
+        raise UserError(
+            f"the data was tokenized with another tokenizer (fingerprint {data.tokenizer.fingerprint[:12]}) than "
+            f"{source} ({model.tokenizer.fingerprint[:12]}). Use --text.tokenizer {source}."
+        )
+    if model.architecture.vocab != data.tokenizer.size or model.mask != data.tokenizer.mask:
+        raise UserError(
+            f"{source} knows {model.architecture.vocab} ids with mask {model.mask}; the data's tokenizer has "
+            f"{data.tokenizer.size} with mask {data.tokenizer.mask}."
+        )
+    network = Transformer(continued(model.architecture, asked, phase))
+    network.load_state_dict(model.network.state_dict())
+    return network
+
+
+def run_phase(
+    current: State, asked: Train, phase: Phase, point: Point, out: Path, data: Data, display: Display, stop: list[int]
+) -> tuple[Point, Path]:
+    """Train to the end of a phase, or until a signal; evaluate and save on the way."""
+    folder = state.folder_of(out, point.step)
+
+    def save() -> Path:
+        display.flush()
+        try:
+            return state.save(
+                out,
+                current,
+                point,
+                mask=data.tokenizer.mask,
+                objective=phase.objective.name,
+                tokenizer=data.tokenizer,
+                settings=asdict(asked),
+                keep=asked.run.keep,
+            )
+        except UserError as error:
+            raise UserError(f"{error} {last_good(out)}") from None
+
+    steps = train(current, phase, asked, data.batches.at, mask=data.tokenizer.mask, start=point.step)
+    try:
+        for progress in steps:
+            point = moved(point, progress)
+            display.step(progress)
+            last = progress.step == phase.stop or bool(stop)
+            better = False
+            if (progress.step % asked.run.eval_every == 0 or progress.step == phase.stop) and not stop:
+                score = scored(current, asked, phase, data)
+                if score is not None:
+                    display.score(progress.step, score)
+                    better = point.best is None or score.bound < point.best
+                    point = replace(point, best=score.bound, best_step=point.step) if better else point
+                display.preview(current, phase, data)
+            if last or better or progress.step % asked.run.save_every == 0:
+                folder = save()
+            if stop:
+                break
+    except Diverged as error:
+        raise UserError(f"{error}. {last_good(out)} A smaller optim.lr or a longer optim.warmup helps.") from None
+    return point, folder
+
+
+def moved(point: Point, progress: Progress) -> Point:
+    return replace(
+        point,
+        step=progress.step,
+        tokens=point.tokens + progress.tokens,
+        seconds=point.seconds + progress.seconds,
+    )
+
+
+def last_good(out: Path) -> str:
+    steps = state.steps_in(out)
+    return (
+        f"The last good checkpoint is {state.folder_of(out, steps[-1])}." if steps else "No checkpoint was written."
+    )
+
+
+def scored(current: State, asked: Train, phase: Phase, data: Data) -> Score | None:
+    """The bound on the validation split with the averaged weights, where there is such a split."""
+    batches = data.valid(asked.run.eval_rows)
+    if not batches:
+        return None
+    with ema.in_place(current.shadow, list(current.network.parameters()) if current.shadow else []):
+        return validate(current.network, batches, phase.objective, mask=data.tokenizer.mask, seed=asked.seed)

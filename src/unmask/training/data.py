@@ -1,0 +1,95 @@
+"""The data of a run: prepared tokens, made from text first where nobody has done so."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.model import checkpoint
+from unmask.text.batches import Batches, in_order
+from unmask.text.corpus import splits
+from unmask.text.documents import Layout
+from unmask.text.manifest import MANIFEST
+from unmask.text.packing import Batch, Packed
+from unmask.text.prepare import prepare
+from unmask.text.shards import Division
+from unmask.text.sources import Source, gather, texts
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.vocabulary import build
+from unmask.training.settings import Text, Train
+from unmask.training.state import resolved
+
+SAMPLE = 50_000_000  # characters of text that a vocabulary is built on
+A_WORKER = 32 << 20  # bytes of text that are worth another process
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows to learn from and rows to judge by."""
+
+    tokenizer: Tokenizer
+    batches: Batches
+    held_out: Packed | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.batches.packed)
+
+    def valid(self, rows: int) -> list[Batch]:
+        """About the first `rows` rows that were held out, in batches."""
+        if self.held_out is None or not rows:
+            return []
+        size = min(self.batches.size, rows)
+        return list(islice(in_order(self.held_out, size), -(-rows // size)))
+
+
+def opened(asked: Train, folder: Path) -> Data:
+    """The data of a prepared folder."""
+    length, way = asked.text.length, asked.text.pack
+    train, held_out = splits(folder, valid=asked.text.valid, least=length if asked.text.valid else 0)
+    return Data(
+        Tokenizer.load(folder),
+        Batches(Packed(train, length, way), asked.optim.batch, asked.seed),
+        Packed(held_out, length, way) if held_out.tokens else None,
+    )
+
+
+def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
+    """The data of a run; text is tokenized into `out`/data, unless that is done."""
+    if (Path(asked.data) / MANIFEST).is_file():
+        return opened(asked, Path(asked.data))
+    folder = out / "data"
+    if not (folder / MANIFEST).is_file():
+        write(asked, folder, say)
+    return opened(asked, folder)
+
+
+def write(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
+    """Tokenize the text of a run into a folder."""
+    text = asked.text
+    layout = Layout(text.documents, text.separator, text.field)
+    with gather(asked.data) as sources:
+        tokenizer = chosen(text, asked.init, sources, layout, say)
+        size = sum(source.bytes for source in sources)
+        workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
+        division = Division(text.valid)
+        for done in prepare(sources, tokenizer, folder, layout=layout, division=division, workers=workers):
+            say(f"tokenizing: {done.documents:,} documents, {done.tokens:,} tokens")
+
+
+def chosen(text: Text, init: str, sources: Sequence[Source], layout: Layout, say: Callable[[str], None]) -> Tokenizer:
+    """The tokenizer of a run: the one that is named, or that of the checkpoint it begins with, or a new bpe."""
+    name = text.tokenizer
+    if name == "auto" and init:
+        tokenizer = checkpoint.load(resolved(init)).tokenizer
+        if tokenizer is None:
+            raise UserError(f"{init} has no tokenizer: give the one it was trained with as --text.tokenizer PATH.")
+        return tokenizer
+    name = "bpe" if name == "auto" else name
+    if name.startswith("hf:") or Path(name).exists() or os.sep in name:
+        return Tokenizer.load(resolved(name))
+    if name in ("bpe", "character"):
+        say(f"building a {name} vocabulary")
+    return build(name, texts(list(sources), layout, limit=SAMPLE), size=text.vocab)

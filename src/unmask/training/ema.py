@@ -1,0 +1,39 @@
+"""The moving average of the weights: what is evaluated, sampled from and exported."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+def decay_at(n: int, decay: float) -> float:
+    """min(decay, (1 + n)/(10 + n)) at the n-th update, n = 1, 2, ...: short memory at first. [reference]"""
+    return min(decay, (1 + n) / (10 + n))
+
+
+def begin(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The average before any update: the weights themselves."""
+    return [p.detach().clone() for p in parameters]
+
+
+@torch.no_grad()
+def update(shadow: list[Tensor], parameters: Iterable[nn.Parameter], *, n: int, decay: float) -> None:
+    """shadow −= (1 − d)(shadow − weight), d the decay at the n-th update."""
+    torch._foreach_lerp_(shadow, [p.detach() for p in parameters], 1 - decay_at(n, decay))
+
+
+@contextmanager
+def in_place(shadow: list[Tensor], parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """The averaged weights in the network while the block runs, then the others again."""
+    kept = list(parameters)
+    exchange(shadow, kept)
+    try:
+        yield
+    finally:
+        exchange(shadow, kept)
+
+
+def exchange(shadow: list[Tensor], parameters: list[nn.Parameter]) -> None:
+    for average, p in zip(shadow, parameters, strict=True):
+        p.data, average.data = average.data, p.data

@@ -1,0 +1,100 @@
+"""What a run will cost, before it starts."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from unmask.model import cost
+from unmask.model.transformer import Architecture
+from unmask.training.settings import Train
+
+USUAL_SHARE = 0.5  # of the machine's matrix rate that a whole step reaches, about
+
+
+@dataclass(frozen=True)
+class Estimate:
+    parameters: int
+    rows: int  # rows of the data in one pass
+    tokens: int  # tokens of the data in one pass
+    passes: float  # over the data in the whole run
+    flops: float  # of one step
+    bytes: int  # of memory
+    seconds: float  # of the whole run, if a step reaches the usual share of the matrix rate
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.parameters:,} parameters, about {self.bytes / 1e9:.1f} GB of memory",
+            f"{self.tokens:,} tokens in {self.rows:,} rows, {self.passes:.2g} passes over them",
+            f"{self.flops / 1e9:.1f} GFLOP a step, about {duration(self.seconds)} in all",
+        ]
+
+    def warnings(self, settings: Train) -> list[str]:
+        """What the user should know before the time is spent."""
+        found = []
+        if self.rows < settings.optim.batch:
+            found.append(
+                f"the data has {self.rows} rows, less than one batch of {settings.optim.batch}: rows repeat within a "
+                "step. Give more data, a smaller optim.batch or a smaller text.length."
+            )
+        if self.passes > 100:
+            found.append(f"the run passes over the data {self.passes:.0f} times: expect it to be learned by heart.")
+        if self.bytes > machine_bytes():
+            found.append(
+                f"the run needs about {self.bytes / 1e9:.1f} GB and this machine has {machine_bytes() / 1e9:.1f} GB: "
+                "set a smaller optim.micro, or run.checkpointing."
+            )
+        return found
+
+
+def estimate(settings: Train, architecture: Architecture, *, rows: int, rate: float) -> Estimate:
+    """The cost of a run over `rows` rows of data, on a machine of `rate` matrix FLOPs a second."""
+    a, batch = architecture, settings.optim.batch
+    share = 1.0 if settings.objective.name == "ar" else 0.5
+    flops = cost.training_flops(a, rows=share) * batch * a.length
+    return Estimate(
+        parameters=cost.parameters(a),
+        rows=rows,
+        tokens=rows * a.length,
+        passes=settings.steps * batch / max(1, rows),
+        flops=flops,
+        bytes=cost.training_bytes(
+            a, batch=min(settings.optim.micro or batch, batch), rows=share, ema=settings.optim.ema > 0
+        ),
+        seconds=settings.steps * flops / (USUAL_SHARE * rate),
+    )
+
+
+def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:
+    """The machine's FLOPs a second in multiplying square matrices: the best of several in a short time."""
+    a, b = torch.randn(2, size, size)
+    out = torch.empty(size, size)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+def machine_bytes() -> int:
+    """The memory this process may use: the machine's, or its container's."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return whole
+
+
+def duration(seconds: float) -> str:
+    """3725 seconds are 1 h 2 min."""
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    return (
+        f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min" if hours < 48 else f"{seconds / 86400:.1f} days"
+    )
