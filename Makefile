@@ -1,4 +1,4 @@
-# make demo · test · check · mutations · bench. Each prepares .venv by itself and reinstalls only when
+# make demo · test · check · mutations · bench · browser. Each prepares .venv by itself and reinstalls only when
 # pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check mutations bench clean
+.PHONY: demo test check mutations bench browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -19,7 +19,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser"
+
+# The page in a real browser. CHROMIUM=/path/to/chromium chooses which.
+browser: $(VENV)/.browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m browser tests/serving
 
 mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py
@@ -44,3 +48,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unmask and its development tools into $(VENV) (a few minutes the first time)"
 	$(PIP) --editable ".[dev]"
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) --editable ".[dev,browser]"
+	@touch $@

@@ -1,0 +1,74 @@
+"""Serve a model: an API that OpenAI's clients speak, and a page that shows text emerge."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import load
+from unmask.serving.limits import Limits
+
+KEY = "UNMASK_API_KEY"
+
+
+@dataclass(frozen=True)
+class Settings:
+    checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub
+    host: str = "127.0.0.1"  # 0.0.0.0 lets other machines in: then give a key too
+    port: int = 8000  # 0: any free one
+    name: str | None = None  # what clients call the model; None: the folder's name
+    key_file: Path | None = None  # a file with the API key; the variable UNMASK_API_KEY does the same
+    workers: int = 1  # processes behind the port, each with the model and a share of the cores
+    grace: float = 30.0  # seconds that requests under way get when the server is told to stop
+    hosts: tuple[str, ...] = ()  # host names to answer to; none: any, but on 127.0.0.1 only local ones
+    origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS), https://example.org
+    tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    limits: Limits = field(default_factory=Limits)
+
+
+def key_of(settings: Settings) -> str | None:
+    if settings.key_file is None:
+        return os.environ.get(KEY) or None
+    try:
+        key = settings.key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the key file {settings.key_file}: {type(error).__name__}.") from None
+    if not key:
+        raise UserError(f"the key file {settings.key_file} is empty: put the key into it.")
+    return key
+
+
+def run(settings: Settings) -> None:
+    try:
+        from unmask.serving.run import Running, bound, is_loopback, serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"serving needs {error.name}: pip install 'unmask[serve]'.") from None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    name = settings.name or Path(settings.checkpoint).name
+    running = Running(
+        settings.checkpoint,
+        name,
+        settings.host,
+        settings.port,
+        settings.workers,
+        settings.grace,
+        settings.hosts,
+        settings.origins,
+        settings.tracebacks,
+        key_of(settings),
+        settings.limits,
+    )
+    model = load(settings.checkpoint)
+    model.text_tokenizer()
+    with bound(running.host, running.port) as listening:
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"unmask serves {name} at http://{shown}:{port} (API reference at /docs; Ctrl-C stops)", flush=True)
+        if running.key is None and not is_loopback(running.host):
+            print("unmask: other machines can reach this server and no key is set; see docs/how/serve.md", flush=True)
+        serve(running, listening, model)

@@ -1,0 +1,185 @@
+"""The engine: all live requests advance together, one network call a tick.
+
+Arrivals and departures happen on the event loop, between ticks; all arithmetic happens in one worker thread, so
+nothing needs a lock. Whoever enters gets a `Ticket` and reads its turns; whoever stops reading leaves before the
+next tick.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TypeVar
+
+from unmask.errors import UserError
+from unmask.sampling.step import Work
+from unmask.serving.advance import Halves, Turn, advance
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.refusal import Refusal, busy, closing, failed, late
+
+Made = TypeVar("Made")
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A work's place in the engine."""
+
+    work: Work
+    draft: bool
+    deadline: float
+    turns: "asyncio.Queue[Turn | Exception | None]" = field(default_factory=asyncio.Queue)
+    left: bool = False
+
+    @property
+    def done(self) -> bool:
+        return not self.work.spans
+
+    @property
+    def rows(self) -> int:
+        return len(self.work.canvas.tokens)
+
+    @property
+    def width(self) -> int:
+        return self.work.canvas.tokens.shape[1]
+
+    def leave(self) -> None:
+        """Give the place up; the next tick is made without it."""
+        self.left = True
+
+    async def __aiter__(self) -> AsyncIterator[Turn]:
+        try:
+            while (turn := await self.turns.get()) is not None:
+                if isinstance(turn, Exception):
+                    raise turn
+                yield turn
+        finally:
+            self.leave()
+
+
+class Engine:
+    """Begin with `start`, in a running event loop; end with `close`."""
+
+    def __init__(self, network: Halves, *, vocab: int, limits: Limits, metrics: Metrics) -> None:
+        self.network, self.vocab, self.limits, self.metrics = network, vocab, limits, metrics
+        self.live: list[Ticket] = []
+        self.waiting: deque[Ticket] = deque()
+        self.entering = 0  # requests being made ready, or scored
+        self.open = False
+        self.wake = asyncio.Event()
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.open = True
+        self.task = asyncio.get_running_loop().create_task(self.run())
+
+    async def close(self) -> None:
+        """Refuse what comes, end what waits or runs with an error, and stop. A call under way is waited for."""
+        self.open = False
+        for ticket in [*self.live, *self.waiting]:
+            ticket.turns.put_nowait(closing())
+            ticket.leave()
+        self.wake.set()
+        if self.task is not None:
+            await self.task
+        self.thread.shutdown(wait=True)
+
+    async def enter(self, make: Callable[[], Work], *, draft: bool = False) -> Ticket:
+        """A place for the work that `make` makes, in the engine's thread; refused when too many wait."""
+        deadline = monotonic() + self.limits.seconds
+        ticket = Ticket(await self.between(make), draft, deadline)
+        if ticket.rows * ticket.width > self.limits.positions:
+            raise UserError(
+                f"the request has {ticket.rows} texts of up to {ticket.width} tokens; a call to the network takes "
+                f"{self.limits.positions} tokens at most. Ask for fewer or shorter texts."
+            )
+        if ticket.done:
+            ticket.turns.put_nowait(None)  # nothing to fill
+        else:
+            self.waiting.append(ticket)
+            self.wake.set()
+        return ticket
+
+    async def between(self, make: Callable[[], Made], *, again: bool = False) -> Made:
+        """Run something in the engine's thread, between two ticks; `again` for one who has been let in before."""
+        if not self.open:
+            raise closing()
+        if not again and self.entering + len(self.waiting) >= self.limits.queue + self.idle:
+            raise busy(self.patience())
+        self.entering += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.thread, make)
+        finally:
+            self.entering -= 1
+
+    @property
+    def idle(self) -> int:
+        """1 while nothing runs: the next request need not wait at all."""
+        return int(not self.live and not self.waiting)
+
+    def patience(self) -> int:
+        """Seconds after which a refused request may try again: about what a request takes now."""
+        return max(1, min(60, round(self.metrics.seconds_of_a_request())))
+
+    async def run(self) -> None:
+        """Tick until closed."""
+        while self.open or self.live or self.waiting:
+            self.sweep()
+            self.admit()
+            self.metrics.live.set(len(self.live))
+            self.metrics.waiting.set(len(self.waiting))
+            if self.live:
+                await self.tick()
+            elif self.open:
+                self.wake.clear()
+                await self.wake.wait()
+
+    def sweep(self) -> None:
+        """Let go of those who have left, and of those whose time is up."""
+        now = monotonic()
+        for ticket in [*self.live, *self.waiting]:
+            if not ticket.left and now > ticket.deadline:
+                ticket.turns.put_nowait(late(self.limits.seconds))
+                ticket.leave()
+        self.live = [ticket for ticket in self.live if not ticket.left]
+        self.waiting = deque(ticket for ticket in self.waiting if not ticket.left)
+
+    def admit(self) -> None:
+        """Take in those who wait, first come first served, while the call stays within its size."""
+        while self.waiting:
+            crowd = [*self.live, self.waiting[0]]
+            size = sum(ticket.rows for ticket in crowd) * max(ticket.width for ticket in crowd)
+            if self.live and size > self.limits.positions:
+                return
+            self.live.append(self.waiting.popleft())
+
+    async def tick(self) -> None:
+        tickets = list(self.live)
+        works, drafts = [ticket.work for ticket in tickets], [ticket.draft for ticket in tickets]
+        began = monotonic()
+        loop = asyncio.get_running_loop()
+        turns: list[Turn | Exception]
+        try:
+            turns = await loop.run_in_executor(
+                self.thread, lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab)
+            )
+        except Exception as error:  # the network itself failed: out of memory, most likely
+            turns = [failed(error)] * len(tickets)
+        self.metrics.tick(seconds=monotonic() - began, works=len(works))
+        for ticket, turn in zip(tickets, turns, strict=True):
+            self.deliver(ticket, turn)
+
+    def deliver(self, ticket: Ticket, turn: Turn | Exception) -> None:
+        if isinstance(turn, Exception):
+            ticket.turns.put_nowait(turn if isinstance(turn, UserError | Refusal) else failed(turn))
+            ticket.leave()
+            return
+        ticket.work = turn.work
+        ticket.turns.put_nowait(turn)
+        self.metrics.tokens.inc(len(turn.brought.ids))
+        if ticket.done:
+            ticket.turns.put_nowait(None)
+            ticket.leave()

@@ -1,0 +1,173 @@
+"""Filling: a request made ready for the engine, and what has come of it so far."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model
+from unmask.sampling.generate import beginning
+from unmask.sampling.parallel import Klass
+from unmask.sampling.recipe import Method, Recipe, method_for
+from unmask.sampling.step import Work, begin
+from unmask.serving.advance import Turn
+from unmask.serving.growing import Growing
+from unmask.serving.limits import Limits
+from unmask.serving.refusal import wrong
+from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest
+from unmask.text.canvas import Canvas, of_rows
+from unmask.text.given import encode_given
+from unmask.text.template import parse
+
+MEMORY = 2**28  # numbers that a sampler may remember for one request: 1 GB
+
+
+@dataclass(frozen=True)
+class Came:
+    """How a token came."""
+
+    call: int
+    confidence: float
+
+
+@dataclass
+class Filling:
+    """The candidates of one request."""
+
+    work: Work  # as it enters the engine
+    method: Method
+    seed: int
+    rows: list[list[int]]  # the tokens of each candidate, masks where they are still to come
+    answers: list[Growing]  # the part of each that is the answer
+    starts: list[int]  # where that begins
+    prompt_tokens: int
+    calls: int = 0
+    drawn: int = 0
+    came: list[dict[int, Came]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.came = [{} for _ in self.rows]
+
+    def take(self, turn: Turn) -> None:
+        """Put in what a turn brought."""
+        self.calls += 1
+        self.drawn += len(turn.brought.ids)
+        width = turn.work.canvas.tokens.shape[1]
+        for at, id, prob in zip(turn.brought.rows, turn.brought.ids, turn.brought.probs, strict=True):
+            row, position = at // width, at % width
+            self.rows[row][position] = id
+            self.came[row][position] = Came(self.calls, prob)
+            answer = self.answers[row]
+            if 0 <= position - self.starts[row] < len(answer.ids):
+                answer.put(position - self.starts[row], id)
+
+    @property
+    def over(self) -> bool:
+        """Every answer has come to its end, whatever is still hidden behind it."""
+        return all(answer.over for answer in self.answers)
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """A model with what requests may ask of it; makes requests ready."""
+
+    model: Model
+    limits: Limits
+
+    def completion(self, body: CompletionRequest) -> Filling:
+        """Prompt, blanks, suffix: a row for each candidate of each prompt."""
+        tokenizer = self.model.text_tokenizer()
+        method = self.method(body)
+        behind = encode_given(tokenizer, body.suffix)
+        if behind and self.model.objective == "ar":
+            raise wrong("an autoregressive model cannot fill in before given text: no suffix.", param="suffix")
+        self.check_rows(len(body.prompts), body.n)
+        starts = [beginning(self.model, tokenizer, prompt) for prompt in body.prompts for _ in range(body.n)]
+        self.check_length(max(map(len, starts)) + body.max_tokens + len(behind))
+        blanks = [self.model.mask] * body.max_tokens
+        rows = [[*start, *blanks, *behind] for start in starts]
+        ends = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
+        answers = [
+            Growing(tokenizer, start, [None] * body.max_tokens, stops=body.stops, ends=ends) for start in starts
+        ]
+        given = sum(map(len, starts[:: body.n])) + len(behind) * len(body.prompts)
+        return self.filling(method, body, rows, answers, [len(start) for start in starts], given)
+
+    def infill(self, body: InfillRequest) -> Filling:
+        """A text with blanks: a row for each candidate."""
+        tokenizer = self.model.text_tokenizer()
+        if self.model.objective == "ar":
+            raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
+        method = self.method(body)
+        self.check_rows(1, body.n)
+        rows = self.blanked(body)
+        self.check_length(max(map(len, rows)))
+        known: list[list[int | None]] = [[None if id == self.model.mask else id for id in row] for row in rows]
+        answers = [Growing(tokenizer, [], ids) for ids in known]
+        given = sum(id is not None for id in known[0])
+        return self.filling(method, body, rows, answers, [0] * len(rows), given)
+
+    def blanked(self, body: InfillRequest) -> list[list[int]]:
+        """The rows of an infilling, masks at the blanks."""
+        mask, vocab = self.model.mask, self.model.architecture.vocab
+        if body.tokens:
+            bad = [id for id in body.tokens if id is not None and (not 0 <= id < vocab or id == mask)]
+            if bad:
+                raise wrong(f"token ids must lie in 0..{vocab - 1}, null for a blank; saw {bad[0]}.", param="tokens")
+            return [[mask if id is None else id for id in body.tokens] for _ in range(body.n)]
+        longest = self.limits.of_text(self.model.architecture.length)
+        template = parse(body.text)
+        if sum(blank.least for blank in template.blanks) > longest:
+            self.check_length(sum(blank.least for blank in template.blanks))
+        lengths = template.lengths(body.n)
+        tokenizer = self.model.text_tokenizer()
+        return [template.tokens(tokenizer, lengths[i % len(lengths)]) for i in range(body.n)]
+
+    def method(self, body: Drawing) -> Method:
+        if body.steps is not None and body.steps > self.limits.steps:
+            raise wrong(f"steps may be {self.limits.steps} at most; saw {body.steps}.", param="steps")
+        recipe = Recipe(body.sampler, body.steps, body.temperature, body.top_p, body.top_k)
+        return method_for(self.model, recipe)
+
+    def check_rows(self, prompts: int, n: int) -> None:
+        if prompts * n > self.limits.rows:
+            raise wrong(
+                f"{prompts} prompts with {n} candidates each are {prompts * n} texts; one request may have "
+                f"{self.limits.rows}.",
+                param="n",
+            )
+
+    def check_length(self, length: int) -> None:
+        longest = self.limits.of_text(self.model.architecture.length)
+        if length > longest:
+            raise wrong(
+                f"prompt and blanks together have {length} tokens; this model takes {longest} at most.",
+                code="context_length_exceeded",
+            )
+
+    def filling(
+        self,
+        method: Method,
+        body: Drawing,
+        rows: Sequence[list[int]],
+        answers: list[Growing],
+        starts: list[int],
+        given: int,
+    ) -> Filling:
+        """The work of some rows, which are numbered 0, 1, 2, ... for each prompt."""
+        width, vocab = max(map(len, rows)), self.model.architecture.vocab
+        if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
+            raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
+        device = self.model.network.vocab_embed.embedding.device
+        canvas = on_device(of_rows(rows, mask=self.model.mask), device)
+        seed = secrets.randbits(31) if body.seed is None else body.seed
+        ids = torch.arange(len(rows), device=device) % body.n
+        work = begin(canvas, method.policy, seed=seed, ids=ids, windows=method.windows, shape=method.shape)
+        return Filling(work, method, seed, [list(row) for row in rows], answers, starts, given)
+
+
+def on_device(canvas: Canvas, device: torch.device) -> Canvas:
+    lengths = None if canvas.lengths is None else canvas.lengths.to(device)
+    return Canvas(canvas.tokens.to(device), canvas.frozen.to(device), canvas.mask, lengths)

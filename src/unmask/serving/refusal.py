@@ -1,0 +1,48 @@
+"""Refusal: a request that is not answered, as HTTP says it and in the shape of OpenAI's errors."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """What the client is told. Nothing in it comes from inside the server."""
+
+    status: int
+    message: str
+    kind: str  # OpenAI's "type"
+    code: str | None = None
+    param: str | None = None  # the field that is wrong
+    headers: dict[str, str] = field(default_factory=dict)
+    cause: str | None = None  # for the log: the name of what went wrong inside
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def wrong(message: str, *, param: str | None = None, status: int = 400, code: str | None = None) -> Refusal:
+    """The client's mistake."""
+    return Refusal(status, message, "invalid_request_error", code, param)
+
+
+def no_entry() -> Refusal:
+    message = "a valid API key is needed: send it as 'Authorization: Bearer KEY'."
+    return Refusal(401, message, "authentication_error", "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def busy(seconds: int) -> Refusal:
+    message = f"too many requests are waiting; try again in {seconds} s."
+    return Refusal(429, message, "rate_limit_error", "queue_full", headers={"Retry-After": str(seconds)})
+
+
+def closing() -> Refusal:
+    return Refusal(503, "the server is shutting down.", "server_error", "closing", headers={"Retry-After": "5"})
+
+
+def late(seconds: float) -> Refusal:
+    return Refusal(504, f"the request took longer than the {seconds:g} s it may take.", "server_error", "timeout")
+
+
+def failed(error: BaseException) -> Refusal:
+    """Something broke inside; what it was is for the log."""
+    message = "the server failed to answer this request; the fault is not yours."
+    return Refusal(500, message, "server_error", "internal", cause=type(error).__name__)
