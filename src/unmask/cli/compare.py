@@ -1,0 +1,73 @@
+"""Compare two results: do the numbers differ beyond their error bars, and what in the set-up could be why?
+
+unmask evaluate runs/a text/ --out a.json && unmask evaluate runs/b text/ --out b.json
+unmask compare a.json b.json
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from unmask.errors import UserError
+from unmask.evaluation.comparing import differences, results, verdict
+
+
+@dataclass(frozen=True)
+class Settings:
+    first: Annotated[Path, tyro.conf.Positional]
+    second: Annotated[Path, tyro.conf.Positional]
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(settings: Settings) -> None:
+    first, second = (results(read(path), str(path)) for path in (settings.first, settings.second))
+    shared = [name for name in first if name in second]
+    if not shared:
+        raise UserError(f"the files have no result in common: {', '.join(first)} and {', '.join(second)}.")
+    if settings.json:
+        print(json.dumps({name: as_object(first[name], second[name]) for name in shared}, ensure_ascii=False))
+        return
+    for name in shared:
+        for line in lines(name if len(shared) > 1 else "", first[name], second[name]):
+            print(line)
+
+
+def read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+
+
+def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    found = verdict(first, second)
+    told = None if found is None else {**asdict(found), "difference": found.difference, "beyond": found.beyond}
+    return {"verdict": told, "differences": [asdict(one) for one in differences(first["record"], second["record"])]}
+
+
+def lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    found = verdict(first, second)
+    title = f"{name}: " if name else ""
+    if found is None:
+        yield f"{title}the two results are of different kinds"
+    else:
+        yield f"{title}{found.name} {found.first:.4f} and {found.second:.4f}: {found.sentence()}"
+    changed = differences(first["record"], second["record"])
+    if not changed:
+        yield "the set-ups are the same"
+        return
+    yield "differences in the set-up, what matters most first:"
+    for one in changed:
+        yield f"  {one.name}: {short(one.first)} -> {short(one.second)}   [{one.effect}]"
+
+
+def short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 48 else f"{text[:20]}…{text[-20:]}"

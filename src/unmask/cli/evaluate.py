@@ -1,0 +1,117 @@
+"""Measure a model on text: nats a token, perplexity and bits per byte, each with its error bar.
+
+    unmask evaluate runs/mine my_texts/                      the bound (for ar models the likelihood itself)
+    unmask evaluate runs/mine my_texts/ --precision 0.01     look until the standard error is 0.01 nats a token
+    unmask evaluate runs/mine qa.jsonl --given question --field answer
+    unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
+
+DATA is a file, a folder, a glob, `-`, `hf:NAME`, or a folder that `unmask prepare` made.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from unmask.cli.measuring import accuracy_lines, checkpoint_in, deliver, likelihood_lines, watched, write_text
+from unmask.errors import UserError
+from unmask.evaluation import measure, pairs
+from unmask.evaluation.detokenize import detokenizer
+from unmask.evaluation.measure import How, Work
+from unmask.evaluation.reading import read, records
+from unmask.evaluation.record import record
+from unmask.model.checkpoint import Model, load
+from unmask.text.documents import Layout
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional]
+    """A checkpoint's folder, a run's folder, or a name on the hub."""
+    data: Annotated[str, tyro.conf.Positional] = ""
+    """The text."""
+    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
+    layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
+    split: str | None = None
+    """Which split, where the data has some: valid, test, train."""
+    detokenize: str = "none"
+    """Put words together again: wikitext, ptb, lm1b, lambada, scientific."""
+    given: str = ""
+    """A field of .jsonl: the prompt, which costs nothing; --field is then the answer."""
+    pairs: str = ""
+    """A .jsonl file of minimal pairs, with sentence_good and sentence_bad, in place of DATA."""
+    by: str = ""
+    """A field of the pairs: report each of its values too (BLiMP: UID)."""
+    json: bool = False
+    """Print one JSON object."""
+    out: Path | None = None
+    """Write that object to a file, for `unmask compare`."""
+    write: Path | None = None
+    """Write the nats of each row (pack rows: of each document) to a .jsonl file."""
+    each_token: bool = False
+    """With --write: the nats of each token too."""
+
+
+def run(settings: Settings) -> None:
+    if bool(settings.data) == bool(settings.pairs):
+        raise UserError("give DATA or --pairs FILE: what should be measured?")
+    model = load(checkpoint_in(settings.model))
+    if settings.pairs:
+        answer = of_pairs(model, settings)
+        deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
+        return
+    work = answers(model, settings) if settings.given else text(model, settings)
+    tally, seconds = watched(work)
+    answer = measure.result(work, tally, seconds=seconds)
+    if settings.write:
+        lines = measure.by_row(tally, tokens=settings.each_token, by_document=work.how.pack == "rows")
+        write_text(settings.write, "".join(json.dumps(line) + "\n" for line in lines))
+    deliver(answer, likelihood_lines(answer), as_json=settings.json, out=settings.out)
+
+
+def text(model: Model, settings: Settings) -> Work:
+    data = read(
+        settings.data,
+        model.text_tokenizer(),
+        layout=settings.layout,
+        split=settings.split,
+        detokenize=detokenizer(settings.detokenize),
+    )
+    work = measure.prepared(model, data, settings.how)
+    return replace(work, data={**work.data, "detokenizer": settings.detokenize, "layout": asdict(settings.layout)})
+
+
+def answers(model: Model, settings: Settings) -> Work:
+    """Answers to prompts: one row each, the prompt given."""
+    prompt, answer = settings.given, settings.layout.field
+    entries = [(entry[prompt], entry[answer]) for entry in records(settings.data, prompt, answer)]
+    return measure.answers(
+        model, entries, settings.how, data={"name": settings.data, "given": prompt, "field": answer}
+    )
+
+
+def of_pairs(model: Model, settings: Settings) -> dict[str, Any]:
+    """Minimal pairs: the share of good sentences that cost less than the bad ones."""
+    entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
+    entries = list(measure.spread(entries, settings.how.rows))
+    work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
+    tally, seconds = watched(work)
+    if tally.whole == 0:
+        raise UserError("the time was used before every sentence was seen once; give more --seconds.")
+    paid = np.stack(tally.nats[: tally.whole]).mean(0).reshape(-1, 2)
+    groups = [entry[settings.by] for entry in entries] if settings.by else None
+    every, *groupwise = pairs.accuracies(paid, groups)
+    how = work.how
+    kept = record(model, seed=how.seed, settings=measure.settings_of(how), data=dict(work.data), passes=tally.whole)
+    told = {
+        **asdict(every),
+        "estimator": how.estimator,
+        "means": "share of pairs whose good sentence costs less, by " + work.estimator.means,
+        "groups": [asdict(group) for group in groupwise],
+        "seconds": round(seconds, 3),
+        "record": kept,
+    }
+    return measure.finite(told)

@@ -1,0 +1,100 @@
+"""The zero-shot suite of the paper's Table 3: one model, seven texts, one table.
+
+unmask suite kuleshov-group/mdlm-owt                      from the hub
+unmask suite runs/mine --data-root benchmarks/ --rows 64  from files; docs/how/evaluate.md says which
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from unmask.cli.measuring import checkpoint_in, number, watched, write_text
+from unmask.errors import UserError
+from unmask.evaluation import measure, zero_shot
+from unmask.evaluation.measure import How
+from unmask.evaluation.reading import tokenized
+from unmask.model.checkpoint import Model, load
+
+HEAD = ("text", "nats a token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional]
+    """A checkpoint's folder, a run's folder, or a name on the hub."""
+    sets: tuple[str, ...] = ()
+    """Some of ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv; none: all."""
+    data_root: Path | None = None
+    """A folder with the texts; without it they come from the hub."""
+    how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=lambda: How(pack="wrap"))
+    documents: int = 0
+    """Documents to read of each set; 0: all."""
+    format: Literal["text", "markdown", "json"] = "text"
+    """What is printed."""
+    out: Path | None = None
+    """Write the JSON object to a file, for `unmask compare`."""
+
+
+def run(settings: Settings) -> None:
+    sets = zero_shot.chosen(settings.sets)
+    model = load(checkpoint_in(settings.model))
+    results, missing = [], {}
+    for one in sets:
+        try:
+            results.append(measured(model, one, settings))
+        except UserError as error:
+            missing[one.name] = str(error)
+        finally:
+            if settings.out and results:
+                write_text(settings.out, json.dumps(whole(results, missing)) + "\n")
+    if not results:
+        raise UserError("not one text of the suite could be measured: " + "; ".join(missing.values()))
+    print(shown(results, missing, settings.format))
+
+
+def measured(model: Model, one: zero_shot.TextSet, settings: Settings) -> dict[str, Any]:
+    texts, source, differs = zero_shot.texts(one, settings.data_root)
+    data = tokenized(source, texts, model.text_tokenizer(), limit=settings.documents or None)
+    work = measure.prepared(model, data, settings.how)
+    about = {"detokenizer": one.detokenizer, "differs": differs, "limit": settings.documents}
+    work = replace(work, data={**work.data, **about})
+    tally, seconds = watched(work, title=one.name)
+    return measure.result(work, tally, seconds=seconds, set=one.name, title=one.title, differs=differs)
+
+
+def whole(results: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict[str, Any]:
+    return {"results": list(results), "missing": missing}
+
+
+def shown(results: Sequence[dict[str, Any]], missing: dict[str, str], form: str) -> str:
+    """The table in a form: text, markdown, json."""
+    if form == "json":
+        return json.dumps(whole(results, missing), ensure_ascii=False)
+    rows = [cells(one) for one in results] + [(name, "-", "-", "-", "-", "-", why) for name, why in missing.items()]
+    if form == "markdown":
+        return "\n".join(map(line, [HEAD, ["---"] * len(HEAD), *rows]))
+    widths = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
+    table = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [HEAD, *rows]]
+    return "\n".join([*(row.rstrip() for row in table), "", *sorted({one["means"] for one in results})])
+
+
+def line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def cells(one: dict[str, Any]) -> tuple[str, ...]:
+    low, high = one["perplexity_interval"]
+    error = one["standard_error"]
+    return (
+        one["set"] + (" (partial)" if one["partial"] else ""),
+        f"{one['nats_per_token']:.4f}" + (f" ± {number(error)}" if error != 0 else ""),
+        f"{one['perplexity']:.2f}" + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
+        number(one["bits_per_byte"]),
+        f"{one['tokens']:,}",
+        str(one["passes"]),
+        one["differs"],
+    )

@@ -1,0 +1,86 @@
+"""Detokenizers: text of old benchmarks, which comes cut into words, put together again as the reference does it.
+
+Each is a list of replacements in order. They keep the reference's habits, odd ones included, because its published
+perplexities are of this text: tests/golden/detokenizers.json holds what it makes of a dozen sentences.
+"""
+
+import re
+from collections.abc import Callable
+
+from unmask.errors import unknown
+
+Rule = tuple[re.Pattern[str], str]
+
+
+def _plain(*pairs: tuple[str, str]) -> list[Rule]:
+    return [(re.compile(re.escape(old)), new) for old, new in pairs]
+
+
+def _inside(*brackets: str) -> list[Rule]:
+    """No blanks just inside a pair of brackets or quotes: "( a )" is "(a)"."""
+    return [
+        (re.compile(rf"{re.escape(left)}\s*([^{re.escape(right)}]*?)\s*{re.escape(right)}"), rf"{left}\1{right}")
+        for left, right in map(tuple, brackets)
+    ]
+
+
+WIKITEXT: list[Rule] = [
+    *_plain(("s '", "s'")),
+    *_plain((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", ".")),
+    *_plain(*((f" {mark} ", f"{mark} ") for mark in ":;.!?,")),
+    *_inside("()", "[]", "{}", '""', "''"),
+    *_plain(("= = = =", "===="), ("= = =", "==="), ("= =", "==")),
+    *_plain((" ° ", "°"), (" \n", "\n"), ("\n ", "\n"), (" N ", " 1 "), (" 's", "'s")),
+]
+PTB: list[Rule] = [
+    *_plain((" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (" \n ", "\n"), ("\\/", "/")),
+    *_plain(*[(" N ", " 1 ")] * 10),  # neighbours share a blank, so once is not enough
+    *_plain(("$ 1", "$1"), ("# 1", "#1"), ("<unk>", "?")),
+]
+LM1B: list[Rule] = [
+    *_plain(("http : / / ", "http://"), ("https : / / ", "https://")),
+    (re.compile(r" '(\w+)"), r"'\1"),
+    (re.compile(r" (\w+) \. "), r" \1. "),
+    (re.compile(r" (\w+) \.$"), r" \1."),
+    *_plain((" ? ", "? ")),
+    (re.compile(r" \?$"), "?"),
+    *_plain((" ! ", "! ")),
+    (re.compile(r" !$"), "!"),
+    *_plain((" , ", ", "), (" : ", ": "), (" ; ", "; "), (" / ", "/")),
+    *[(re.compile(rf"{q} ([^{q}]+) {q}"), rf"{q}\1{q}") for q in "\"'"],
+    (re.compile(r"\( ([^()]+) \)"), r"(\1)"),
+    (re.compile(r"\[ ([^\[\]]+) \]"), r"[\1]"),
+    *_plain(("$ ", "$"), ("£ ", "£")),
+]
+
+
+def _by(rules: list[Rule]) -> Callable[[str], str]:
+    def detokenize(text: str) -> str:
+        for pattern, new in rules:
+            text = pattern.sub(new, text)
+        return text
+
+    return detokenize
+
+
+def lambada(text: str) -> str:
+    """Straight quotes, and a newline in front."""
+    return "\n" + text.replace("“", '"').replace("”", '"').strip()
+
+
+DETOKENIZERS: dict[str, Callable[[str], str]] = {
+    "wikitext": _by(WIKITEXT),
+    "ptb": _by(PTB),
+    "lm1b": _by(LM1B),
+    "lambada": lambada,
+    "scientific": _by([*WIKITEXT, *LM1B]),
+}
+
+
+def detokenizer(name: str) -> Callable[[str], str]:
+    """The detokenizer of a name; `none` leaves text as it is."""
+    if name == "none":
+        return lambda text: text
+    if name not in DETOKENIZERS:
+        raise unknown("detokenizer", name, ["none", *DETOKENIZERS])
+    return DETOKENIZERS[name]

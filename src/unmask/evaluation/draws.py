@@ -1,0 +1,41 @@
+"""The randomness of an evaluation: a pure function of (seed, row, pass), whatever the batches or the processes."""
+
+import numpy as np
+
+from unmask.errors import UserError
+
+DTYPE = "float64"  # of every draw
+SPREAD, HIDE, BATCH = 0, 1, 2  # what a stream of numbers is for
+
+
+def stream(seed: int, use: int, *, row: int = 0, number: int = 0) -> np.random.Generator:
+    """A source of random numbers of its own for each use, row and pass."""
+    if seed < 0:
+        raise UserError(f"the seed must be 0 or more, not {seed}.")
+    key = np.array([seed, use], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, row, number], np.uint64)))
+
+
+def uniforms(seed: int, row: int, number: int, length: int) -> np.ndarray:
+    """One uniform number a position, for one row in one pass: where tokens are hidden, or in which order."""
+    return stream(seed, HIDE, row=row, number=number).random(length)
+
+
+def when(seed: int, rows: int, number: int) -> np.ndarray:
+    """A time in [0, 1) for each row in one pass: uniform for each, spread evenly over the rows and over the passes.
+
+    Rows get the teeth of a comb in random order, each moved within its cell. Every pass moves all of them by the
+    next number of van der Corput's sequence, so that a row's times are spread over its passes too.
+    """
+    source = stream(seed, SPREAD)
+    base = (source.permutation(rows) + source.random(rows)) / rows
+    return (base + van_der_corput(number)) % 1
+
+
+def van_der_corput(number: int) -> float:
+    """0, 1/2, 1/4, 3/4, 1/8, ...: the binary digits of a number, mirrored at the point."""
+    value, place = 0.0, 0.5
+    while number:
+        value += place * (number & 1)
+        number, place = number >> 1, place / 2
+    return value

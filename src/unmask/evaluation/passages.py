@@ -1,0 +1,160 @@
+"""Passages: the rows of tokens that are scored, cut from documents in one of three ways.
+
+    stream   the documents one after another, an eos after each, cut every l tokens; nothing is dropped
+    wrap     cut every l − 2 tokens, each row between bos and eos, incomplete rows dropped: as in the MDLM paper
+    rows     each document by itself, its eos included; one longer than l becomes several rows
+
+Rows may overlap (`stride`): what a row shares with the one before is its context, given and free of charge.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+
+from unmask.errors import UserError, unknown
+
+WAYS = ("stream", "wrap", "rows")
+GROUP = 1000  # documents that the reference wraps together; what is left of a group is dropped
+
+
+class Document(NamedTuple):
+    tokens: np.ndarray
+    bytes: int  # of its text in UTF-8
+
+
+class Passage(NamedTuple):
+    tokens: np.ndarray
+    given: int  # how many tokens at the start are context and cost nothing
+    bytes: float  # of the text that is scored; of a document cut in two each part has its share by tokens
+    document: int  # the one it belongs to, or begins in
+
+    @property
+    def scored(self) -> int:
+        return len(self.tokens) - self.given
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How documents become passages."""
+
+    way: str = "stream"  # stream, wrap, rows
+    length: int = 128  # most tokens in a passage
+    stride: int | None = None  # tokens from one passage to the next; None: as many as are scored without overlap
+    separate: bool = True  # an eos after each document
+    bos: int | None = None
+    eos: int | None = None
+    causal: bool = False  # for a network that needs a token before the first one it predicts
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise unknown("way to cut text into rows", self.way, WAYS)
+        least = 3 if self.way == "wrap" else 2
+        if self.length < least:
+            raise UserError(f"rows must be at least {least} tokens long, not {self.length}.")
+        if self.stride is not None and not 1 <= self.stride <= self.length - self.causal:
+            most = self.length - self.causal
+            raise UserError(
+                f"the stride must lie between 1 and {most}, so that no token is skipped; saw {self.stride}."
+            )
+        if self.way == "wrap" and (self.bos is None or self.eos is None):
+            raise UserError("'wrap' puts rows between bos and eos, and the tokenizer has not both; use 'stream'.")
+        if self.way == "wrap" and self.stride is not None:
+            raise UserError("'wrap' has no stride: its rows are cut side by side. Use 'stream' or 'rows'.")
+
+    @property
+    def lead(self) -> int | None:
+        """What a causal network is shown before the first token."""
+        return None if not self.causal else self.eos if self.bos is None else self.bos
+
+
+def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
+    """The passages, and how many tokens of text are in none of them."""
+    documents = [document for document in documents if how.way == "wrap" or len(document.tokens)]
+    ways = {"stream": _stream, "wrap": _wrap, "rows": _rows}
+    passages = [passage for passage in ways[how.way](documents, how) if passage.scored > 0]
+    total = sum(len(d.tokens) for d in documents)
+    marks = len(documents) if how.separate and how.eos is not None else 0
+    if not passages:
+        raise UserError(
+            f"the data has {total} tokens in {len(documents)} documents: not one row of {how.length} to score "
+            f"({how.way}). Give more text, a shorter --length, or another way to cut it (--pack stream)."
+        )
+    frame = 1 if how.causal else 2  # bos is not scored by a causal network
+    scored = sum(p.scored - (frame if how.way == "wrap" else 0) for p in passages)
+    return passages, total + marks - scored
+
+
+def windows(total: int, *, length: int, stride: int, given: int = 0) -> Iterator[tuple[int, int, int]]:
+    """(start, given, stop) of windows over a text: each token that is not given is scored once.
+
+    >>> list(windows(7, length=4, stride=2))
+    [(0, 0, 4), (2, 2, 6), (4, 2, 7)]
+    """
+    start, reached = 0, given
+    while reached < total:
+        stop = min(start + length, total)
+        yield start, reached - start, stop
+        start, reached = start + stride, stop
+
+
+def _stream(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
+    yield from _windows(*_joined(documents, how), how, first=0)
+
+
+def _rows(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
+    for number, document in enumerate(documents):
+        yield from _windows(*_joined([document], how), how, first=number)
+
+
+def _windows(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut, first: int) -> Iterator[Passage]:
+    given = 0
+    if how.causal:
+        given = 1
+        if how.lead is not None:
+            tokens, weights, ends = np.append(how.lead, tokens), np.append(0.0, weights), ends + 1
+    upto = np.append(0.0, np.cumsum(weights))
+    stride = how.length - how.causal if how.stride is None else how.stride
+    for start, context, stop in windows(len(tokens), length=how.length, stride=stride, given=given):
+        begins = first + int(np.searchsorted(ends, start + context, "right"))
+        yield Passage(tokens[start:stop], context, float(upto[stop] - upto[start + context]), begins)
+
+
+def _wrap(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
+    inner = how.length - 2
+    for first in range(0, len(documents), GROUP):
+        tokens, weights, ends = _joined(documents[first : first + GROUP], how)
+        upto = np.append(0.0, np.cumsum(weights))
+        for start in range(0, len(tokens) - inner + 1, inner):
+            row = np.array([how.bos, *tokens[start : start + inner], how.eos], np.int64)
+            begins = first + int(np.searchsorted(ends, start, "right"))
+            yield Passage(row, int(how.causal), float(upto[start + inner] - upto[start]), begins)
+
+
+def _joined(documents: Sequence[Document], how: Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Documents in one stream: the tokens, the bytes of each, and where the documents end."""
+    eos = [how.eos] if how.separate and how.eos is not None else []
+    tokens, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for document in documents:
+        size = len(document.tokens)
+        tokens += [np.asarray(document.tokens, np.int64), np.array(eos, np.int64)]
+        weights += [np.full(size, document.bytes / max(size, 1)), np.zeros(len(eos))]
+    ends = np.cumsum([len(document.tokens) + len(eos) for document in documents])
+    return np.concatenate(tokens), np.concatenate(weights), ends
+
+
+def fingerprint(rows: Iterable[Document | Passage]) -> str:
+    """sha256 over the tokens of documents or passages, each with its length."""
+    digest = sha256()
+    for row in rows:
+        digest.update(len(row.tokens).to_bytes(8, "little"))
+        digest.update(np.asarray(row.tokens, "<i4").tobytes())
+    return digest.hexdigest()
+
+
+def given_and_answer(given: np.ndarray, answer: np.ndarray, *, size: int, number: int, lead: int | None) -> Passage:
+    """An answer of `size` bytes to a prompt: only the answer is scored."""
+    front = [*([] if lead is None else [lead]), *given]
+    return Passage(np.array([*front, *answer], np.int64), len(front), float(size), number)
