@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from unmask.model.attention import Asked, Cache, Turns, attend, interleave, rotate
 
+ROWS = 1024  # rows that the MLP takes at a time in inference
+
 
 class Norm(nn.Module):
     """Layer norm with a weight and no bias, in float32 whatever comes in."""
@@ -132,6 +134,14 @@ class Block(nn.Module):
             x = x.flatten(0, 1).index_select(0, asked.rows)
             m = [None if part is None else part[:, 0].index_select(0, asked.batch) for part in m]
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
+        if torch.is_grad_enabled() or m[3] is not None:
+            return self.widen(x, w, m)
+        # A few rows at a time: what lies between the two products then stays in the processor's cache.
+        parts = [self.widen(part, w, m) for part in x.flatten(0, -2).split(ROWS)]
+        return (torch.cat(parts) if len(parts) > 1 else parts[0]).view(x.shape)
+
+    def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
+        """The MLP, added to its input."""
         h = F.linear(normed(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
         return add(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
