@@ -25,7 +25,7 @@ def memory() -> dict[str, float]:
     """Megabytes of this process, by kind."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kinds = {"RssAnon": "own", "RssFile": "file", "VmHWM": "peak"}
-    found = dict(line.split()[:2] for line in lines)
+    found = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
     return {name: int(found[f"{key}:"]) / 1024 for key, name in kinds.items()}
 
 
