@@ -4,6 +4,9 @@ The public names, imported on first use so that `import unmask` stays light:
 
     unmask.load(path)   a checkpoint, ours or a published one, from a folder or the hub, as a Model
     unmask.Model        a network with its tokenizer: .log_probs(x_t), .tokenizer, .settings, .num_parameters
+    unmask.sample(model, n=, length=, prompt=, sampler=, seed=)   texts, each with the trace of how it came
+    unmask.infill(model, "The ___ sat on the [5].", n=)           blanks filled, best first
+    unmask.fill(network, canvas, policy, seed=)                   the generator underneath: a step a network call
     unmask.UserError    what every mistake of a user becomes: what is wrong, what was seen, what to do
 """
 
@@ -16,9 +19,12 @@ _HOMES = {
     "Model": "unmask.model.checkpoint",
     "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
+    "fill": "unmask.sampling.loop",
+    "infill": "unmask.sampling.infilling",
+    "sample": "unmask.sampling.generate",
 }
 
-__all__ = ["Model", "UserError", "__version__", "load"]
+__all__ = ["Model", "UserError", "__version__", "fill", "infill", "load", "sample"]
 
 
 def __getattr__(name: str) -> Any:

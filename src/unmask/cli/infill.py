@@ -1,0 +1,107 @@
+"""Fill the blanks of a template, "The ___ sat on the [5].", in several ways, best first."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from unmask.cli.live import painted, watch
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model, load
+from unmask.sampling.infilling import Infilled, candidates, too_long
+from unmask.sampling.recipe import Recipe
+from unmask.text.template import parse
+
+# What a line of --json says of a candidate, besides its template.
+FIELDS = ("text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score")
+FIELDS += ("seed", "row", "calls", "sampler", "law", "seconds")
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
+    # [5]: five tokens; [2-6]: two to six; ___: a length that is chosen; \[ \_ are a bracket and an underscore
+    template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None
+    file: Path | None = None  # templates, one a line, in place of TEMPLATE; - is the standard input
+    n: int = 1  # candidates drawn for each choice of lengths, and given at most
+    shortest: int = 1  # tokens of ___ at least
+    longest: int = 8  # tokens of ___ at most
+    tries: int = 16  # choices of lengths at most, when there are more of them
+    looks: int = 32  # network evaluations for the score of a candidate
+    sampler: str | None = None  # None: the model's own, which for mdlm is first-hitting: exact
+    steps: int | None = None  # T of a grid, or the number of calls; for the samplers that have one
+    temperature: float = 1.0  # 0: always the most likely token
+    top_p: float = 1.0  # only the most likely tokens that together have this mass
+    top_k: int | None = None  # only the k most likely tokens
+    seed: int = 0  # the same seed gives the same candidates
+    batch: int = 32  # candidates drawn at once; changes speed and memory, never a candidate
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a candidate, one a line
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.seed, batch=self.batch)
+
+
+def run(settings: Settings) -> None:
+    recipe, templates = settings.recipe, read_templates(settings)
+    parsed = [parse(template, least=settings.shortest, most=settings.longest) for template in templates]
+    model = load(settings.model)
+    told = [told for one in parsed if (told := too_long(model, one, settings.tries)) is not None]
+    if told:
+        print(f"unmask: warning: {told[0]}", file=sys.stderr)
+    found: list[Infilled] = []
+    for text, template in zip(templates, parsed, strict=True):
+        events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, looks=settings.looks)
+        if settings.json or not sys.stdout.isatty():
+            best = [event for event in events if isinstance(event, Infilled)]
+        else:
+            best = list(watch(events, model.text_tokenizer(), Console()))
+        write(best, text, model, as_json=settings.json)
+        found += best
+    print(report(found, settings.looks), file=sys.stderr)
+
+
+def read_templates(settings: Settings) -> list[str]:
+    if (settings.template is None) == (settings.file is None):
+        raise UserError(
+            'give a template, such as "The ___ sat on the [5].", or --file with one a line, and not both.'
+        )
+    if settings.file is None:
+        return [settings.template or ""]
+    try:
+        text = sys.stdin.read() if str(settings.file) == "-" else settings.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read templates from {settings.file}: {error}.") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{settings.file} holds no template: write one a line.")
+    return lines
+
+
+def write(found: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
+    """The candidates on stdout, best first: score, likelihood of the blanks with its error, text."""
+    for one in found:
+        if as_json:
+            line = {name: getattr(one, name) for name in FIELDS}
+            print(json.dumps({"template": template, **line}), flush=True)
+            continue
+        numbers = f"{one.score:9.2f} {one.log_likelihood:9.2f} ±{one.error:.2f}  "
+        if sys.stdout.isatty():
+            came = {event.position: event for event in one.trace}
+            Console().print(numbers, painted(model.text_tokenizer(), one.tokens, came, call=None), sep="")
+        else:
+            print(numbers + one.text.replace("\n", "\\n"), flush=True)
+
+
+def report(found: list[Infilled], looks: int) -> str:
+    """What the numbers are."""
+    return (
+        f"score: log-likelihood of the whole text where several lengths were tried, of the blanks otherwise;\n"
+        f"then that of the blanks given the rest. Both in nats, lower bounds, estimated with {looks} looks.\n"
+        f"candidates: {found[0].sampler}, {found[0].law}; ranked, so the first is the best and not a fair draw"
+    )

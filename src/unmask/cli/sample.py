@@ -1,0 +1,107 @@
+"""Draw text from a model: watch it emerge from masks in a terminal, or pipe it on."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from unmask.cli.live import printable, watch
+from unmask.model.checkpoint import Model, load
+from unmask.sampling.generate import Sample, generate
+from unmask.sampling.recipe import Recipe, doubt
+from unmask.sampling.trace import Event, Moment, record
+from unmask.text.tokenizer import Tokenizer
+
+# What a line of --json says of a sample.
+FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")
+    ]  # a checkpoint's folder, or its name on the hub
+    n: int = 1  # samples
+    length: int | None = None  # tokens of a sample, the prompt included; None: what the model was trained on
+    prompt: str = ""  # the text begins with it
+    until: str | None = None  # the text ends before this text or special token, such as '<|endoftext|>'
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a sample, one a line
+    stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step as it comes
+    pace: float = 0.0  # seconds to pause after every call, to watch a small model
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+
+
+def run(settings: Settings) -> None:
+    model = load(settings.model)
+    tokenizer = model.text_tokenizer()
+    told = doubt(model, settings.length or model.architecture.length, settings.recipe)
+    if told is not None:
+        print(f"unmask: warning: {told}", file=sys.stderr)
+    events = generate(
+        model,
+        settings.recipe,
+        n=settings.n,
+        length=settings.length,
+        prompt=settings.prompt,
+        until=settings.until,
+    )
+    finished: Iterable[Sample]
+    if settings.stream:
+        finished = streamed(events, tokenizer, as_json=settings.json)
+    elif sys.stdout.isatty() and not settings.json:
+        # Printing waits until the view has left the screen.
+        finished = list(watch(events, tokenizer, Console(), pace=settings.pace))
+    else:
+        finished = (event for event in events if isinstance(event, Sample))
+    done = []
+    for sample in finished:
+        write(sample, as_json=settings.json, event=settings.stream)
+        done.append(sample)
+    print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
+
+
+def write(sample: Sample, *, as_json: bool, event: bool) -> None:
+    """One sample on stdout: its text, or a line of JSON in ASCII, which survives every locale."""
+    if as_json:
+        line = {name: getattr(sample, name) for name in FIELDS}
+        print(json.dumps({"event": "sample", **line} if event else line), flush=True)
+    else:
+        print(printable(sample.text) if sys.stdout.isatty() else sample.text, flush=True)
+
+
+def streamed(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json: bool) -> Iterator[Sample]:
+    """Print what each call brought to each row, and hand the samples on."""
+    for event in events:
+        if isinstance(event, Sample):
+            yield event
+            continue
+        step = event.step
+        new: list[list[Event]] = [[] for _ in step.canvas.tokens]
+        record(new, step)
+        for row, (tokens, came) in enumerate(zip(step.canvas.tokens.tolist(), new, strict=True), event.first):
+            if not came:
+                continue
+            text = tokenizer.decode(tokens)
+            if as_json:
+                brought = [{name: value for name, value in asdict(one).items() if name != "call"} for one in came]
+                line = {"event": "step", "call": step.call, "row": row, "new": brought, "text": text}
+                print(json.dumps(line), flush=True)
+            else:
+                print(f"{step.call}\t{row}\t{text!r}", flush=True)
+
+
+def report(model: Model, samples: list[Sample], *, batch: int) -> str:
+    """What it took, and what the samples follow."""
+    firsts = samples[::batch]  # one of each batch
+    calls = sum(max(one.calls for one in samples[i : i + batch]) for i in range(0, len(samples), batch))
+    seconds = sum(one.seconds for one in firsts)
+    drawn = sum(len(one.trace) for one in samples)
+    pace = f"{drawn / seconds:,.0f} tokens/s" if seconds else "nothing to draw"
+    return (
+        f"{len(samples)} x {samples[0].sampler}: {samples[0].law}\n"
+        f"{calls:,} network calls, {drawn:,} tokens in {seconds:.2f} s, {pace}"
+    )

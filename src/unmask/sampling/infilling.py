@@ -1,0 +1,173 @@
+"""Infilling: the blanks of a template filled in several ways, best first.
+
+Candidates are ranked by the likelihood of the whole text, the given part first and then the blanks:
+
+    log p(given | where the blanks are) + log p(blanks | given)
+
+For one choice of lengths the first term is the same for all, and ranking goes by the second. Between lengths it
+decides whether the given text fits around so large a blank. The second term alone would favour short blanks, and
+its mean over tokens long ones full of common phrases; the sum is the probability of a text, which can be compared.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model, load
+from unmask.sampling.recipe import Method, Recipe, check_length, method_for
+from unmask.sampling.score import Estimate, check_looks, log_likelihood, nats_of
+from unmask.sampling.trace import Drawn, Event, Moment, draw_rows
+from unmask.text.pieces import pieces
+from unmask.text.template import Lengths, Template, parse
+from unmask.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Infilled:
+    """A template with its blanks filled."""
+
+    text: str
+    blanks: tuple[str, ...]  # what came into each blank
+    lengths: Lengths  # tokens of each blank
+    tokens: list[int]
+    log_likelihood: float  # of the blanks given the rest, in nats: a lower bound, estimated
+    error: float  # the standard error of that estimate
+    score: float  # what candidates are ranked by; see the head of this file
+    trace: tuple[Event, ...]  # the tokens of the blanks in the order they came
+    seed: int
+    row: int  # its number among the candidates of these lengths
+    calls: int  # network calls to draw it; scoring takes some more
+    sampler: str
+    law: str  # what a candidate of given lengths follows, before ranking
+    seconds: float  # that drawing its batch took
+
+
+def infill(
+    model: Model | str | Path,
+    template: str,
+    *,
+    n: int = 1,
+    shortest: int = 1,
+    longest: int = 8,
+    tries: int = 16,
+    looks: int = 32,
+    sampler: str | None = None,
+    steps: int | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    batch: int = 32,
+) -> list[Infilled]:
+    """Fill the blanks of a template and give the `n` best of what was drawn, best first.
+
+        for found in unmask.infill("runs/stories", "The ___ sat on the [5].", n=3):
+            print(found.score, found.text)
+
+    `n` candidates are drawn for each choice of lengths; equal ones are given once.
+    shortest, longest   tokens of a blank written ___
+    tries               choices of lengths at most, when there are more of them
+    looks               network evaluations for the score of a candidate
+    The others are those of `sampling.recipe.Recipe`.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, batch=batch)
+    parsed = parse(template, least=shortest, most=longest)
+    told = too_long(model, parsed, tries)
+    if told is not None:
+        warnings.warn(told, stacklevel=2)
+    events = candidates(model, parsed, recipe, n=n, tries=tries, looks=looks)
+    return [event for event in events if isinstance(event, Infilled)]
+
+
+def candidates(
+    model: Model, template: Template, recipe: Recipe, *, n: int = 1, tries: int = 16, looks: int = 32
+) -> Iterator[Moment | Infilled]:
+    """A `Moment` after every network call, then the `n` best candidates, best first."""
+    check_looks(looks)
+    nats_of(model)  # refuses a model that cannot fill blanks
+    tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
+    if tries < 1:
+        raise UserError(f"at least one choice of lengths must be tried; saw {tries}.")
+    choices = template.lengths(tries)
+    found: dict[tuple[int, ...], Infilled] = {}
+    for lengths in choices:
+        check_length(sum(lengths))
+        start = torch.tensor(template.tokens(tokenizer, lengths)).to(model.network.vocab_embed.embedding.device)
+        fit = given(model, start, looks=looks, seed=recipe.seed) if len(choices) > 1 else 0.0
+        for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask):
+            if isinstance(event, Moment):
+                yield event
+            elif tuple(event.tokens) not in found:
+                scored = score(model, start, event, looks=looks, seed=recipe.seed)
+                blanks = filled(tokenizer, start.tolist(), event.tokens, lengths)
+                found[tuple(event.tokens)] = finished(tokenizer, event, method, recipe, lengths, blanks, scored, fit)
+    yield from sorted(found.values(), key=lambda one: -one.score)[:n]
+
+
+def finished(
+    tokenizer: Tokenizer,
+    drawn: Drawn,
+    method: Method,
+    recipe: Recipe,
+    lengths: Lengths,
+    blanks: tuple[str, ...],
+    likely: Estimate,
+    fit: float,
+) -> Infilled:
+    return Infilled(
+        text=tokenizer.decode(drawn.tokens),
+        blanks=blanks,
+        lengths=lengths,
+        tokens=drawn.tokens,
+        log_likelihood=likely.nats,
+        error=likely.error,
+        score=likely.nats + fit,
+        trace=drawn.trace,
+        seed=recipe.seed,
+        row=drawn.row,
+        calls=drawn.calls,
+        sampler=method.sampler,
+        law=method.law,
+        seconds=drawn.seconds,
+    )
+
+
+def score(model: Model, start: Int[Tensor, " l"], drawn: Drawn, *, looks: int, seed: int) -> Estimate:
+    """log p(blanks | given)."""
+    return log_likelihood(model, torch.tensor(drawn.tokens).to(start), start != model.mask, looks=looks, seed=seed)
+
+
+def given(model: Model, start: Int[Tensor, " l"], *, looks: int, seed: int) -> float:
+    """log p(given | where the blanks are): the network never sees what is in them."""
+    blank = start == model.mask
+    some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: nobody looks at it
+    return log_likelihood(model, some, blank, unseen=blank, looks=2 * looks, seed=seed).nats
+
+
+def filled(tokenizer: Tokenizer, start: list[int], tokens: list[int], lengths: Lengths) -> tuple[str, ...]:
+    """The text of each blank."""
+    shown = [piece for piece, was in zip(pieces(tokenizer, tokens), start, strict=True) if was == tokenizer.mask]
+    ends = list(accumulate(lengths))
+    return tuple("".join(shown[end - length : end]) for end, length in zip(ends, lengths, strict=True))
+
+
+def too_long(model: Model, template: Template, tries: int) -> str | None:
+    """A warning for a text longer than the model was trained on; None when it fits."""
+    trained, tokenizer = model.architecture.length, model.text_tokenizer()
+    longest = template.lengths(tries)[-1]
+    check_length(sum(longest))
+    length = len(template.tokens(tokenizer, longest))
+    if length <= trained:
+        return None
+    return (
+        f"the text has {length} tokens with its blanks and the model was trained on {trained}: expect poor text. "
+        "Leave out what is far from the blanks."
+    )

@@ -1,0 +1,86 @@
+"""Rows drawn a batch at a time, each with its trace: which token came at which network call."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.sampling.loop import Step
+from unmask.sampling.recipe import Method, Recipe
+from unmask.text.canvas import Canvas, of_tokens
+
+
+@dataclass(frozen=True)
+class Event:
+    """One token coming into a row."""
+
+    call: int  # the network call that brought it: 1, 2, 3, ...
+    position: int
+    token: int
+    log_prob: float  # under the model at that moment, in nats, before temperature and truncation
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The rows `first`, `first` + 1, ... after one network call."""
+
+    first: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A finished row."""
+
+    row: int  # its number
+    tokens: list[int]
+    trace: tuple[Event, ...]  # in the order they came
+    seconds: float  # that its batch took
+
+    @property
+    def calls(self) -> int:
+        """Network calls until its last token, those in which it waited for its batch included."""
+        return max((event.call for event in self.trace), default=0)
+
+
+def draw_rows(
+    method: Method,
+    start: Int[Tensor, " l"],
+    *,
+    n: int,
+    recipe: Recipe,
+    mask: int,
+    enough: Callable[[Canvas], bool] = lambda canvas: False,
+) -> Iterator[Moment | Drawn]:
+    """Fill the masks of `start` in `n` ways: a `Moment` after every network call, then the rows of the batch.
+
+    A batch of which one has `enough` ends early, with masks left.
+    """
+    if n < 1:
+        raise UserError(f"the number of samples must be at least 1; saw {n}.")
+    for first in range(0, n, recipe.batch):
+        ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
+        canvas = of_tokens(start.repeat(len(ids), 1), mask=mask)
+        traces: list[list[Event]] = [[] for _ in ids]
+        seconds, begun = 0.0, perf_counter()
+        for step in method.fill(canvas, seed=recipe.seed, ids=ids):
+            canvas = step.canvas
+            record(traces, step)
+            seconds += perf_counter() - begun
+            yield Moment(first, step)
+            begun = perf_counter()  # what the caller does meanwhile does not count
+            if enough(canvas):
+                break
+        for row, tokens, trace in zip(ids.tolist(), canvas.tokens.tolist(), traces, strict=True):
+            yield Drawn(row, tokens, tuple(trace), seconds)
+
+
+def record(traces: list[list[Event]], step: Step) -> None:
+    """Note each row's new tokens."""
+    length = step.canvas.tokens.shape[1]
+    for at, token, log_prob in zip(step.rows.tolist(), step.tokens.tolist(), step.log_probs.tolist(), strict=True):
+        traces[at // length].append(Event(step.call, at % length, token, log_prob))

@@ -1,0 +1,125 @@
+r"""Template: a text with blanks, "The ___ sat on the [5]."
+
+    [5]      a blank of five tokens
+    [2-6]    a blank of two to six tokens
+    ___      a blank whose length is chosen (three underscores or more)
+    \[ \_    a bracket or an underscore that belongs to the text; \\ is a backslash
+
+Any other bracket, "[sic]", is text. What the template gives never changes. Its parts become tokens each by itself, so
+a space before a blank is a token of its own with vocabularies whose words begin with their space: write "The___ sat"
+to let the blank bring its space.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from unmask.errors import UserError
+from unmask.text.given import encode_given
+from unmask.text.tokenizer import Tokenizer
+
+MARK = re.compile(r"\\(?P<literal>[\[_\\])|\[(?P<least>\d{1,9})(?:-(?P<most>\d{1,9}))?\]|(?P<free>_{3,})")
+
+Lengths = tuple[int, ...]  # one for each blank
+
+
+@dataclass(frozen=True)
+class Blank:
+    """Tokens to be filled in: at least `least`, at most `most`."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise UserError(
+                f"a blank needs at least one token, and its lengths must grow; saw {self.least}-{self.most}. "
+                r"Write [5] or [2-6]; for a bracket that is text write \[."
+            )
+
+
+@dataclass(frozen=True)
+class Template:
+    """Text and blanks, in the order they stand."""
+
+    parts: tuple[str | Blank, ...]
+
+    @property
+    def blanks(self) -> tuple[Blank, ...]:
+        return tuple(part for part in self.parts if isinstance(part, Blank))
+
+    @property
+    def choices(self) -> int:
+        """In how many ways the lengths can be chosen."""
+        return prod(blank.most - blank.least + 1 for blank in self.blanks)
+
+    def lengths(self, most: int) -> list[Lengths]:
+        """The ways to choose the lengths, shortest first: all, or `most` of them, evenly spread."""
+        ranges = [range(blank.least, blank.most + 1) for blank in self.blanks]
+        if self.choices <= most:
+            return sorted(product(*ranges), key=lambda lengths: (sum(lengths), lengths))
+        # Too many to try. Blank by blank, the i-th of `most` tries walks through the range at a pace of its own, so
+        # that every length of a range has its turn and the blanks do not all grow together.
+        paces = [1 + 2 * i for i in range(len(ranges))]
+        tries = {
+            tuple(r[(i * pace * len(r) // most) % len(r)] for r, pace in zip(ranges, paces, strict=True))
+            for i in range(most)
+        }
+        return sorted(tries, key=lambda lengths: (sum(lengths), lengths))
+
+    def tokens(self, tokenizer: Tokenizer, lengths: Lengths) -> list[int]:
+        """The template as ids, blanks of these lengths as masks."""
+        left = iter(lengths)
+        ids: list[int] = []
+        for part in self.parts:
+            if isinstance(part, Blank):
+                ids += [tokenizer.mask] * next(left)
+            else:
+                ids += encode_given(tokenizer, part)
+        return ids
+
+
+def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
+    """Read a template; a blank of no given length has `least` to `most` tokens."""
+    parts = tuple(_joined(_marks(text, Blank(least, most))))
+    if not any(isinstance(part, Blank) for part in parts):
+        raise UserError(
+            f"the template {_short(text)!r} has no blank: write ___ where the length is to be chosen, "
+            "or [5] for five tokens."
+        )
+    return Template(parts)
+
+
+def _marks(text: str, free: Blank) -> Iterator[str | Blank]:
+    at = 0
+    for mark in MARK.finditer(text):
+        yield text[at : mark.start()]
+        at = mark.end()
+        if mark["literal"]:
+            yield mark["literal"]
+        elif mark["free"]:
+            yield free
+        else:
+            yield Blank(int(mark["least"]), int(mark["most"] or mark["least"]))
+    yield text[at:]
+
+
+def _joined(parts: Iterator[str | Blank]) -> Iterator[str | Blank]:
+    """Neighbouring texts as one, so that they are tokenised together; empty ones left out."""
+    text = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+            continue
+        if text:
+            yield text
+        text = ""
+        yield part
+    if text:
+        yield text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
