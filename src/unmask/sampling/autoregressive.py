@@ -60,8 +60,14 @@ class Reader:
     cache: Cache | None = None
 
     def __call__(
-        self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"], rows: Int[Tensor, " n"]
+        self,
+        x_t: Int[Tensor, "b l"],
+        sigma: Float[Tensor, " b"],
+        rows: Int[Tensor, " n"],
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "n v"]:
+        """The logits of one position of some rows. Padding lies behind, where a causal network does not look."""
         length = x_t.shape[1]
         position = int(rows[0]) % length
         if not bool((rows % length == position).all()):
@@ -75,10 +81,13 @@ class Reader:
 
 
 def continue_text(network: Causal, canvas: Canvas, *, seed: int = 0, shape: Shape | None = None) -> Iterator[Step]:
-    """`fill` for an autoregressive network: prompts are continued to the end of their rows.
+    """`fill` for an autoregressive network: prompts are continued to the end of their rows."""
+    check_prompts(canvas)
+    return fill(Reader(network), canvas, LeftToRight(), seed=seed, shape=shape)
 
-    Every row needs a first token (bos). A blank before a given token is refused: the network cannot look ahead.
-    """
+
+def check_prompts(canvas: Canvas) -> None:
+    """Refuse what an autoregressive network cannot do: start from nothing, or look ahead at given text."""
     free = canvas.hidden
     if bool(free[:, 0].any()):
         raise UserError("an autoregressive model continues a text: the first token of every row must be given.")
@@ -87,7 +96,3 @@ def continue_text(network: Causal, canvas: Canvas, *, seed: int = 0, shape: Shap
         real = torch.arange(free.shape[1], device=free.device) < canvas.lengths[:, None]
     if bool((free[:, :-1] & ~free[:, 1:] & real[:, 1:]).any()):
         raise UserError("an autoregressive model cannot fill blanks before given text; use a masked diffusion model.")
-    plain = Canvas(
-        canvas.tokens, canvas.frozen, canvas.mask
-    )  # padding lies behind, where a causal network cannot see
-    return fill(Reader(network), plain, LeftToRight(), seed=seed, shape=shape)

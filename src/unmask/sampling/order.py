@@ -16,9 +16,11 @@ from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import unknown
-from unmask.sampling.dice import Dice
+from unmask.sampling.dice import ORDER, Dice
 from unmask.sampling.plan import sigma_at
 from unmask.sampling.policy import Draw, Look, Memory
+
+TIE = 1e-4  # scores, in nats or probability, that differ by less are taken to be equal
 
 
 def confidence(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
@@ -50,11 +52,21 @@ def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Ten
     return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
 
 
-def best(score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
+def ranking(look: Look, score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
+    """The positions of each row from best to worst; a tie is settled by the row's own numbers.
+
+    Ties are real: before a row of nothing but masks a network with relative positions says the same everywhere, up to
+    the last bits, which change with the shape of the batch. Scores nearer than `TIE` are therefore a tie.
+    """
+    shuffled = look.dice.grid(score.shape[1], ORDER).argsort(1)
+    rough = (score / TIE).round().gather(1, shuffled)
+    return shuffled.gather(1, rough.argsort(dim=1, descending=True, stable=True))
+
+
+def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
     """The `count` best positions of each row, among those with a score."""
-    order = score.argsort(dim=1, descending=True, stable=True)
     first = torch.arange(score.shape[1], device=score.device) < count[:, None]
-    return torch.zeros_like(first).scatter(1, order, first) & (score > -torch.inf)
+    return torch.zeros_like(first).scatter(1, ranking(look, score), first) & (score > -torch.inf)
 
 
 @runtime_checkable
@@ -109,5 +121,5 @@ class Ordered(Looking):
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         log_p = forbid(logits, look.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else SCORES[self.by](log_p)
-        kept = best(table(score, rows, look.hidden), per_call(look, self.calls))
+        kept = best(look, table(score, rows, look.hidden), per_call(look, self.calls))
         return kept.flatten()[rows], look.memory

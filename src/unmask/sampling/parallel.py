@@ -15,16 +15,16 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.sampling.dice import Dice
-from unmask.sampling.order import Looking, best, confidence, entropy, per_call, table
+from unmask.sampling.order import Looking, best, confidence, entropy, per_call, ranking, table
 from unmask.sampling.policy import Draw, Look, Memory
 
 
 def prefix(
-    score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
+    look: Look, score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
 ) -> Bool[Tensor, "b w"]:
     """The longest run of best positions that `allows` (given the scores from best to worst) accepts; at least one."""
-    ranked, order = score.sort(dim=1, descending=True, stable=True)
-    run = allows(ranked).long().cumprod(1).bool()
+    order = ranking(look, score)
+    run = allows(score.gather(1, order)).long().cumprod(1).bool()
     run[:, 0] = True
     return torch.zeros_like(run).scatter(1, order, run) & (score > -torch.inf)
 
@@ -35,17 +35,15 @@ def certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
     Any other joint value differs somewhere, so its mass is at most max (1 − c) ≤ 1 − Σ (1 − c) ≤ P(all likeliest).
     """
     doubt = torch.where(ranked > -torch.inf, 1 - ranked, 2.0)
-    return doubt.cumsum(1) + doubt <= 1  # ranked by confidence: the last doubt is the greatest
+    return doubt.cumsum(1) + doubt.cummax(1).values <= 1
 
 
 def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]:
-    """Σ H − max H ≤ γ over a prefix: bounds what is lost by drawing it independently."""
+    """Σ H − max H ≤ γ over a prefix, given −H: bounds what is lost by drawing it independently."""
 
     def allows(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
-        h = torch.where(
-            ranked > -torch.inf, -ranked, torch.inf
-        )  # from the lowest entropy up: the last is the greatest
-        return torch.cat([torch.zeros_like(h[:, :1]), h.cumsum(1)[:, :-1]], 1) <= gamma
+        h = torch.where(ranked > -torch.inf, -ranked, 0.0)
+        return h.cumsum(1) - h.cummax(1).values <= gamma
 
     return allows
 
@@ -69,7 +67,8 @@ class Threshold(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(score, lambda ranked: ranked >= self.tau).flatten()[rows], look.memory
+        sure = (score >= self.tau) | best(look, score, torch.ones_like(look.clock))
+        return sure.flatten()[rows], look.memory
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Certificate(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(score, certain).flatten()[rows], look.memory
+        return prefix(look, score, certain).flatten()[rows], look.memory
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class EntropyBound(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(-entropy(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(score, bounded(self.gamma)).flatten()[rows], look.memory
+        return prefix(look, score, bounded(self.gamma)).flatten()[rows], look.memory
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Klass(Looking):
             for_calls = torch.zeros_like(rows)
         surest = confidence(log_p)
         good = (surest >= self.tau) & (for_calls >= self.calls_settled)
-        fallback = best(table(surest, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
+        fallback = best(look, table(surest, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
         row = rows // look.hidden.shape[1]
         has_good = torch.zeros_like(look.clock).index_add(0, row, good.long()) > 0
         now = log_p.new_zeros(look.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)

@@ -63,13 +63,3 @@ class Blocks:
 
     def spans(self, length: int) -> list[Span]:
         return [Span(0, length, first, min(first + self.size, length)) for first in range(0, length, self.size)]
-
-
-def beyond_training(length: int, trained: int) -> str | None:
-    """A warning for a canvas longer than the rows a network was trained on, with the way out; None when it fits."""
-    if length <= trained:
-        return None
-    return (
-        f"the canvas has {length} tokens and the network was trained on rows of {trained}: expect poor text. "
-        f"Slide a window instead: Sliding(context={trained}, stride={max(1, trained // 2)})."
-    )
