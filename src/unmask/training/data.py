@@ -15,13 +15,12 @@ from unmask.text.manifest import MANIFEST
 from unmask.text.packing import Batch, Packed
 from unmask.text.prepare import prepare
 from unmask.text.shards import Division
-from unmask.text.sources import Source, gather, texts
+from unmask.text.sources import Source, gather
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import build
+from unmask.text.vocabulary import choose
 from unmask.training.settings import Text, Train
 from unmask.training.state import resolved
 
-SAMPLE = 50_000_000  # characters of text that a vocabulary is built on
 A_WORKER = 32 << 20  # bytes of text that are worth another process
 
 
@@ -87,9 +86,7 @@ def chosen(text: Text, init: str, sources: Sequence[Source], layout: Layout, say
         if tokenizer is None:
             raise UserError(f"{init} has no tokenizer: give the one it was trained with as --text.tokenizer PATH.")
         return tokenizer
-    name = "bpe" if name == "auto" else name
-    if name.startswith("hf:") or Path(name).exists() or os.sep in name:
-        return Tokenizer.load(resolved(name))
+    name = "bpe" if name == "auto" else resolved(name)
     if name in ("bpe", "character"):
         say(f"building a {name} vocabulary")
-    return build(name, texts(list(sources), layout, limit=SAMPLE), size=text.vocab)
+    return choose(name, list(sources), layout=layout, size=text.vocab)

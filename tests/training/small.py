@@ -1,0 +1,84 @@
+"""A small text of known entropy, and small runs on it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.model.transformer import Transformer
+from unmask.text.packing import Batch
+from unmask.training.phases import architecture, phases
+from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train
+
+LETTERS, LENGTH = 8, 16
+MASK = LETTERS
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A Markov chain over letters on a circle: mostly one step on, sometimes three; a letter alone tells nothing."""
+
+    step: Tensor  # (K, K)
+
+    @staticmethod
+    def make() -> "Chain":
+        law = torch.full((LETTERS,), 0.1 / LETTERS)
+        law[1] += 0.7
+        law[3] += 0.2
+        return Chain(torch.stack([law.roll(i) for i in range(LETTERS)]))
+
+    @property
+    def stationary(self) -> Tensor:
+        return torch.full((LETTERS,), 1 / LETTERS)
+
+    @property
+    def unigram(self) -> float:
+        """The entropy of a letter alone, nats."""
+        return float(torch.special.entr(self.stationary).sum())
+
+    @property
+    def entropy(self) -> float:
+        """Nats a letter of a row of LENGTH letters."""
+        return (self.unigram + (LENGTH - 1) * self.next) / LENGTH
+
+    @property
+    def next(self) -> float:
+        """The entropy of a letter given the one before."""
+        return float((self.stationary * torch.special.entr(self.step).sum(1)).sum())
+
+    def rows(self, count: int, seed: int) -> Tensor:
+        g = torch.Generator().manual_seed(seed)
+        rows = [torch.multinomial(self.stationary, count, True, generator=g)]
+        for _ in range(LENGTH - 1):
+            rows.append(torch.multinomial(self.step[rows[-1]], 1, generator=g)[:, 0])
+        return torch.stack(rows, 1)
+
+    def batch(self, size: int):
+        return lambda step: Batch(self.rows(size, step), torch.ones(size, LENGTH, dtype=torch.bool))
+
+
+def settings(**changes) -> Train:
+    base = Train(
+        steps=20,
+        text=Text(length=LENGTH),
+        model=Shape(width=32, blocks=2, heads=2),
+        optim=Optim(batch=16, lr=1e-2, warmup=10, ema=0.9),
+        run=Run(),
+    )
+    return replace(base, **changes)
+
+
+def network(asked: Train, phase: int = 0) -> Transformer:
+    torch.manual_seed(asked.seed)
+    return Transformer(architecture(asked, phases(asked)[phase], vocab=LETTERS + 1))
+
+
+OBJECTIVES = {
+    "mdlm": settings(),
+    "d3pm": settings(objective=Objective(name="d3pm", times="stratified", steps=16)),
+    "sedd": settings(
+        objective=Objective(name="sedd", times="stratified"),
+        model=Shape(width=32, blocks=2, heads=2, cond=16, time_conditioning=True),
+    ),
+    "ar": settings(objective=Objective(name="ar")),
+}
