@@ -90,7 +90,7 @@ def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: i
         ),
         Estimator(
             "duel",
-            left_to_right(budget) if policy == "left" else by_policy(policy, reveal),
+            by_policy(policy, reveal),
             f"exact: -log p of the sampler that reveals by {policy}, {reveal} at a time",
             exact=True,
             chance=False,
@@ -161,16 +161,6 @@ def by_order(
     return _state_by_state(network, x0, frozen, lambda row, at: rank[row] >= rank[row, at][:, None], mask, budget)
 
 
-def left_to_right(budget: int) -> Nats:
-    """The chain rule from the first token to the last."""
-
-    def nats(network: Network, x0: Tensor, *, u: Tensor, **rest: Tensor) -> Tensor:
-        places = torch.arange(x0.shape[1], dtype=u.dtype, device=x0.device) / x0.shape[1]
-        return by_order(network, x0, u=places.expand(x0.shape), budget=budget, **rest)  # type: ignore[arg-type]
-
-    return nats
-
-
 def by_leaving_one_out(
     network: Network,
     x0: Int[Tensor, "b l"],
@@ -215,12 +205,12 @@ def _pieces(rows: Int[Tensor, " n"], size: int) -> Iterator[Int[Tensor, " m"]]:
 
 
 def by_policy(policy: str, reveal: int) -> Nats:
-    """Replay a sampler that reveals where the network is surest, with the true tokens in place of drawn ones. [DUEL]
+    """Replay a sampler that reveals where its policy says, with the true tokens in place of drawn ones. [DUEL]
 
     Where to look next depends on what is revealed alone, so the product of the probabilities is the sampler's own.
     """
 
-    def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **rest: Tensor) -> Tensor:
+    def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **unused: Tensor) -> Tensor:
         check_clean(x0, mask=mask)
         hidden, paid = ~frozen, None
         free = hidden.sum(1)
@@ -233,7 +223,7 @@ def by_policy(policy: str, reveal: int) -> Nats:
             log_p = row_log_probs(network(x_t, level(share), rows), mask=mask)
             cost = -log_p.gather(1, x0[live].flatten()[rows, None]).squeeze(1)
             paid = cost.new_zeros(x0.shape) if paid is None else paid
-            chosen = _surest(sureness(log_p, policy), here, rows, reveal)
+            chosen = _surest(sureness(log_p, rows % x0.shape[1], policy), here, rows, reveal)
             spread = cost.new_zeros(here.numel()).index_put((rows,), cost).view(here.shape)
             paid[live] = torch.where(chosen, spread, paid[live])
             hidden[live] = here & ~chosen
@@ -242,8 +232,10 @@ def by_policy(policy: str, reveal: int) -> Nats:
     return nats
 
 
-def sureness(log_p: Float[Tensor, "n v"], policy: str) -> Float[Tensor, " n"]:
-    """How sure a prediction is, by a policy's measure."""
+def sureness(log_p: Float[Tensor, "n v"], position: Int[Tensor, " n"], policy: str) -> Float[Tensor, " n"]:
+    """How soon a prediction is used, by a policy's measure: the greatest first."""
+    if policy == "left":
+        return -position.to(log_p.dtype)
     if policy == "confidence":
         return log_p.max(1).values
     if policy == "margin":

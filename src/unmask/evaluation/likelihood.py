@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,15 +16,15 @@ from unmask.shapes import Network
 
 @dataclass(frozen=True)
 class Tally:
-    """What has been paid so far. The arrays grow while the passes run."""
+    """What has been paid so far. The arrays of a pass that is not complete fill up while the loop goes on."""
 
     passages: Sequence[Passage]
     estimator: Estimator
-    times: list[np.ndarray] = field(default_factory=list)  # a pass: the time of every row
-    nats: list[np.ndarray] = field(default_factory=list)  # a pass: nats of every row, NaN where it is not done yet
-    each: list[np.ndarray] = field(default_factory=list)  # nats of every token of every row, summed over whole passes
-    batches: int = 0  # done in the last pass
-    of: int = 0  # batches in a pass
+    times: tuple[np.ndarray, ...]  # a pass: the time of every row
+    nats: tuple[np.ndarray, ...]  # a pass: nats of every row, NaN where it is not done yet
+    each: Sequence[np.ndarray]  # nats of every token of every row, summed over the passes
+    batches: int  # done in the last pass
+    of: int  # batches in a pass
 
     @property
     def complete(self) -> bool:
@@ -107,26 +107,22 @@ def evaluate(
         if tally.whole == 4: break
     print(summary(tally))
     """
-    check(passages)
-    work = batches(passages, budget=budget, seed=seed)
-    tally = Tally(passages, estimator, each=[np.zeros(len(p.tokens)) for p in passages], of=len(work))
-    number = 0
-    while number == 0 or estimator.chance:
-        t = draws.when(seed, len(passages), number)
-        tally.times.append(t)
-        tally.nats.append(np.full(len(passages), np.nan))
-        for done, rows in enumerate(work, 1):
-            found = _nats(network, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
-            tally.nats[-1][rows] = found.sum(1)
-            for row, nats in zip(rows, found, strict=True):
-                tally.each[row] += nats
-            yield Tally(passages, estimator, tally.times, tally.nats, tally.each, done, len(work))
-        number += 1
-
-
-def check(passages: Sequence[Passage]) -> None:
     if not passages:
         raise UserError("there is nothing to score: no row of text.")
+    work = batches(passages, budget=budget, seed=seed)
+    times: tuple[np.ndarray, ...] = ()
+    nats: tuple[np.ndarray, ...] = ()
+    each = [np.zeros(len(passage.tokens)) for passage in passages]
+    while not nats or estimator.chance:
+        number = len(nats)
+        t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
+        times, nats = (*times, t), (*nats, paid)
+        for done, rows in enumerate(work, 1):
+            found = _nats(network, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
+            paid[rows] = found.sum(1)
+            for row, tokens in zip(rows, found, strict=True):
+                each[row] += tokens
+            yield Tally(passages, estimator, times, nats, each, done, len(work))
 
 
 def _nats(

@@ -72,11 +72,10 @@ class Cut:
 
 def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
     """The passages, and how many tokens of text are in none of them."""
-    documents = [document for document in documents if how.way == "wrap" or len(document.tokens)]
     ways = {"stream": _stream, "wrap": _wrap, "rows": _rows}
     passages = [passage for passage in ways[how.way](documents, how) if passage.scored > 0]
-    total = sum(len(d.tokens) for d in documents)
-    marks = len(documents) if how.separate and how.eos is not None else 0
+    total = sum(len(document.tokens) for document in documents)
+    marks = sum(len(_mark(document, how)) for document in documents)
     if not passages:
         raise UserError(
             f"the data has {total} tokens in {len(documents)} documents: not one row of {how.length} to score "
@@ -106,7 +105,8 @@ def _stream(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
 
 def _rows(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
     for number, document in enumerate(documents):
-        yield from _windows(*_joined([document], how), how, first=number)
+        if len(document.tokens):
+            yield from _windows(*_joined([document], how), how, first=number)
 
 
 def _windows(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut, first: int) -> Iterator[Passage]:
@@ -135,14 +135,20 @@ def _wrap(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
 
 def _joined(documents: Sequence[Document], how: Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Documents in one stream: the tokens, the bytes of each, and where the documents end."""
-    eos = [how.eos] if how.separate and how.eos is not None else []
     tokens, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
     for document in documents:
-        size = len(document.tokens)
-        tokens += [np.asarray(document.tokens, np.int64), np.array(eos, np.int64)]
-        weights += [np.full(size, document.bytes / max(size, 1)), np.zeros(len(eos))]
-    ends = np.cumsum([len(document.tokens) + len(eos) for document in documents])
+        size, mark = len(document.tokens), _mark(document, how)
+        tokens += [np.asarray(document.tokens, np.int64), np.array(mark, np.int64)]
+        weights += [np.full(size, document.bytes / max(size, 1)), np.zeros(len(mark))]
+    ends = np.cumsum([len(document.tokens) + len(_mark(document, how)) for document in documents])
     return np.concatenate(tokens), np.concatenate(weights), ends
+
+
+def _mark(document: Document, how: Cut) -> list[int]:
+    """The eos after a document; after an empty one only in the paper's way."""
+    if how.eos is None or not how.separate or not (how.way == "wrap" or len(document.tokens)):
+        return []
+    return [how.eos]
 
 
 def fingerprint(rows: Iterable[Document | Passage]) -> str:
