@@ -18,8 +18,10 @@ from unmask.sampling.recipe import Recipe
 from unmask.text.template import parse
 
 # What a line of --json says of a candidate, besides its template.
-FIELDS = ("text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score")
-FIELDS += ("seed", "row", "calls", "sampler", "law", "seconds")
+FIELDS = (
+    *("text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score"),
+    *("seed", "row", "calls", "sampler", "law", "seconds"),
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_looks, log_likelihood, nats_of
@@ -94,8 +93,6 @@ def candidates(
     check_looks(looks)
     nats_of(model)  # refuses a model that cannot fill blanks
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
-    if tries < 1:
-        raise UserError(f"at least one choice of lengths must be tried; saw {tries}.")
     choices = template.lengths(tries)
     found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:

@@ -144,6 +144,7 @@ def check_length(length: int) -> None:
 def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
     """A warning for a model that is shown more than it was trained on, with the way out; None when it fits."""
     trained = model.architecture.length
+    check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)
     if seen <= trained:
         return None

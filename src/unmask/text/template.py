@@ -57,6 +57,8 @@ class Template:
 
     def lengths(self, most: int) -> list[Lengths]:
         """The ways to choose the lengths, shortest first: all, or `most` of them, evenly spread."""
+        if most < 1:
+            raise UserError(f"at least one choice of lengths must be tried; saw {most}.")
         ranges = [range(blank.least, blank.most + 1) for blank in self.blanks]
         if self.choices <= most:
             return sorted(product(*ranges), key=lambda lengths: (sum(lengths), lengths))

@@ -1,0 +1,66 @@
+"""Write how a text emerges from masks, as a GIF or as one HTML file with a play button."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model, load
+from unmask.sampling.animation import Film, film, html
+from unmask.sampling.generate import Sample, generate
+from unmask.sampling.gif import gif, pillow
+from unmask.sampling.infilling import Infilled, candidates
+from unmask.sampling.recipe import Recipe, doubt
+from unmask.text.template import parse
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]  # a file that ends in .html or .gif
+    length: int | None = None  # tokens, the prompt included; None: what the model was trained on
+    prompt: str = ""  # the text begins with it
+    until: str | None = None  # the text ends before this text or special token
+    template: str | None = None  # fill these blanks instead, as `unmask infill` does
+    seconds: float = 6.0  # how long it runs
+    columns: int = 64  # letters in a line of the GIF
+    dark: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # a dark GIF; a page follows its reader's wish
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+
+
+def run(settings: Settings) -> None:
+    kind = settings.out.suffix.lower()
+    if kind not in (".html", ".gif"):
+        raise UserError(f"an animation is an .html or a .gif file; saw {settings.out.name!r}.")
+    if not settings.out.parent.is_dir():
+        raise UserError(f"there is no folder {settings.out.parent} to write {settings.out.name} into.")
+    if not settings.seconds > 0:
+        raise UserError(f"an animation needs more than 0 seconds; saw {settings.seconds}.")
+    if kind == ".gif":
+        pillow()
+    shown = draw(load(settings.model), settings)
+    if kind == ".html":
+        settings.out.write_text(html(shown, seconds=settings.seconds), encoding="utf-8")
+    else:
+        content = gif(shown, columns=settings.columns, seconds=settings.seconds, dark=settings.dark)
+        settings.out.write_bytes(content)
+    print(f"{settings.out}: {shown.calls} network calls, {settings.out.stat().st_size / 1000:,.0f} kB")
+
+
+def draw(model: Model, settings: Settings) -> Film:
+    """One text and its film."""
+    found: Sample | Infilled
+    if settings.template is not None:
+        events = candidates(model, parse(settings.template), settings.recipe)
+        found = next(event for event in events if isinstance(event, Infilled))
+    else:
+        told = doubt(model, settings.length or model.architecture.length, settings.recipe)
+        if told is not None:
+            print(f"unmask: warning: {told}", file=sys.stderr)
+        drawn = generate(model, settings.recipe, length=settings.length, prompt=settings.prompt, until=settings.until)
+        found = next(event for event in drawn if isinstance(event, Sample))
+    caption = f"{found.sampler}: {found.law}. {found.calls} network calls, seed {found.seed}."
+    return film(model.text_tokenizer(), found.tokens, found.trace, caption=caption)

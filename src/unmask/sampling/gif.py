@@ -1,0 +1,153 @@
+"""The film of a text as a GIF: letters on a grid, masks as grey bars of the length their tokens will have."""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import UserError
+from unmask.sampling.animation import Cell, Film
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
+
+SIZE, MARGIN, LEADING = 18, 24, 1.5  # of the letters, in pixels; around the text; line height in letter heights
+MOST = 150  # frames
+HOLD = 2500  # milliseconds that the finished text stays
+UNSURE = -3.0  # log-probability below which a token is called doubtful
+
+
+@dataclass(frozen=True)
+class Colours:
+    paper: str = "#fbfaf7"
+    ink: str = "#1d1d1f"
+    mask: str = "#d9d6cd"
+    new: str = "#0a7d8c"
+    on_new: str = "#ffffff"
+    recent: str = "#d2eef1"
+    doubt: str = "#a15c00"
+    quiet: str = "#6b6b70"
+
+
+DARK = Colours("#15171a", "#e8e6e1", "#33373d", "#4fd6e6", "#06262a", "#17393e", "#f0b45a", "#9a9da3")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A letter of the finished text on the grid, and the token it belongs to."""
+
+    shown: str
+    line: int
+    column: int
+    cells: int  # columns it takes
+    token: Cell
+
+
+def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = False) -> bytes:
+    """The film as the bytes of a GIF that runs for ever."""
+    if columns < 8 or not seconds > 0:
+        raise UserError(f"a picture needs at least 8 columns and more than 0 seconds; saw {columns} and {seconds}.")
+    pillow()
+    calls = sorted({round(i * film.calls / min(MOST, film.calls or 1)) for i in range(min(MOST, film.calls) + 1)})
+    letters = list(laid_out(film.cells, columns))
+    frames = [frame(letters, film, call, columns, DARK if dark else Colours()) for call in calls]
+    pause = max(20, round(1000 * seconds / len(frames)))
+    # One palette for all, from a frame that shows every colour: the frames then differ only where something happens.
+    palette = frames[len(frames) // 2].quantize(64)
+    flat = [image.quantize(palette=palette, dither=pillow()[0].Dither.NONE) for image in frames]
+    out = BytesIO()
+    flat[0].save(
+        out,
+        format="GIF",
+        save_all=True,
+        append_images=flat[1:],
+        duration=[pause] * (len(flat) - 1) + [HOLD],
+        loop=0,
+    )
+    return out.getvalue()
+
+
+def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
+    """Every letter with its place; words that do not fit begin a new line."""
+    letters = [(letter, cell) for cell in cells for letter in cell.text]
+    line = column = 0
+    for i, (letter, cell) in enumerate(letters):
+        if letter == "\n":
+            line, column = line + 1, 0
+            continue
+        letter = " " if letter == "\t" else letter
+        begins = letter != " " and (i == 0 or letters[i - 1][0] in " \n\t")
+        width = wide(letter)
+        needed = word(letters, i, columns) if begins else width
+        if column and column + needed > columns:
+            line, column = line + 1, 0
+        yield Letter(letter, line, column, width, cell)
+        column += width
+
+
+def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
+    """Columns of the word that begins at i; a word longer than a line counts as a letter, and is broken."""
+    total = 0
+    while i < len(letters) and letters[i][0] not in " \n\t" and total <= columns:
+        total += wide(letters[i][0])
+        i += 1
+    return total if total <= columns else 1
+
+
+def wide(letter: str) -> int:
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 0 if unicodedata.combining(letter) else 1
+
+
+def frame(letters: list[Letter], film: Film, call: int, columns: int, c: Colours) -> "Image.Image":
+    """The text after `call` network calls."""
+    image, draw = pillow()
+    face = font()
+    step, height = face.getlength("M"), round(SIZE * LEADING)
+    lines = 1 + max((letter.line for letter in letters), default=0)
+    picture = image.new("RGB", (round(2 * MARGIN + columns * step), 2 * MARGIN + height * (lines + 2)), c.paper)
+    pen: Any = draw.Draw(picture)
+    for letter in letters:
+        x, y = MARGIN + letter.column * step, MARGIN + letter.line * height
+        back, ink = look(letter.token, call, film.calls, c)
+        if back is not None:
+            pen.rectangle((x, y + 2, x + letter.cells * step - 0.5, y + height - 3), fill=back)
+        if ink is not None:
+            pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
+    pen.text((MARGIN, MARGIN + height * (lines + 1)), f"call {call} of {film.calls}", fill=c.quiet, font=face)
+    return picture
+
+
+def look(cell: Cell, call: int, last: int, c: Colours) -> tuple[str | None, str | None]:
+    """Background and ink of a token after `call` calls; in the last frame nothing is new any more."""
+    age = call - cell.call
+    if cell.call and age < 0:
+        return c.mask, None
+    ink = c.doubt if cell.log_prob < UNSURE else c.ink
+    if cell.call == 0 or call == last or age > 3:
+        return None, ink
+    return (c.new, c.on_new) if age == 0 else (c.recent, ink)
+
+
+def pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError:
+        raise UserError(
+            "a GIF needs Pillow, which comes with pip install 'unmask[train]'. An .html file needs nothing."
+        ) from None
+    return Image, ImageDraw
+
+
+def font() -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
+    """DejaVu Sans Mono, which matplotlib brings along and which has most scripts; else Pillow's own."""
+    from PIL import ImageFont
+
+    found = find_spec("matplotlib")
+    for place in (found.submodule_search_locations or []) if found else []:
+        path = Path(place) / "mpl-data" / "fonts" / "ttf" / "DejaVuSansMono.ttf"
+        if path.is_file():
+            return ImageFont.truetype(str(path), SIZE)
+    return ImageFont.load_default(SIZE)

@@ -1,0 +1,100 @@
+"""Blanks filled in several ways, best first."""
+
+import math
+
+import pytest
+import torch
+
+import tiny
+import unmask
+from unmask.errors import UserError
+from unmask.sampling.infilling import given
+
+
+def test_what_the_template_gives_never_changes(model):
+    for one in unmask.infill(model, "bad[3] [2]fee", n=5):
+        assert one.text == f"bad{one.blanks[0]} {one.blanks[1]}fee"
+        assert one.lengths == (3, 2)
+        assert sorted(event.position for event in one.trace) == [3, 4, 5, 7, 8]
+        assert one.calls == 5
+
+
+def test_candidates_are_ranked_and_no_two_are_equal(model):
+    found = unmask.infill(model, "ba[1]", n=20)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert len({tuple(one.tokens) for one in found}) == len(found) > 1
+
+
+def test_the_score_of_one_token_is_its_log_probability(model):
+    x_t = torch.tensor([[*model.tokenizer.encode("ba"), model.mask]])
+    log_p = model.log_probs(x_t)[0, 2]
+    for one in unmask.infill(model, "ba[1]", n=20):
+        assert one.log_likelihood == one.score == pytest.approx(log_p[one.tokens[2]].item(), abs=1e-4)
+
+
+def test_candidates_depend_on_the_seed_and_not_on_the_batch(model):
+    whole, apart = (unmask.infill(model, "b[4]d", n=6, seed=5, batch=batch) for batch in (32, 2))
+    assert [one.tokens for one in whole] == [one.tokens for one in apart]
+    assert whole[0].tokens != unmask.infill(model, "b[4]d", n=6, seed=6)[0].tokens
+
+
+def test_a_free_length_is_chosen_among_those_allowed(model):
+    found = unmask.infill(model, "b___d", n=60, shortest=2, longest=4)
+    assert {one.lengths[0] for one in found} == {2, 3, 4}
+    assert all(len(one.tokens) == 2 + one.lengths[0] for one in found)
+
+
+def test_between_lengths_the_score_counts_how_well_the_given_text_fits(model):
+    found = unmask.infill(model, "ba[1-2]", n=4)
+    fits = {one.lengths: one.score - one.log_likelihood for one in found}
+    for (length,), fit in fits.items():
+        start = torch.tensor([*model.tokenizer.encode("ba"), *[model.mask] * length])
+        assert fit == pytest.approx(given(model, start, looks=32, seed=0))
+
+
+def test_scores_of_all_texts_of_a_length_are_together_no_more_than_a_probability(model):
+    letters = [id for id in range(model.architecture.vocab) if id != model.mask]
+    total = 0.0
+    for first in letters:  # every text of two tokens, the second one given, the first in a blank
+        log_p = model.log_probs(torch.tensor([[model.mask, first]]))[0, 0]
+        fit = given(model, torch.tensor([model.mask, first]), looks=2, seed=0)
+        total += sum(math.exp(fit + log_p[token].item()) for token in letters)
+    assert total == pytest.approx(1, abs=1e-3)
+
+
+def test_a_template_that_is_all_blank_is_a_sample(model):
+    one = unmask.infill(model, "[5]")[0]
+    assert one.text == unmask.sample(model, length=5)[0].text == one.blanks[0]
+
+
+def test_temperature_zero_gives_one_candidate(model):
+    assert len(unmask.infill(model, "ba[1]d", n=8, temperature=0)) == 1
+
+
+def test_a_text_longer_than_the_model_was_trained_on_is_warned_of(model):
+    with pytest.warns(UserWarning, match="has 14 tokens with its blanks and the model was trained on 12"):
+        unmask.infill(model, "bad dad [6]", n=1)
+
+
+@pytest.mark.parametrize(
+    "template, options, told",
+    [
+        ("no blank", {}, "has no blank"),
+        ("X [2]", {}, "no token for 'X'"),
+        ("a[2]", {"n": 0}, "at least 1; saw 0"),
+        ("a[2]", {"tries": 0}, "at least one choice of lengths"),
+        ("a[2]", {"looks": 1}, "at least 2 looks"),
+        ("a___", {"shortest": 3, "longest": 2}, "lengths must grow; saw 3-2"),
+        ("a[999999999]", {}, "1 to 1,000,000 tokens"),
+        ("a[2]", {"sampler": "margn"}, "Did you mean 'margin'"),
+        ("a[2]", {"steps": 0}, "at least 1; saw 0"),
+    ],
+)
+def test_a_mistake_is_told_in_words(model, template, options, told):
+    with pytest.raises(UserError, match=told):
+        unmask.infill(model, template, **options)
+
+
+def test_an_autoregressive_model_cannot_fill_blanks(tmp_path):
+    with pytest.raises(UserError, match="sees both sides"):
+        unmask.infill(tiny.model(tmp_path / "ar", objective="ar"), "a[2]b")

@@ -1,0 +1,91 @@
+"""The likelihood of blanks against the sum over all ways to hide them."""
+
+from itertools import combinations
+from math import comb
+
+import pytest
+import torch
+
+import tiny
+import unmask
+from unmask.errors import UserError
+from unmask.sampling.score import log_likelihood
+
+
+def enumerated(model, tokens, free, unseen=()):
+    """−Σ_M ce(M)/(k C(f, k)) over every set M of the free positions: the bound, with nothing left to chance."""
+    total = 0.0
+    for k in range(1, len(free) + 1):
+        for hidden in combinations(free, k):
+            x_t = tokens.clone()
+            x_t[[*hidden, *unseen]] = model.mask
+            log_p = model.log_probs(x_t[None])[0]
+            total += sum(log_p[i, tokens[i]].item() for i in hidden) / (k * comb(len(free), k))
+    return total
+
+
+def test_the_estimate_is_of_the_bound_given_what_is_frozen(model):
+    tokens = torch.tensor(model.tokenizer.encode("bad.a face"))
+    free = [1, 4, 5, 9]
+    frozen = torch.ones(10, dtype=torch.bool)
+    frozen[free] = False
+    found = log_likelihood(model, tokens, frozen, looks=4000)
+    assert found.error < 0.2
+    assert abs(found.nats - enumerated(model, tokens, free)) < 4 * found.error
+
+
+def test_one_blank_token_needs_no_estimate(model):
+    tokens = torch.tensor(model.tokenizer.encode("bad."))
+    found = log_likelihood(model, tokens, torch.tensor([True, True, False, True]), looks=2)
+    assert found.nats == pytest.approx(enumerated(model, tokens, [2]), abs=1e-4)
+    assert found.error == pytest.approx(0, abs=1e-5)
+
+
+def test_what_is_unseen_is_a_mask_to_the_network_whatever_it_holds(model):
+    frozen = torch.tensor([False, True, True, False, False])
+    tokens = torch.tensor(model.tokenizer.encode("badge"))
+    found = log_likelihood(model, tokens, frozen, unseen=frozen, looks=2000)
+    other = torch.tensor(model.tokenizer.encode("bh.ge"))
+    assert found == log_likelihood(model, other, frozen, unseen=frozen, looks=2000)
+    assert abs(found.nats - enumerated(model, tokens, [0, 3, 4], unseen=[1, 2])) < 4 * found.error
+
+
+def test_texts_are_compared_with_the_same_random_numbers_wherever_their_blanks_are(model, monkeypatch):
+    logits, shown = model.network.logits, []
+
+    def watched(x_t, sigma, rows):
+        shown.append(x_t)
+        return logits(x_t, sigma, rows)
+
+    monkeypatch.setattr(model.network, "logits", watched)
+    tokens = torch.tensor(model.tokenizer.encode("bad.bad."))
+    for places in ([0, 3], [4, 6]):
+        frozen = torch.ones(8, dtype=torch.bool)
+        frozen[places] = False
+        log_likelihood(model, tokens, frozen, looks=16)
+    first, second = (x_t == model.mask for x_t in shown)
+    assert torch.equal(first[:, [0, 3]], second[:, [4, 6]])
+    assert first.any()
+
+
+def test_the_sum_over_a_trace_is_too_high_to_rank_by(model):
+    found = unmask.infill(model, "b[3]d", n=300, looks=2)
+    summed = torch.tensor([sum(event.log_prob for event in one.trace) for one in found])
+    bound = torch.tensor([enumerated(model, torch.tensor(one.tokens), [1, 2, 3]) for one in found])
+    gap = summed - bound
+    assert gap.mean() > 3 * gap.std() / len(gap) ** 0.5
+
+
+@pytest.mark.parametrize("objective", ["d3pm", "sedd"])
+def test_other_objectives_are_scored_by_their_own_bound(tmp_path, objective):
+    other = tiny.model(tmp_path / "m", objective=objective)
+    tokens = torch.tensor(other.tokenizer.encode("bad."))
+    frozen = torch.tensor([True, False, False, True])
+    found = log_likelihood(other, tokens, frozen, looks=64)
+    assert torch.isfinite(torch.tensor([found.nats, found.error])).all()
+    assert log_likelihood(other, tokens, frozen, looks=64) == found
+
+
+def test_an_error_needs_two_looks(model):
+    with pytest.raises(UserError, match="at least 2 looks; saw 1"):
+        log_likelihood(model, torch.tensor([1]), torch.tensor([False]), looks=1)
