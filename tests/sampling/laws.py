@@ -8,6 +8,7 @@ from torch import Tensor
 
 from exact import DOUBLE, log_p_hidden
 from unmask.sampling.loop import fill
+from unmask.sampling.order import TIE
 from unmask.text.canvas import blank, of_tokens
 
 State = tuple[int, ...]
@@ -69,13 +70,21 @@ def groups(world, sizes: list[int]):
     return move
 
 
+def winners(scores: dict[int, float]) -> list[int]:
+    """The positions with the best score: any of those that tie is as likely."""
+    rough = {i: round(score / TIE) for i, score in scores.items()}
+    return [i for i in rough if rough[i] == max(rough.values())]
+
+
 def ordered(world, score):
-    """The position with the best score of its distribution; the leftmost among equals."""
+    """The position with the best score of its distribution."""
 
     def move(state, call):
         where = hidden(world, state)
         scores = {i: score(log_p_hidden(world, torch.tensor(state), i)) for i in where}
-        yield from filled(world, state, [max(where, key=lambda i: (scores[i], -i))])
+        for i in winners(scores):
+            for new, p in filled(world, state, [i]):
+                yield new, p / len(winners(scores))
 
     return move
 
@@ -87,8 +96,9 @@ def drawn_then_kept(world):
         where = hidden(world, state)
         log_p = {i: log_p_hidden(world, torch.tensor(state), i) for i in where}
         for new, p in filled(world, state, where):
-            kept = max(where, key=lambda i: (float(log_p[i][new[i]]), -i))
-            yield (*state[:kept], new[kept], *state[kept + 1 :]), p
+            best = winners({i: float(log_p[i][new[i]]) for i in where})
+            for kept in best:
+                yield (*state[:kept], new[kept], *state[kept + 1 :]), p / len(best)
 
     return move
 

@@ -13,7 +13,7 @@ def even(u, bins=64):
 def test_numbers_are_uniform_over_positions_rows_and_seeds():
     assert even(Dice(keys(0, torch.arange(1))).grid(500_000, ORDER)) > 1e-3
     assert even(Dice(keys(0, torch.arange(500_000))).grid(1, ORDER)) > 1e-3
-    assert even(torch.cat([Dice(keys(seed, torch.arange(10))).grid(10, ORDER) for seed in range(2000)])) > 1e-3
+    assert even(torch.cat([Dice(keys(seed, torch.arange(40))).grid(40, ORDER) for seed in range(100)])) > 1e-3
 
 
 def test_neighbouring_rows_positions_draws_purposes_and_seeds_are_independent():
@@ -30,7 +30,8 @@ def test_neighbouring_rows_positions_draws_purposes_and_seeds_are_independent():
         (u, dice.at(row, column, zero, ORDER)),
         (dice.at(row, column, zero, TOKEN), dice.at(row, column, zero + 1, TOKEN)),
         (dice.at(row, column, zero, TOKEN), dice.at(row, column, zero, WHERE)),
-        (u, u.T.flatten()[: u.numel()].view_as(u)),
+        (u, dice.grid(width, ORDER, number=torch.zeros(rows, dtype=torch.long))),
+        (u[:200], u[:200].T),
     ]
     for a, b in pairs:
         cell = (a.flatten() * 16).long() * 16 + (b.flatten() * 16).long()
@@ -46,6 +47,13 @@ def test_a_number_does_not_depend_on_the_rows_beside_it_or_on_where_a_window_sta
     at = whole.at(torch.tensor([8, 3]), torch.tensor([12, 13]), number, TOKEN)
     shifted = Dice(few.key, 11).at(torch.tensor([0, 1]), torch.tensor([1, 2]), number, TOKEN)
     assert torch.equal(at, shifted)
+    fours = torch.full((9,), 4)
+    assert torch.equal(at, whole.grid(30, TOKEN, number=fours)[[8, 3], [12, 13]])
+
+
+def test_no_two_of_many_seeds_and_rows_share_a_key():
+    many = torch.cat([keys(seed, torch.arange(300)) for seed in range(300)])
+    assert len(many.unique()) == len(many)
 
 
 def test_numbers_lie_in_the_half_open_interval_and_seeds_of_any_size_work():

@@ -32,7 +32,8 @@ def shifted(z: Int[Tensor, "*n"], bits: int) -> Int[Tensor, "*n"]:
 def keys(seed: int, ids: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """One key for each row, from the seed and the row's number."""
     root = torch.tensor(((seed + 2**63) % 2**64) - 2**63, dtype=torch.int64, device=ids.device)
-    return mix(mix(root) ^ mix(ids.long()))
+    # A step in ids must not be undone by one in the seed: were both mixed alike, seed 2 row 5 would be seed 5 row 2.
+    return mix(mix(root) + ids.long() * GOLDEN)
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,18 @@ class Dice:
     def take(self, index: Int[Tensor, " n"]) -> "Dice":
         return Dice(self.key[index], self.start)
 
-    def grid(self, width: int, purpose: int) -> Float[Tensor, "b w"]:
-        """A number for each row and each of `width` positions."""
+    def grid(self, width: int, purpose: int, *, number: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b w"]:
+        """A number for each row and each of `width` positions; `number` sets repeated draws apart."""
         position = torch.arange(self.start, self.start + width, device=self.key.device)
-        return unit(mix(self.key[:, None] ^ mix(mix(position) ^ purpose)))
+        turn = 0 if number is None else (number[:, None] + 1) << 8
+        return unit(mix(self.key[:, None] ^ mix(mix(position) ^ turn ^ purpose)))
 
     def at(
         self, row: Int[Tensor, " n"], column: Int[Tensor, " n"], number: Int[Tensor, " n"], purpose: int
     ) -> Float[Tensor, " n"]:
-        """A number for each (row, column); `number` sets repeated draws at one place apart."""
-        place = mix(column + self.start) ^ ((number.long() + 1) << 8) ^ purpose
-        return unit(mix(self.key[row] ^ mix(place)))
+        """The same at some (row, column) only."""
+        turn = (number + 1) << 8
+        return unit(mix(self.key[row] ^ mix(mix(column + self.start) ^ turn ^ purpose)))
 
 
 def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:

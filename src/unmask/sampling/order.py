@@ -58,7 +58,7 @@ def ranking(look: Look, score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
     Ties are real: before a row of nothing but masks a network with relative positions says the same everywhere, up to
     the last bits, which change with the shape of the batch. Scores nearer than `TIE` are therefore a tie.
     """
-    shuffled = look.dice.grid(score.shape[1], ORDER).argsort(1)
+    shuffled = look.dice.grid(score.shape[1], ORDER, number=look.clock).argsort(1)
     rough = (score / TIE).round().gather(1, shuffled)
     return shuffled.gather(1, rough.argsort(dim=1, descending=True, stable=True))
 
