@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from unmask.training.shards import local
+
 
 def decay_at(n: int, decay: float) -> float:
     """min(decay, (1 + n)/(10 + n)) at the n-th update, n = 1, 2, ...: short memory at first. [reference]"""
@@ -20,7 +22,8 @@ def begin(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 @torch.no_grad()
 def update(shadow: list[Tensor], parameters: Iterable[nn.Parameter], *, n: int, decay: float) -> None:
     """shadow −= (1 − d)(shadow − weight), d the decay at the n-th update."""
-    torch._foreach_lerp_(shadow, [p.detach() for p in parameters], 1 - decay_at(n, decay))
+    now = [local(p.detach()) for p in parameters]
+    torch._foreach_lerp_([local(average) for average in shadow], now, 1 - decay_at(n, decay))
 
 
 @contextmanager
@@ -34,6 +37,10 @@ def in_place(shadow: list[Tensor], parameters: Iterable[nn.Parameter]) -> Iterat
         exchange(shadow, kept)
 
 
+@torch.no_grad()
 def exchange(shadow: list[Tensor], parameters: list[nn.Parameter]) -> None:
+    """Swap values, not memory: a sharded network knows its memory by other ways than its parameters."""
     for average, p in zip(shadow, parameters, strict=True):
-        p.data, average.data = average.data, p.data
+        kept = local(p).clone()
+        local(p).copy_(local(average))
+        local(average).copy_(kept)

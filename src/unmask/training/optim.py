@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.training.settings import Optim
+from unmask.training.shards import local, whole
 
 
 def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
@@ -42,7 +43,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """Shorten the gradient to a norm of at most `limit` (0: never); returns the norm it had."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
+    norm = whole(nn.utils.get_total_norm(gradients))
     if limit:
-        torch._foreach_mul_(gradients, torch.clamp(limit / (norm + 1e-6), max=1.0))
+        torch._foreach_mul_([local(g) for g in gradients], torch.clamp(limit / (norm + 1e-6), max=1.0))
     return norm

@@ -123,10 +123,13 @@ class Run:
     checkpointing: bool = False  # forget activations, compute them again in the backward pass
     compile: bool = False  # torch.compile
     tensorboard: bool = False  # write event files too
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: a process keeps a part of the network only
+    patience: float = 60  # seconds that the processes of a step wait for each other
 
     def __post_init__(self) -> None:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
         at_least(0, eval_rows=self.eval_rows, preview=self.preview)
+        at_least(1, patience=self.patience)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
       metrics.jsonl                  the curves
       data/                          prepared tokens, unless --data was prepared already
       checkpoints/step-00000500/     config.json, model.safetensors, unmask.json, tokenizer: for `unmask.load`
-        training.safetensors         weights, AdamW's moments, and what the average cannot say
+        training.safetensors         weights and AdamW's moments; of a sharded network shard-*.safetensors
         training.json                step, best step so far, version of this layout
       best -> checkpoints/...        the lowest bound on validation
       last -> checkpoints/...
@@ -29,10 +29,12 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.model.appearing import appearing
-from unmask.model.weights import FILE, PREFIX
+from unmask.model.transformer import Transformer
+from unmask.model.weights import FILE, PREFIX, skeleton
 from unmask.text.tokenizer import Tokenizer
-from unmask.training import ema
+from unmask.training import shards
 from unmask.training.loop import State
+from unmask.training.parallel import Alone, Team
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -69,15 +71,21 @@ def save(
     tokenizer: Tokenizer | None,
     settings: Mapping[str, Any],
     keep: int,
+    team: Team = Alone(),  # noqa: B008
 ) -> Path:
-    """Write a checkpoint, then forget old ones: the last `keep` and the best stay."""
+    """Write a checkpoint, then forget old ones: the last `keep` and the best stay. All processes must call it."""
     folder = folder_of(out, point.step)
-    parameters = list(state.network.parameters())
-    with appearing(folder) as draft:
-        with ema.in_place(state.shadow, parameters if state.shadow else []):
+    network = exported(state, team)
+    parts = folder.with_name(f".{folder.name}.shards")
+    if is_sharded(state):
+        shards.write(parts, tensors(state))
+
+    def publish() -> None:
+        assert network is not None
+        with appearing(folder) as draft:
             checkpoint.save(
                 draft,
-                state.network,
+                network,
                 mask=mask,
                 objective=objective,
                 tokenizer=tokenizer,
@@ -85,26 +93,56 @@ def save(
                 step=point.step,
                 ema=bool(state.shadow),
             )
-        save_file(tensors(state), draft / TENSORS)
-        (draft / NOTE).write_text(json.dumps({"format": FORMAT, **asdict(point)}) + "\n", encoding="utf-8")
-    point_to(out / "last", folder)
+            if is_sharded(state):
+                for path in parts.glob(shards.SHARDS):
+                    path.rename(draft / path.name)
+            else:
+                whole = {name: tensor.cpu().contiguous() for name, tensor in tensors(state).items()}
+                save_file(whole, draft / TENSORS)
+            (draft / NOTE).write_text(json.dumps({"format": FORMAT, **asdict(point)}) + "\n", encoding="utf-8")
+        shutil.rmtree(parts, ignore_errors=True)
+        tidy(out, point, keep=keep)
+
+    team.lead(publish)
+    return folder
+
+
+def tidy(out: Path, point: Point, *, keep: int) -> None:
+    """Point to the last checkpoint and to the best, and remove those that are neither kept nor the best."""
+    point_to(out / "last", folder_of(out, point.step))
     if point.best_step is not None and folder_of(out, point.best_step).is_dir():
         point_to(out / "best", folder_of(out, point.best_step))
-    steps = steps_in(out)
-    for step in set(steps[:-keep]) - {point.best_step}:
+    for step in set(steps_in(out)[:-keep]) - {point.best_step}:
         shutil.rmtree(folder_of(out, step))
-    return folder
+
+
+def exported(state: State, team: Team = Alone()) -> Transformer | None:  # noqa: B008
+    """The network with its averaged weights, whole, on the CPU, in rank 0; all processes must call it."""
+    names = [name for name, _ in state.network.named_parameters()]
+    values = state.shadow or [p.detach() for p in state.network.parameters()]
+    found = dict(state.network.named_buffers())
+    for name, value in zip(names, values, strict=True):
+        whole = shards.whole(value)  # one at a time: the whole network may be too much for one device
+        if team.rank == 0:
+            found[name] = whole
+    if team.rank:
+        return None
+    network = skeleton(state.network.architecture)
+    network.load_state_dict({name: tensor.cpu() for name, tensor in found.items()}, assign=True)
+    return network
+
+
+def is_sharded(state: State) -> bool:
+    return any(shards.is_sharded(p) for p in state.network.parameters())
 
 
 def tensors(state: State) -> dict[str, Tensor]:
     """Everything a step changes, by name; the average is in model.safetensors, so the weights are here."""
     found = {}
     for name, p in state.network.named_parameters():
-        moments = state.optimizer.state[p]
-        found[f"weight.{name}"] = p.detach().cpu().contiguous()
-        for key in ("exp_avg", "exp_avg_sq", "step"):
-            if key in moments:
-                found[f"{key}.{name}"] = moments[key].cpu().contiguous()
+        found[f"weight.{name}"] = p.detach()
+        for key, value in state.optimizer.state[p].items():
+            found[f"{key}.{name}"] = value
     return found
 
 
@@ -127,17 +165,19 @@ def restore(folder: Path, state: State) -> Point:
     Values are copied into memory that torch laid out, not mapped from the file: where a tensor begins decides
     how its sums are ordered, and a resumed run must add in the same order.
     """
+    for p in state.network.parameters():
+        moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
+        state.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+    names = [f"{PREFIX}{name}" for name, _ in state.network.named_parameters()]
+    averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
+    wanted = {**tensors(state), **averages}
+    if is_sharded(state) or not (folder / TENSORS).is_file():
+        shards.read(folder, wanted)
+        return read_point(folder)
     try:
         with safe_open(folder / TENSORS, "pt") as file, safe_open(folder / FILE, "pt") as averaged:
-            for i, (name, p) in enumerate(state.network.named_parameters()):
-                p.copy_(file.get_tensor(f"weight.{name}"))
-                if state.shadow:
-                    state.shadow[i].copy_(averaged.get_tensor(f"{PREFIX}{name}"))
-                moments = {key: file.get_tensor(f"{key}.{name}") for key in ("exp_avg", "exp_avg_sq", "step")}
-                state.optimizer.state[p] = {
-                    "step": moments["step"].clone(),
-                    **{key: torch.zeros_like(p).copy_(moments[key]) for key in ("exp_avg", "exp_avg_sq")},
-                }
+            for name, tensor in wanted.items():
+                tensor.copy_((averaged if name.startswith(PREFIX) else file).get_tensor(name))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
     return read_point(folder)

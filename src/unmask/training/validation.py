@@ -1,6 +1,6 @@
 """The bound on text that was held out, with its standard error."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,6 +9,7 @@ from unmask.model.transformer import Transformer
 from unmask.training import noise
 from unmask.training.loop import VALID, Looking, Rows
 from unmask.training.loss import counted, nats
+from unmask.training.parallel import Alone, Team
 from unmask.training.settings import Objective
 
 
@@ -21,16 +22,27 @@ class Score:
 
 
 @torch.no_grad()
-def validate(network: Transformer, batches: Iterable[Rows], objective: Objective, *, mask: int, seed: int) -> Score:
+def validate(
+    network: Transformer,
+    batches: Sequence[Rows],
+    objective: Objective,
+    *,
+    mask: int,
+    seed: int,
+    team: Team = Alone(),  # noqa: B008
+) -> Score:
     """The bound over some batches; the same seed hides the same tokens, so that scores of two steps compare well."""
     if objective.name == "mdlm" and not network.architecture.time_conditioning:
         objective = replace(objective, times="count")  # the smallest variance
     elif objective.times != "stratified":
         objective = replace(objective, times="stratified", low=0.0)
-    totals, counts = [], []
+    sums = torch.zeros(5, dtype=torch.float64, device=team.device)
     network.eval()
-    for number, rows in enumerate(batches):
-        x0, real, padded = rows.tokens, rows.real, not bool(rows.real.all())
+    for mine in range(team.rank, len(batches) + team.rank, team.world):
+        # All processes take part in each pass of a sharded network: who has no batch left looks at one in vain.
+        number = min(mine, len(batches) - 1)
+        rows = batches[number]
+        x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
         even, u = noise.draw(*x0.shape, seed=seed, step=number, use=VALID)
         found = nats(
             Looking(network, real.sum(1) if padded else None, None),
@@ -41,8 +53,10 @@ def validate(network: Transformer, batches: Iterable[Rows], objective: Objective
             mask=mask,
             frozen=~real if padded else None,
         )
-        totals.append(found.bound.sum(1))
-        counts.append(torch.stack([counted(row[None], objective) for row in real]))
-    n, c = torch.cat(totals).double(), torch.cat(counts).double()
-    mean = n.sum() / c.sum()
-    return Score(float(mean), float((n - mean * c).square().sum().sqrt() / c.sum()))
+        n = found.bound.sum(1).double()
+        c = torch.stack([counted(row[None], objective) for row in real]).double()
+        if mine == number:
+            sums += torch.stack((n.sum(), c.sum(), (n * n).sum(), (n * c).sum(), (c * c).sum()))
+    n, c, nn, nc, cc = team.sum(sums)
+    mean = n / c
+    return Score(float(mean), float((nn - 2 * mean * nc + mean * mean * cc).clamp(min=0).sqrt() / c))
