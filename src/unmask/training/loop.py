@@ -58,9 +58,9 @@ class Diverged(UserError):
     """The loss is no number any more."""
 
 
-def begin(network: Transformer, settings: Train) -> State:
+def begin(network: Transformer, settings: Train, team: Team = Alone()) -> State:  # noqa: B008
     """The state before the first step of a phase."""
-    network.train().requires_grad_(True)
+    network = team.place(network.train().requires_grad_(True))
     parameters = list(network.parameters())
     return State(
         network, optim.adamw(parameters, settings.optim), ema.begin(parameters) if settings.optim.ema else []
@@ -108,11 +108,13 @@ def gradients(
     team: Team,
 ) -> tuple[Float[Tensor, "2"], int]:
     """Add up the gradients of a step; gives loss and bound a token, and the number of tokens, over all processes."""
-    x0, real, padded = rows.tokens, rows.real, not bool(rows.real.all())
+    x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
     total = team.sum(counted(real, phase.objective))
-    even, u = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN)
+    drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN)
+    even, u = (uniforms.to(team.device) for uniforms in drawn)
     first = team.rank * len(x0)  # this process's first row in the whole batch
     allowed = sight(phase, step, x0.shape[1])
+    allowed = None if allowed is None else allowed.to(team.device)
     sums = torch.zeros(2, device=x0.device)
     size = settings.optim.micro or len(x0)
     for low in range(0, len(x0), size):
