@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -35,6 +35,9 @@ class Colours:
 DARK = Colours("#15171a", "#e8e6e1", "#33373d", "#4fd6e6", "#06262a", "#17393e", "#f0b45a", "#9a9da3")
 
 
+Look = tuple[str | None, str | None]  # background and ink
+
+
 @dataclass(frozen=True)
 class Letter:
     """A letter of the finished text on the grid, and the token it belongs to."""
@@ -50,14 +53,12 @@ def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = Fal
     """The film as the bytes of a GIF that runs for ever."""
     if columns < 8 or not seconds > 0:
         raise UserError(f"a picture needs at least 8 columns and more than 0 seconds; saw {columns} and {seconds}.")
-    pillow()
+    Image, _ = pillow()
     calls = sorted({round(i * film.calls / min(MOST, film.calls or 1)) for i in range(min(MOST, film.calls) + 1)})
-    letters = list(laid_out(film.cells, columns))
-    frames = [frame(letters, film, call, columns, DARK if dark else Colours()) for call in calls]
-    pause = max(20, round(1000 * seconds / len(frames)))
-    # One palette for all, from a frame that shows every colour: the frames then differ only where something happens.
-    palette = frames[len(frames) // 2].quantize(64)
-    flat = [image.quantize(palette=palette, dither=pillow()[0].Dither.NONE) for image in frames]
+    c = DARK if dark else Colours()
+    shades = palette(c)
+    flat = [image.quantize(palette=shades, dither=Image.Dither.NONE) for image in frames(film, calls, columns, c)]
+    pause = max(20, round(1000 * seconds / len(flat)))
     out = BytesIO()
     flat[0].save(
         out,
@@ -101,26 +102,50 @@ def wide(letter: str) -> int:
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 0 if unicodedata.combining(letter) else 1
 
 
-def frame(letters: list[Letter], film: Film, call: int, columns: int, c: Colours) -> "Image.Image":
-    """The text after `call` network calls."""
+def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["Image.Image"]:
+    """The text after each of these calls; a frame draws only the letters that look otherwise than in the last."""
     image, draw = pillow()
-    face = font()
+    letters, face = list(laid_out(film.cells, columns)), font()
     step, height = face.getlength("M"), round(SIZE * LEADING)
     lines = 1 + max((letter.line for letter in letters), default=0)
     picture = image.new("RGB", (round(2 * MARGIN + columns * step), 2 * MARGIN + height * (lines + 2)), c.paper)
     pen: Any = draw.Draw(picture)
-    for letter in letters:
-        x, y = MARGIN + letter.column * step, MARGIN + letter.line * height
-        back, ink = look(letter.token, call, film.calls, c)
-        if back is not None:
-            pen.rectangle((x, y + 2, x + letter.cells * step - 0.5, y + height - 3), fill=back)
-        if ink is not None:
-            pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
-    pen.text((MARGIN, MARGIN + height * (lines + 1)), f"call {call} of {film.calls}", fill=c.quiet, font=face)
-    return picture
+    before: list[Look | None] = [None] * len(letters)
+    for call in calls:
+        for i, letter in enumerate(letters):
+            now = look(letter.token, call, film.calls, c)
+            if now == before[i]:
+                continue
+            before[i] = now
+            back, ink = now
+            x, y = MARGIN + letter.column * step, MARGIN + letter.line * height
+            pen.rectangle((x, y + 2, x + letter.cells * step - 0.5, y + height - 3), fill=back or c.paper)
+            if ink is not None:
+                pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
+        foot = MARGIN + height * (lines + 1)
+        pen.rectangle((0, foot, picture.width, picture.height), fill=c.paper)
+        pen.text((MARGIN, foot), f"call {call} of {film.calls}", fill=c.quiet, font=face)
+        yield picture.copy()
 
 
-def look(cell: Cell, call: int, last: int, c: Colours) -> tuple[str | None, str | None]:
+def palette(c: Colours) -> "Image.Image":
+    """Every colour, and the shades that smooth letters need between ink and background."""
+    image, _ = pillow()
+    rgb = {name: tuple(bytes.fromhex(colour[1:])) for name, colour in asdict(c).items()}
+    pairs = [("paper", "ink"), ("paper", "doubt"), ("paper", "quiet"), ("new", "on_new"), ("recent", "ink")]
+    pairs += [("recent", "doubt"), ("paper", "mask")]
+    shades = [
+        round(a + (b - a) * share / 8)
+        for back, ink in pairs
+        for share in range(9)
+        for a, b in zip(rgb[back], rgb[ink], strict=True)
+    ]
+    found = image.new("P", (1, 1))
+    found.putpalette(shades)
+    return found
+
+
+def look(cell: Cell, call: int, last: int, c: Colours) -> Look:
     """Background and ink of a token after `call` calls; in the last frame nothing is new any more."""
     age = call - cell.call
     if cell.call and age < 0:
