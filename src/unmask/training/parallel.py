@@ -7,6 +7,7 @@ tokenizing or writing, they wait for in another way and as long as it takes.
 """
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -129,7 +130,8 @@ class Many:
 
         # Gradients have memory of their own: where a tensor begins decides how its sums are ordered, and inside
         # DDP's buckets that changes after the first step, so that a resumed run would not repeat the old one.
-        return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=False)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # newer torch has another name for it
+            return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=False)
 
     def passing(self, module: Any, *, last: bool) -> AbstractContextManager[None]:
         if self.way == "fsdp":

@@ -24,6 +24,8 @@ def shard(network: Transformer, device: torch.device) -> Transformer:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    # A block's result is a view of a product, which FSDP warns of; nothing is ever written into such a result.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     # Also what is outside the blocks is given back after a pass: kept, it would outlive a change of the weights.
     for block in network.blocks:
