@@ -258,6 +258,14 @@ def test_a_document_longer_than_a_shard_goes_on_in_the_next(characters, tmp_path
     assert corpus.tokens == len(text.strip()) + 5 + 64 + 3
 
 
+def test_a_document_whose_last_piece_is_empty_still_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.text.documents.PIECE", 32)
+    (tmp_path / "a.fa").write_text(">one\n" + "A" * 32 + "\n>two\nCG\n")
+    out = run(tmp_path / "a.fa", tmp_path / "out", tokenizer=vocabulary.dna(), division=Division(0, characters=1))
+    corpus = Corpus.open(out)
+    assert [len(corpus.document(i)) for i in range(corpus.documents)] == [32, 2]
+
+
 def test_ids_above_65535_are_kept_in_four_bytes(tmp_path):
     letters = [chr(code) for code in range(0x10000, 0x10000 + 66_000)]
     tokenizer = vocabulary.character(letters)
