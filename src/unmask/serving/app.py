@@ -27,8 +27,9 @@ from unmask.serving.filling import Filling, Kitchen
 from unmask.serving.guard import Guard, Rules
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
-from unmask.serving.refusal import Refusal, wrong
+from unmask.serving.refusal import Refusal, failed, wrong
 from unmask.serving.replies import Reply, event
+from unmask.serving.report import reporter
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest, ScoreRequest
 from unmask.serving.scoring import estimator_of, scores
 
@@ -62,14 +63,17 @@ class Service:
     limits: Limits
     rules: Rules
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server
+    tracebacks: bool = False  # log failures with their traceback, which may show a prompt
 
 
 def create(model: Model, service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     model.text_tokenizer()
-    metrics = Metrics()
+    metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
     kitchen = Kitchen(model, service.limits)
-    engine = Engine(model.network, vocab=model.architecture.vocab, limits=service.limits, metrics=metrics)
+    engine = Engine(
+        model.network, vocab=model.architecture.vocab, limits=service.limits, metrics=metrics, report=report
+    )
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -85,7 +89,9 @@ def create(model: Model, service: Service) -> ASGIApp:
     add_facts(app, kitchen, service.name, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
-    guarded: ASGIApp = Guard(app, rules=service.rules, limits=service.limits, metrics=metrics, routes=routes)
+    guarded: ASGIApp = Guard(
+        app, rules=service.rules, limits=service.limits, metrics=metrics, report=report, routes=routes
+    )
     if not service.origins:
         return guarded
     return CORSMiddleware(
@@ -102,9 +108,10 @@ def add_errors(app: FastAPI) -> None:
 
     async def refused(_: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
-        if error.cause is not None:
-            raise RuntimeError(error.cause)  # the guard logs it and answers
         return shown(error)
+
+    async def broken(_: Request, error: Exception) -> Response:
+        return shown(failed())  # and the guard writes it down
 
     async def mistaken(_: Request, error: Exception) -> Response:
         return shown(wrong(str(error)))
@@ -123,6 +130,7 @@ def add_errors(app: FastAPI) -> None:
     app.add_exception_handler(UserError, mistaken)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, by_http)
+    app.add_exception_handler(Exception, broken)
 
 
 def explained(error: RequestValidationError) -> Refusal:

@@ -19,6 +19,7 @@ from unmask.serving.advance import Halves, Turn, advance
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, failed, late
+from unmask.serving.report import Report
 
 Made = TypeVar("Made")
 
@@ -62,8 +63,9 @@ class Ticket:
 class Engine:
     """Begin with `start`, in a running event loop; end with `close`."""
 
-    def __init__(self, network: Halves, *, vocab: int, limits: Limits, metrics: Metrics) -> None:
-        self.network, self.vocab, self.limits, self.metrics = network, vocab, limits, metrics
+    def __init__(self, network: Halves, *, vocab: int, limits: Limits, metrics: Metrics, report: Report) -> None:
+        self.network, self.vocab, self.limits = network, vocab, limits
+        self.metrics, self.report = metrics, report
         self.live: list[Ticket] = []
         self.waiting: deque[Ticket] = deque()
         self.entering = 0  # requests being made ready, or scored
@@ -167,14 +169,18 @@ class Engine:
                 self.thread, lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab)
             )
         except Exception as error:  # the network itself failed: out of memory, most likely
-            turns = [failed(error)] * len(tickets)
+            self.report(error)
+            turns = [failed()] * len(tickets)
         self.metrics.tick(seconds=monotonic() - began, works=len(works))
         for ticket, turn in zip(tickets, turns, strict=True):
             self.deliver(ticket, turn)
 
     def deliver(self, ticket: Ticket, turn: Turn | Exception) -> None:
         if isinstance(turn, Exception):
-            ticket.turns.put_nowait(turn if isinstance(turn, UserError | Refusal) else failed(turn))
+            if not isinstance(turn, UserError | Refusal):
+                self.report(turn)
+                turn = failed()
+            ticket.turns.put_nowait(turn)
             ticket.leave()
             return
         ticket.work = turn.work

@@ -1,14 +1,12 @@
 """The guard: every request passes here before the application sees it, and every answer on its way out.
 
 Host, key, content type and size are checked; a failure inside becomes a plain 500. What is logged is the method, the
-route, the status and the time: no body, no query, no address, no traceback unless asked for.
+route, the status and the time: no body, no query, no address.
 """
 
 import asyncio
 import hmac
 import json
-import logging
-import secrets
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -18,8 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, failed, late, no_entry, wrong
-
-log = logging.getLogger("unmask.serving")
+from unmask.serving.report import Report, log
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 POLICY = (
@@ -39,7 +36,6 @@ class Rules:
 
     key: str | None = field(default=None, repr=False)  # the API key; None: no key is needed
     hosts: tuple[str, ...] = ()  # names the server answers to; empty: any
-    tracebacks: bool = False  # log the traceback of a failure, which may show a prompt
 
 
 @dataclass
@@ -51,9 +47,10 @@ class Seen:
 
 class Guard:
     def __init__(
-        self, app: ASGIApp, *, rules: Rules, limits: Limits, metrics: Metrics, routes: frozenset[str]
+        self, app: ASGIApp, *, rules: Rules, limits: Limits, metrics: Metrics, report: Report, routes: frozenset[str]
     ) -> None:
-        self.app, self.rules, self.limits, self.metrics, self.routes = app, rules, limits, metrics, routes
+        self.app, self.rules, self.limits = app, rules, limits
+        self.metrics, self.report, self.routes = metrics, report, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -77,10 +74,9 @@ class Guard:
         except Refusal as refusal:
             await refuse(refusal, sending)
         except Exception as error:
-            number = secrets.token_hex(4)
-            log.error("failure %s: %s", number, type(error).__name__, exc_info=self.rules.tracebacks)
+            self.report(error)
             if not seen.status:
-                await refuse(failed(error), sending)
+                await refuse(failed(), sending)
         finally:
             self.account(scope, seen.status, monotonic() - began)
 

@@ -13,7 +13,6 @@ class Refusal(Exception):
     code: str | None = None
     param: str | None = None  # the field that is wrong
     headers: dict[str, str] = field(default_factory=dict)
-    cause: str | None = None  # for the log: the name of what went wrong inside
 
     def body(self) -> dict[str, dict[str, str | None]]:
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
@@ -42,7 +41,8 @@ def late(seconds: float) -> Refusal:
     return Refusal(504, f"the request took longer than the {seconds:g} s it may take.", "server_error", "timeout")
 
 
-def failed(error: BaseException) -> Refusal:
+def failed() -> Refusal:
     """Something broke inside; what it was is for the log."""
-    message = "the server failed to answer this request; the fault is not yours."
-    return Refusal(500, message, "server_error", "internal", cause=type(error).__name__)
+    return Refusal(
+        500, "the server failed to answer this request; the fault is not yours.", "server_error", "internal"
+    )

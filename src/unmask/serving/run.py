@@ -53,8 +53,8 @@ class Running:
     def service(self) -> Service:
         """On a loopback address only loopback names are answered, so that no other site's page can reach in."""
         hosts = self.hosts or (LOOPBACK if is_loopback(self.host) else ())
-        rules = Rules(key=self.key, hosts=tuple(host.lower() for host in hosts), tracebacks=self.tracebacks)
-        return Service(self.name, self.limits, rules, self.origins)
+        rules = Rules(key=self.key, hosts=tuple(host.lower() for host in hosts))
+        return Service(self.name, self.limits, rules, self.origins, self.tracebacks)
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 `Drawing` is the place for further ways to steer a draw; `filling.py` turns them into a policy and a shape.
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -52,7 +52,7 @@ class Drawing(Request):
     draft: bool = Field(default=False, description="With steps: also what the model would say at each blank.")
 
     @model_validator(mode="after")
-    def streamed(self) -> Self:
+    def streamed(self) -> "Drawing":
         if self.events == "steps" and not self.stream:
             raise PydanticCustomError("events", "events are for streams: set stream to true.")
         if self.draft and self.events != "steps":
@@ -76,7 +76,7 @@ class CompletionRequest(Drawing):
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="after")
-    def sensible(self) -> Self:
+    def sensible(self) -> "CompletionRequest":
         if len(self.stops) > 16 or any(not stop for stop in self.stops):
             raise PydanticCustomError("stop", "stop must be up to 16 texts, none of them empty.")
         if isinstance(self.prompt, list) and not self.prompt:
@@ -107,7 +107,7 @@ class InfillRequest(Drawing):
     )
 
     @model_validator(mode="after")
-    def one_form(self) -> Self:
+    def one_form(self) -> "InfillRequest":
         if bool(self.text) == bool(self.tokens):
             raise PydanticCustomError("text", "give either a text with blanks or tokens with nulls.")
         return self

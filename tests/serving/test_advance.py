@@ -1,0 +1,116 @@
+"""One tick over many works gives each what it would get alone."""
+
+import pytest
+import torch
+from models import network
+
+from unmask.errors import UserError
+from unmask.sampling.loop import fill
+from unmask.sampling.samplers import named
+from unmask.sampling.shape import Shape
+from unmask.sampling.step import begin
+from unmask.serving import advance as ticks
+from unmask.serving.advance import Turn, advance
+from unmask.text.canvas import blank, of_rows
+
+VOCAB, MASK = 30, 29
+POLICIES = [
+    named("first-hitting"),
+    named("ancestral", steps=7),
+    named("groups", steps=4),
+    named("entropy"),
+    named("confidence", steps=5),
+    named("threshold"),
+    named("entropy-bound"),
+    named("klass"),
+    named("draw-then-keep", steps=6),
+]
+
+
+def works(net):
+    """One work for each policy, of different shapes: lengths, candidates, prompts, temperatures."""
+    made = []
+    for i, policy in enumerate(POLICIES):
+        rows = [[3, 1, *[MASK] * (3 + i)], [*[MASK] * (3 + i), 7]][: 1 + i % 2]
+        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, shape=Shape(temperature=0.5 + i / 4, top_p=0.95)))
+    return made
+
+
+def alone(net, work, seed):
+    *_, last = fill(net.logits, work.canvas, work.policy, seed=seed, shape=work.shape)
+    return last.canvas.tokens
+
+
+def run(net, live, *, draft=False):
+    """Tick until all is done; those who finish leave, and the others join two ticks late, one by one."""
+    finished, waiting, running, calls = {}, list(enumerate(live))[3:], list(enumerate(live))[:3], 0
+    while running:
+        turns = advance(net, [work for _, work in running], drafts=[draft] * len(running), vocab=VOCAB)
+        calls += 1
+        assert all(isinstance(turn, Turn) for turn in turns)
+        running = [(i, turn.work) for (i, _), turn in zip(running, turns, strict=True)]
+        finished |= {i: work.canvas.tokens for i, work in running if not work.spans}
+        running = [(i, work) for i, work in running if work.spans]
+        if waiting and calls % 2 == 0:
+            running.append(waiting.pop(0))
+    return finished
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_works_of_all_kinds_that_come_and_go_each_become_what_they_would_alone(conditioned):
+    net = network(VOCAB, cond=16 if conditioned else 0, time_conditioning=conditioned).freeze()
+    live = works(net)
+    found = run(net, live)
+    assert len(found) == len(live)
+    for i, work in enumerate(live):
+        assert torch.equal(found[i], alone(net, work, seed=i)), POLICIES[i].law
+
+
+def test_a_draft_changes_nothing_that_is_drawn():
+    net = network(VOCAB).freeze()
+    live = works(net)
+    plain, drafted = run(net, live), run(net, live, draft=True)
+    assert all(torch.equal(plain[i], drafted[i]) for i in plain)
+
+
+def test_a_draft_is_the_likeliest_token_at_every_blank_that_is_left():
+    net = network(VOCAB).freeze()
+    work = begin(of_rows([[4, *[MASK] * 6]], mask=MASK), named("first-hitting"), seed=3)
+    (turn,) = advance(net, [work], drafts=[True], vocab=VOCAB)
+    logits = net.logits(work.canvas.tokens, torch.zeros(1), torch.arange(7))[:, :MASK].log_softmax(-1)
+    left = [i for i in range(1, 7) if i not in turn.brought.rows]
+    assert turn.draft.rows == left
+    assert turn.draft.ids == logits.argmax(-1)[left].tolist()
+    assert turn.draft.probs == pytest.approx(logits.amax(-1).exp()[left].tolist(), abs=1e-5)
+    assert advance(net, [work], drafts=[False], vocab=VOCAB)[0].draft is None
+
+
+def test_one_work_that_fails_does_so_alone():
+    net = network(VOCAB).freeze()
+    good = begin(blank(1, 4, mask=MASK), named("first-hitting"), seed=1)
+    bad = begin(blank(1, 9, mask=MASK), named("first-hitting"), shape=Shape(banned=tuple(range(VOCAB))))
+    before, error, after = advance(net, [good, bad, good], drafts=[False] * 3, vocab=VOCAB)
+    assert isinstance(error, UserError)
+    assert before.brought == after.brought
+
+
+def test_logits_that_do_not_fit_into_memory_together_are_made_in_portions(monkeypatch):
+    net = network(VOCAB).freeze()
+    live = works(net)
+    whole = run(net, live)
+    monkeypatch.setattr(ticks, "LOGITS", 5 * VOCAB)
+    passes, sizes = [], []
+
+    class Counted:
+        def trunk(self, tokens, sigma, **options):
+            passes.append(len(tokens))
+            return net.trunk(tokens, sigma, **options)
+
+        def head(self, hidden):
+            sizes.append(len(hidden))
+            return net.head(hidden)
+
+    parts = run(Counted(), live)
+    assert all(torch.equal(whole[i], parts[i]) for i in whole)
+    assert len(sizes) > 2 * len(passes)
+    assert max(sizes) <= max(int(work.canvas.hidden.sum()) for work in live)

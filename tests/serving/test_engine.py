@@ -1,0 +1,199 @@
+"""The engine: who comes, who goes, and what each gets."""
+
+import asyncio
+
+import pytest
+import torch
+from models import network
+from slow import Slow
+
+from unmask.sampling.loop import fill
+from unmask.sampling.samplers import named
+from unmask.sampling.step import begin
+from unmask.serving.engine import Engine
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.refusal import Refusal
+from unmask.serving.report import reporter
+from unmask.text.canvas import blank
+
+VOCAB, MASK = 30, 29
+
+
+def work(length=6, *, rows=1, seed=0, sampler="first-hitting"):
+    return begin(blank(rows, length, mask=MASK), named(sampler), seed=seed)
+
+
+class Halves:
+    """A small network behind a slow trunk."""
+
+    def __init__(self, seconds: float) -> None:
+        self.network = network(VOCAB).freeze()
+        self.head = self.network.head
+        self.slow = Slow(self.network.trunk, seconds=seconds)
+        self.rows = self.slow.rows
+
+    def trunk(self, tokens, sigma, **options):
+        return self.slow(tokens, sigma, **options)
+
+
+def with_engine(test, *, seconds=0.0, net=None, limits=None, **bounds):
+    """Run `test(engine, network)` in an event loop with a started engine whose calls take so many seconds."""
+    net = net or Halves(seconds)
+
+    async def inside():
+        engine = Engine(net, vocab=VOCAB, limits=limits or Limits(**bounds), metrics=Metrics(), report=reporter())
+        engine.start()
+        try:
+            return await test(engine, net)
+        finally:
+            await asyncio.wait_for(engine.close(), 10)
+
+    return asyncio.run(inside())
+
+
+async def tokens(ticket):
+    async for turn in ticket:
+        last = turn
+    return last.work.canvas.tokens
+
+
+def test_requests_that_arrive_at_different_times_share_calls_and_get_what_they_would_get_alone():
+    async def test(engine, net):
+        jobs = [(5 + i, 1 + i % 3, i, ("first-hitting", "entropy")[i % 2]) for i in range(8)]
+
+        async def one(length, rows, seed, sampler):
+            await asyncio.sleep(0.01 * seed)
+            ticket = await engine.enter(lambda: work(length, rows=rows, seed=seed, sampler=sampler))
+            return await tokens(ticket)
+
+        found = await asyncio.gather(*(one(*job) for job in jobs))
+        for (length, rows, seed, sampler), got in zip(jobs, found, strict=True):
+            *_, last = fill(net.network.logits, blank(rows, length, mask=MASK), named(sampler), seed=seed)
+            assert torch.equal(got, last.canvas.tokens)
+        return net.rows
+
+    calls = with_engine(test, seconds=0.02)
+    assert max(calls) >= 8  # several requests in one call
+    assert len(calls) < sum(5 + i for i in range(8)) / 2
+
+
+def test_whoever_leaves_is_in_no_further_call():
+    async def test(engine, net):
+        stays = await engine.enter(lambda: work(20))
+        leaves = await engine.enter(lambda: work(20, rows=3))
+        async for _ in leaves:
+            if len(net.rows) >= 4:
+                break  # as a client that goes away
+        await tokens(stays)
+        return net.rows
+
+    rows = with_engine(test, seconds=0.01)
+    last_with_it = max(i for i, count in enumerate(rows) if count == 4)
+    assert last_with_it <= 6
+    assert len(rows) >= 20
+
+
+def test_a_waiting_request_that_leaves_is_never_begun():
+    async def test(engine, net):
+        first = await engine.enter(lambda: work(10))
+        second = await engine.enter(lambda: work(10, rows=4))
+        second.leave()
+        await tokens(first)
+        return net.rows
+
+    assert set(with_engine(test, seconds=0.01, positions=40)) == {1}
+
+
+def test_one_more_than_the_queue_holds_is_refused_with_a_time_to_come_back():
+    async def test(engine, net):
+        tickets = [await engine.enter(lambda: work(10))]
+        for _ in range(2):
+            tickets.append(await engine.enter(lambda: work(10, rows=4)))
+        with pytest.raises(Refusal) as refused:
+            await engine.enter(lambda: work(10))
+        found = [await tokens(ticket) for ticket in tickets]
+        assert len(found) == 3
+        return refused.value
+
+    refusal = with_engine(test, seconds=0.01, queue=2, positions=40)
+    assert refusal.status == 429
+    assert int(refusal.headers["Retry-After"]) >= 1
+
+
+def test_no_call_shows_the_network_more_positions_than_the_limit():
+    async def test(engine, net):
+        tickets = [await engine.enter(lambda i=i: work(4 + i, rows=2)) for i in range(6)]
+        await asyncio.gather(*map(tokens, tickets))
+
+    sizes = []
+
+    class Measured(Halves):
+        def trunk(self, shown, sigma, **options):
+            sizes.append(shown.numel())
+            return super().trunk(shown, sigma, **options)
+
+    with_engine(test, net=Measured(0.005), positions=50)
+    assert max(sizes) <= 50
+    assert max(sizes) > 20
+
+
+def test_a_request_larger_than_a_call_is_refused():
+    async def test(engine, net):
+        with pytest.raises(ValueError, match="takes 30 tokens at most"):
+            await engine.enter(lambda: work(8, rows=4))
+
+    with_engine(test, positions=30)
+
+
+def test_a_request_that_takes_too_long_ends_with_an_error_and_the_others_go_on():
+    async def test(engine, net):
+        slow = await engine.enter(lambda: work(40))
+        with pytest.raises(Refusal) as refused:
+            await tokens(slow)
+        quick = await tokens(await engine.enter(lambda: work(2)))
+        assert not bool((quick == MASK).any())
+        return refused.value.status
+
+    assert with_engine(test, seconds=0.02, limits=Limits(seconds=0.2)) == 504
+
+
+def test_closing_ends_what_runs_and_waits_and_refuses_what_comes():
+    async def test(engine, net):
+        running, waiting = [await engine.enter(lambda: work(30, rows=2)) for _ in range(2)]
+        ends = asyncio.gather(tokens(running), tokens(waiting), return_exceptions=True)
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(engine.close(), 5)
+        found = await asyncio.wait_for(ends, 5)
+        with pytest.raises(Refusal):
+            await engine.enter(lambda: work(3))
+        return [error.status for error in found]
+
+    assert with_engine(test, seconds=0.02, positions=60) == [503, 503]
+
+
+def test_a_network_that_fails_once_ends_only_the_requests_of_that_call():
+    class Breaking(Halves):
+        def trunk(self, shown, sigma, **options):
+            if len(self.rows) == 2:
+                self.rows.append(0)
+                raise MemoryError("secret")
+            return super().trunk(shown, sigma, **options)
+
+    async def test(engine, net):
+        with pytest.raises(Refusal) as refused:
+            await tokens(await engine.enter(lambda: work(9)))
+        assert refused.value.status == 500
+        assert "secret" not in str(refused.value.body())
+        return await tokens(await engine.enter(lambda: work(9)))
+
+    assert not bool((with_engine(test, net=Breaking(0.0)) == MASK).any())
+
+
+def test_a_work_with_nothing_to_fill_is_done_at_once():
+    async def test(engine, net):
+        full = blank(1, 3, mask=MASK).with_tokens(torch.ones(1, 3, dtype=torch.long))
+        ticket = await engine.enter(lambda: begin(full, named("first-hitting")))
+        return [turn async for turn in ticket]
+
+    assert with_engine(test) == []

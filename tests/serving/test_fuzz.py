@@ -1,0 +1,83 @@
+"""Bodies that nobody would send by hand: 2xx or 4xx, never 5xx, and as the API's description says."""
+
+import json
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CALM = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+PATHS = ["/v1/completions", "/v1/infill", "/v1/score"]
+FIELDS = [
+    *("model", "prompt", "suffix", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream"),
+    *("stream_options", "sampler", "steps", "events", "draft", "text", "tokens", "texts", "passes", "other"),
+]
+ODD = [
+    0,
+    -1,
+    1,
+    3,
+    10**30,
+    -(2**63),
+    1e308,
+    0.5,
+    True,
+    None,
+    "",
+    "a [2] b",
+    "___",
+    "\\[",
+    "entropy",
+    "\ud800",
+    "\x00",
+]
+VALUES = st.recursive(
+    st.sampled_from(ODD) | st.text(max_size=20) | st.floats() | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=3),
+    max_leaves=6,
+)
+BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | VALUES
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/models", "/v1/models/{model_id}", "/health", "/metrics"])
+def test_the_server_does_what_its_description_says(address, path):
+    description = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    (operation,) = [description[path][method] for method in description[path]]
+
+    @CALM
+    @given(case=operation.as_strategy())
+    def all_cases(case):
+        case.call_and_validate(checks=CHECKS, timeout=30)
+
+    all_cases()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(path=st.sampled_from(PATHS), body=BODIES)
+def test_no_body_makes_the_server_fail(client, path, body):
+    response = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert response.status_code in (200, 400, 404), (body, response.text)
+    if response.status_code != 200:
+        assert response.json()["error"]["message"]
+    elif response.headers["content-type"].startswith("text/event-stream"):
+        assert response.text.endswith("data: [DONE]\n\n")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(path=st.sampled_from(PATHS), body=st.binary(max_size=200))
+def test_no_bytes_make_the_server_fail(client, path, body):
+    assert client.post(path, content=body, headers={"content-type": "application/json"}).status_code == 400
+
+
+def test_the_server_is_still_well(address):
+    assert httpx.get(f"{address}/health").status_code == 200
