@@ -54,7 +54,8 @@ def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = Fal
     if columns < 8 or not seconds > 0:
         raise UserError(f"a picture needs at least 8 columns and more than 0 seconds; saw {columns} and {seconds}.")
     Image, _ = pillow()
-    calls = sorted({round(i * film.calls / min(MOST, film.calls or 1)) for i in range(min(MOST, film.calls) + 1)})
+    last = film.calls
+    calls = sorted({round(i * last / min(MOST, last or 1)) for i in range(min(MOST, last) + 1)})
     c = DARK if dark else Colours()
     shades = palette(c)
     flat = [image.quantize(palette=shades, dither=Image.Dither.NONE) for image in frames(film, calls, columns, c)]
@@ -110,10 +111,11 @@ def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["
     lines = 1 + max((letter.line for letter in letters), default=0)
     picture = image.new("RGB", (round(2 * MARGIN + columns * step), 2 * MARGIN + height * (lines + 2)), c.paper)
     pen: Any = draw.Draw(picture)
+    last = film.calls
     before: list[Look | None] = [None] * len(letters)
     for call in calls:
         for i, letter in enumerate(letters):
-            now = look(letter.token, call, film.calls, c)
+            now = look(letter.token, call, last, c)
             if now == before[i]:
                 continue
             before[i] = now
@@ -124,7 +126,7 @@ def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["
                 pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
         foot = MARGIN + height * (lines + 1)
         pen.rectangle((0, foot, picture.width, picture.height), fill=c.paper)
-        pen.text((MARGIN, foot), f"call {call} of {film.calls}", fill=c.quiet, font=face)
+        pen.text((MARGIN, foot), f"call {call} of {last}", fill=c.quiet, font=face)
         yield picture.copy()
 
 
