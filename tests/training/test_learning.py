@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
 
+from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
 from unmask.text.packing import Batch
 from unmask.training import ema
 from unmask.training.loop import begin, train

@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 
+from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 from unmask.model.transformer import Transformer
 from unmask.text.packing import Batch
 from unmask.training.loop import Diverged, begin, train
 from unmask.training.phases import continued, phases, sight
-from unmask.training.settings import Objective, Shape, Warm
+from unmask.training.settings import Objective, Run, Shape, Warm
 
 CHAIN = Chain.make()
 
@@ -113,3 +113,13 @@ def test_sight_grows_from_the_past_to_the_whole_row():
     assert ahead[0] == 1
     assert ahead[-1] >= LENGTH - 3
     assert all(bool(mask.tril().sum() == torch.ones(LENGTH, LENGTH).tril().sum()) for mask in seen[:8])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_forgetting_activations_changes_memory_and_nothing_else(dropout):
+    asked = settings(model=Shape(width=32, blocks=2, heads=2, dropout=dropout))
+    _, told = trained(asked)
+    forgotten, seen = trained(replace(asked, run=Run(checkpointing=True)))
+    assert [p.loss for p in seen] == [p.loss for p in told]
+    assert [p.norm for p in seen] == pytest.approx([p.norm for p in told], rel=1e-5)
+    assert forgotten.network.recompute

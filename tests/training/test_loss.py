@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact import TableWorld
 
+from exact import TableWorld
 from unmask.diffusion.bound import exact_bound
 from unmask.training import noise
 from unmask.training.loss import counted, nats

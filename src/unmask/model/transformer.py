@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.attention import Cache, Rotary, ask
@@ -122,6 +123,7 @@ class Transformer(nn.Module):
             for _ in range(a.blocks)
         )
         self.output_layer = Output(a)
+        self.recompute = False  # forget what a block computed, and compute it again in the backward pass
 
     def trunk(
         self,
@@ -187,7 +189,9 @@ class Transformer(nn.Module):
         c = self.condition(sigma)
         with precision(x.device):
             for i, block in enumerate(self.blocks):
-                x = block(x, c, sight, i, i == len(self.blocks) - 1)
+                given = (x, c, sight, i, i == len(self.blocks) - 1)
+                again = self.recompute and torch.is_grad_enabled()
+                x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
             return self.output_layer(x, c, None if sight.asked is None else sight.asked.batch)
 
     def condition(self, sigma: Float[Tensor, " b"] | None) -> Float[Tensor, "bc c"] | None:

@@ -56,11 +56,11 @@ def opened(asked: Train, folder: Path) -> Data:
 
 
 def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
-    """The data of a run; text is tokenized into `out`/data, unless that is done."""
+    """The data of a run; text is tokenized into `out`/data, unless the run has begun with what is there."""
     if (Path(asked.data) / MANIFEST).is_file():
         return opened(asked, Path(asked.data))
     folder = out / "data"
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).is_file() or not (out / "settings.toml").is_file():
         write(asked, folder, say)
     return opened(asked, folder)
 

@@ -9,6 +9,7 @@ import torch
 
 from unmask.model import cost
 from unmask.model.transformer import Architecture
+from unmask.training.phases import Phase
 from unmask.training.settings import Train
 
 USUAL_SHARE = 0.5  # of the machine's matrix rate that a whole step reaches, about
@@ -19,10 +20,10 @@ class Estimate:
     parameters: int
     rows: int  # rows of the data in one pass
     tokens: int  # tokens of the data in one pass
-    passes: float  # over the data in the whole run
+    passes: float  # over the data in the phase
     flops: float  # of one step
     bytes: int  # of memory
-    seconds: float  # of the whole run, if a step reaches the usual share of the matrix rate
+    seconds: float  # of the phase, if a step reaches the usual share of the matrix rate
 
     def lines(self) -> list[str]:
         return [
@@ -49,21 +50,21 @@ class Estimate:
         return found
 
 
-def estimate(settings: Train, architecture: Architecture, *, rows: int, rate: float) -> Estimate:
-    """The cost of a run over `rows` rows of data, on a machine of `rate` matrix FLOPs a second."""
-    a, batch = architecture, settings.optim.batch
-    share = 1.0 if settings.objective.name == "ar" else 0.5
+def estimate(settings: Train, a: Architecture, phase: Phase, *, rows: int, rate: float) -> Estimate:
+    """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs a second."""
+    batch = settings.optim.batch
+    share = {"mdlm": 0.5, "sedd": 0.5, "d3pm": 1.5, "ar": 1.0}[phase.objective.name]  # of positions asked for
     flops = cost.training_flops(a, rows=share) * batch * a.length
     return Estimate(
         parameters=cost.parameters(a),
         rows=rows,
         tokens=rows * a.length,
-        passes=settings.steps * batch / max(1, rows),
+        passes=phase.steps * batch / max(1, rows),
         flops=flops,
         bytes=cost.training_bytes(
             a, batch=min(settings.optim.micro or batch, batch), rows=share, ema=settings.optim.ema > 0
         ),
-        seconds=settings.steps * flops / (USUAL_SHARE * rate),
+        seconds=phase.steps * flops / (USUAL_SHARE * rate),
     )
 
 

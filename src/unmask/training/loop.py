@@ -78,6 +78,9 @@ def train(
     team: Team = Alone(),  # noqa: B008
 ) -> Iterator[Progress]:
     """Train from step `start` to the end of a phase; `batch(step)` gives this process's rows of a step."""
+    state.network.recompute = settings.run.checkpointing
+    if settings.run.compile:
+        state.network.compile(dynamic=True)
     module = team.wrap(state.network)
     parameters = list(state.network.parameters())
     for step in range(phase.start if start is None else start, phase.stop):

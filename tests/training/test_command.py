@@ -1,0 +1,189 @@
+"""The command itself, in processes of its own: begun, killed, resumed, stopped, misused."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training.small import Chain
+from unmask.cli.main import main
+from unmask.model.checkpoint import load
+
+SETTINGS = """
+[text]
+tokenizer = "character"
+documents = "line"
+length = 16
+valid = 0.1
+[model]
+width = 32
+blocks = 2
+heads = 2
+dropout = 0.1
+[optim]
+batch = 16
+warmup = 5
+[run]
+log_every = 2
+save_every = 8
+eval_every = 16
+eval_rows = 32
+preview = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> list[str]:
+    path = tmp_path_factory.mktemp("config") / "small.toml"
+    path.write_text(SETTINGS)
+    return ["--config", str(path)]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join("".join(chr(97 + i) for i in row) for row in Chain.make().rows(400, 0).tolist()))
+    return path
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "unmask", "train", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    said = process.communicate(timeout=200)[1]
+    assert process.returncode == code, said
+    return said
+
+
+def lines(out: Path) -> list[dict]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def wait_for(what, process: subprocess.Popen) -> None:
+    end = time.monotonic() + 150
+    while not what():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_both_phases_and_resumed_equals_one_that_was_not(small, text, tmp_path):
+    arguments = [*small, "--data", str(text), "--steps", "60", "--recipe", "warm"]
+    finish(start(*arguments, "--out", str(tmp_path / "whole")))
+    out = tmp_path / "killed"
+    for step in (8, 40):  # of the first phase, then of the second
+        process = start(*arguments, "--out", str(out), "--resume")
+        wait_for(lambda step=step: (out / "checkpoints" / f"step-{step:08d}").exists(), process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    said = finish(start("--out", str(out), "--resume"))
+    assert re.search(r"resumed at step (40|48|56)", said)
+    assert lines(out) == lines(tmp_path / "whole")
+    for name in ("model.safetensors", "training.safetensors"):
+        told, seen = load_file(tmp_path / "whole" / "last" / name), load_file(out / "last" / name)
+        assert told.keys() == seen.keys()
+        assert all(torch.equal(told[key], seen[key]) for key in told)
+    model = load(out / "best")
+    assert (model.objective, model.architecture.causal, model.architecture.reads_before) == ("mdlm", False, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_saves_and_can_go_on(small, text, tmp_path, number):
+    out = tmp_path / "run"
+    process = start(*small, "--data", str(text), "--steps", "100000", "--out", str(out))
+    wait_for(lambda: (out / "metrics.jsonl").exists(), process)
+    process.send_signal(number)
+    said = finish(process, 128 + number)
+    stopped = int(re.search(r"stopped at step (\d+)", said)[1])
+    assert (out / "last").resolve().name == f"step-{stopped:08d}"
+    assert "Traceback" not in said
+    said = finish(start("--out", str(out), "--resume", "--steps", str(stopped + 2)))
+    assert f"resumed at step {stopped}" in said
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(small, text, tmp_path, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    arguments = [*small, "--data", str(text), "--steps", "8"]
+    assert main(["train", *arguments, "--out", str(first), "--objective.name", "ar"]) == 0
+    assert load(first / "last").architecture.causal
+    tuned = [
+        *small,
+        "--text.tokenizer",
+        "auto",
+        "--data",
+        str(text),
+        "--steps",
+        "8",
+        "--init",
+        str(first),
+        "--warm.anneal",
+        "4",
+    ]
+    assert main(["train", *tuned, "--out", str(second)]) == 0
+    assert not load(second / "last").architecture.causal
+    capsys.readouterr()
+    other = ["--init", str(first), "--text.tokenizer", "byte"]
+    assert main(["train", *arguments, *other, "--out", str(tmp_path / "third")]) == 2
+    assert "another tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "Give --out"),
+        (["--out", "{out}"], "Give --data"),
+        (["--out", "{out}", "--data", "{nowhere}"], "does not exist"),
+        (["--out", "{text}", "--data", "{text}"], "is a file; give a folder"),
+        (["--out", "{full}", "--data", "{text}"], "is not empty and holds no run"),
+        (["--out", "{run}", "--data", "{text}"], "already holds a run. Go on with it by --resume"),
+        (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its seed"),
+        (["--out", "{out}", "--data", "{empty}"], "empty"),
+        (["--out", "{out}", "--data", "{binary}"], "binary"),
+        (["--out", "{out}", "--data", "{latin}", "--text.tokenizer", "byte"], "byte 1"),
+        (["--out", "{out}", "--data", "{short}", "--text.tokenizer", "byte"], "too little text"),
+        (["--out", "{out}", "--data", "{text}", "--config", "{nowhere}"], "cannot read"),
+    ],
+)
+def test_a_mistake_ends_with_a_clear_error_and_overwrites_nothing(arguments, said, text, tmp_path, capsys):
+    names = {name: tmp_path / name for name in ("out", "nowhere", "full", "run", "empty", "binary", "latin", "short")}
+    for folder in ("full", "run"):
+        names[folder].mkdir()
+    (names["full"] / "thesis.txt").write_text("years of work")
+    (names["run"] / "settings.toml").write_text(f'data = "{text}"\nout = "{names["run"]}"\n')
+    names["empty"].write_text("")
+    names["binary"].write_bytes(bytes(range(256)) * 10)
+    names["latin"].write_bytes("né".encode("latin-1"))
+    names["short"].write_text("")
+    names["short"].write_bytes(b" ")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    filled = [argument.format(text=text, **names) for argument in arguments]
+    assert main(["train", *filled]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_an_unknown_flag_is_answered_with_the_nearest_one(capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["train", "--optim.warmpu", "3"])
+    assert error.value.code == 2
+    assert "optim.warmup" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+import resource
+from dataclasses import asdict
+
+import pytest
+import torch
+
+import unmask.model.checkpoint
+from training.small import MASK, Chain, network, settings
+from unmask.errors import UserError
+from unmask.training import state as disk
+from unmask.training.loop import begin, train
+from unmask.training.phases import phases
+from unmask.training.state import Point
+
+CHAIN = Chain.make()
+
+
+def save(out, state, point, keep=2):
+    return disk.save(
+        out, state, point, mask=MASK, objective="mdlm", tokenizer=None, settings=asdict(settings()), keep=keep
+    )
+
+
+def steps(state, asked, start, count):
+    run = train(state, phases(asked)[0], asked, CHAIN.batch(16), mask=MASK, start=start)
+    return [next(run).loss for _ in range(count)]
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.0])
+def test_a_restored_state_goes_on_bit_for_bit(tmp_path, decay):
+    asked = settings()
+    asked = type(asked)(**{**vars(asked), "optim": type(asked.optim)(**{**vars(asked.optim), "ema": decay})})
+    state = begin(network(asked), asked)
+    steps(state, asked, 0, 3)
+    folder = save(tmp_path, state, Point(step=3, tokens=9, seconds=1.5))
+    told = steps(state, asked, 3, 3)
+    torch.manual_seed(99)
+    other = begin(network(asked), asked)
+    assert disk.restore(folder, other) == Point(step=3, tokens=9, seconds=1.5)
+    assert steps(other, asked, 3, 3) == told
+    for a, b in zip(
+        [*state.network.parameters(), *state.shadow], [*other.network.parameters(), *other.shadow], strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path):
+    asked = settings()
+    state = begin(network(asked), asked)
+    for step in range(1, 7):
+        save(tmp_path, state, Point(step=step, best_step=2 if step > 1 else 1, best=1.0))
+    assert disk.steps_in(tmp_path) == [2, 5, 6]
+    assert (tmp_path / "best").resolve() == disk.folder_of(tmp_path, 2)
+    assert (tmp_path / "last").resolve() == disk.folder_of(tmp_path, 6)
+
+
+def test_what_is_exported_is_the_average_and_loads_as_a_model(tmp_path):
+    asked = settings()
+    state = begin(network(asked), asked)
+    steps(state, asked, 0, 5)
+    model = unmask.model.checkpoint.load(save(tmp_path, state, Point(step=5)))
+    assert model.ema
+    assert model.step == 5
+    assert model.settings["optim"]["lr"] == asked.optim.lr
+    for p, average, weight in zip(model.network.parameters(), state.shadow, state.network.parameters(), strict=True):
+        assert torch.equal(p, average)
+        assert not torch.equal(p, weight)
+
+
+def test_a_full_disk_is_an_error_and_the_last_good_checkpoint_stays(tmp_path):
+    asked = settings()
+    state = begin(network(asked), asked)
+    good = save(tmp_path, state, Point(step=1))
+    before = {path: path.read_bytes() for path in good.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # no file can grow beyond this, as on a full disk
+    try:
+        with pytest.raises(UserError, match="could not write"):
+            save(tmp_path, state, Point(step=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert disk.steps_in(tmp_path) == [1]
+    assert {path: path.read_bytes() for path in good.iterdir()} == before
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    assert (tmp_path / "last").resolve() == good
+
+
+def test_drafts_of_a_killed_process_are_removed(tmp_path):
+    (tmp_path / "checkpoints" / ".step-00000003.draft-17").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".step-00000003.draft-17" / "model.safetensors").write_text("half")
+    disk.clear_drafts(tmp_path)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    asked = settings()
+    state = begin(network(asked), asked)
+    steps(state, asked, 0, 1)
+    folder = save(tmp_path, state, Point(step=1))
+    (folder / "training.json").write_text("{")
+    with pytest.raises(UserError, match=r"training\.json is missing or damaged"):
+        disk.read_point(folder)
+    (folder / "training.safetensors").write_bytes(b"short")
+    with pytest.raises(UserError, match="cannot be resumed"):
+        disk.restore(folder, state)
+
+
+def test_a_run_stands_for_its_best_checkpoint(tmp_path):
+    asked = settings()
+    state = begin(network(asked), asked)
+    save(tmp_path, state, Point(step=1, best_step=1))
+    assert disk.resolved(str(tmp_path)) == str(tmp_path / "best")
+    assert disk.resolved("elsewhere/model") == "elsewhere/model"
