@@ -49,15 +49,15 @@ class Dice:
     def grid(self, width: int, purpose: int, *, number: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b w"]:
         """A number for each row and each of `width` positions; `number` sets repeated draws apart."""
         position = torch.arange(self.start, self.start + width, device=self.key.device)
-        turn = 0 if number is None else (number[:, None] + 1) << 8
-        return unit(mix(self.key[:, None] ^ mix(mix(position) ^ turn ^ purpose)))
+        turn = 0 if number is None else (number + 1)[:, None] << 32
+        return unit(mix(self.key[:, None] ^ mix(position + turn + (purpose << 60))))
 
     def at(
         self, row: Int[Tensor, " n"], column: Int[Tensor, " n"], number: Int[Tensor, " n"], purpose: int
     ) -> Float[Tensor, " n"]:
         """The same at some (row, column) only."""
-        turn = (number + 1) << 8
-        return unit(mix(self.key[row] ^ mix(mix(column + self.start) ^ turn ^ purpose)))
+        place = column + ((number + 1) << 32) + (self.start + (purpose << 60))
+        return unit(mix(self.key[row] ^ mix(place)))
 
 
 def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:

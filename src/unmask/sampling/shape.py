@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.sampling.policy import Look
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Ask:
     sigma: Float[Tensor, " b"]
     rows: Int[Tensor, " n"]  # flat positions over (b w)
     live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
+    look: Look  # what the policy saw when it asked
     start: int = 0  # the position on the canvas of the first column
     lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
 

@@ -72,6 +72,8 @@ def enter_window(work: Work) -> Work:
 
 def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
     """What a window may fill, among what it sees."""
+    if (span.start, span.stop) == (span.first, span.last):
+        return hidden[:, span.start : span.stop]
     place = torch.arange(span.start, span.stop, device=hidden.device)
     return hidden[:, span.start : span.stop] & (place >= span.first) & (place < span.last)
 
@@ -96,23 +98,21 @@ def ask(work: Work) -> Ask | None:
     where, sigma = work.policy.wants(look)
     start, lengths = work.spans[0].start, work.canvas.lengths
     lengths = None if lengths is None else (lengths[live] - start).clamp(max=look.tokens.shape[1])
-    return Ask(look.tokens, sigma, rows_where(where), live, start, lengths)
+    return Ask(look.tokens, sigma, rows_where(where), live, look, start, lengths)
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
     """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
-    look, live = look_at(work)
+    look, live, rows = asked.look, asked.live, asked.rows
     logits = work.shape.meaning(asked, logits)
-
-    def draw(rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
-        row, column = rows // look.tokens.shape[1], rows % look.tokens.shape[1]
-        u = look.dice.at(row, column, look.clock[row], TOKEN)
-        return inverse_cdf(work.shape.sharpen(forbid(logits, look.mask)), u)
-
-    chosen, memory = work.policy.choose(look, asked.rows, logits, lambda: draw(asked.rows, logits))
-    rows, logits = (asked.rows, logits) if bool(chosen.all()) else (asked.rows[chosen], logits[chosen])
-    tokens = draw(rows, logits)
-    log_probs = forbid(logits, look.mask).log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    chosen, memory = work.policy.choose(
+        look, rows, logits, lambda: drawn(look, rows, forbid(logits, look.mask), work.shape)
+    )
+    if not bool(chosen.all()):
+        rows, logits = rows[chosen], logits[chosen]
+    logits = forbid(logits, look.mask)
+    tokens = drawn(look, rows, logits, work.shape)
+    log_probs = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
     at = placed(rows, asked, work.canvas.tokens.shape[1])
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens).view_as(work.canvas.tokens)
     work = replace(
@@ -123,6 +123,13 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
         memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
     )
     return enter_window_if_done(work), Committed(at, tokens, log_probs)
+
+
+def drawn(look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], shape: Shape) -> Int[Tensor, " n"]:
+    """A token for each of these flat positions."""
+    width = look.tokens.shape[1]
+    row = rows // width
+    return inverse_cdf(shape.sharpen(logits), look.dice.at(row, rows % width, look.clock[row], TOKEN))
 
 
 def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
