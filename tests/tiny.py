@@ -11,18 +11,18 @@ LETTERS = "abcdefgh .,\n"
 LENGTH = 12
 
 
-def checkpoint(folder, *, objective="mdlm", tokenizer=True, spare=0):
-    """Write a checkpoint; `spare` ids of the network stand for no token."""
+def checkpoint(folder, *, objective="mdlm", tokenizer=True, spare=0, timed=False):
+    """Write a checkpoint; `spare` ids stand for no token; a `timed` network is told the noise level."""
     letters = character([LETTERS])
-    ar, sedd = objective == "ar", objective == "sedd"
+    ar, timed = objective == "ar", timed or objective == "sedd"
     architecture = Architecture(
         vocab=letters.size + spare,
         length=LENGTH,
         width=16,
         blocks=1,
         heads=2,
-        cond=8 if sedd else 0,
-        time_conditioning=sedd,
+        cond=8 if timed else 0,
+        time_conditioning=timed,
         causal=ar,
         reads_before=ar,
     )

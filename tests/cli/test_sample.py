@@ -138,6 +138,12 @@ def test_in_a_terminal_masks_are_shown_and_the_text_stays(folder):
     assert b"masks left" in seen
 
 
+def test_a_terminal_that_is_not_utf8_gets_an_escape_and_no_traceback(folder):
+    out = command("sample", folder, "--length", "3", "--stream", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert out.returncode == 0
+    assert r"\u2591" in out.stdout
+
+
 def test_the_live_view_hands_on_what_was_drawn(folder):
 
     model = unmask.load(folder)

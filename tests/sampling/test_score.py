@@ -86,6 +86,21 @@ def test_other_objectives_are_scored_by_their_own_bound(tmp_path, objective):
     assert log_likelihood(other, tokens, frozen, looks=64) == found
 
 
+def test_a_network_that_looks_at_the_noise_level_is_told_it(tmp_path, monkeypatch):
+    timed = tiny.model(tmp_path / "m", timed=True)
+    logits, told = timed.network.logits, []
+
+    def watched(x_t, sigma, rows):
+        told.append(sigma)
+        return logits(x_t, sigma, rows)
+
+    monkeypatch.setattr(timed.network, "logits", watched)
+    tokens = torch.tensor(timed.tokenizer.encode("bad."))
+    found = log_likelihood(timed, tokens, torch.tensor([True, False, False, True]), looks=16)
+    assert found.nats < 0
+    assert (torch.cat(told) > 0).all()
+
+
 def test_an_error_needs_two_looks(model):
     with pytest.raises(UserError, match="at least 2 looks; saw 1"):
         log_likelihood(model, torch.tensor([1]), torch.tensor([False]), looks=1)

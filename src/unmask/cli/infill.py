@@ -9,13 +9,16 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 
-from unmask.cli.live import painted, watch
+from unmask.cli.live import RECENT, printable, watch
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.infilling import Infilled, candidates, too_long
 from unmask.sampling.recipe import Recipe
+from unmask.text.pieces import pieces
 from unmask.text.template import parse
+from unmask.text.tokenizer import Tokenizer
 
 # What a line of --json says of a candidate, besides its template.
 FIELDS = (
@@ -94,10 +97,18 @@ def write(found: Iterable[Infilled], template: str, model: Model, *, as_json: bo
             continue
         numbers = f"{one.score:9.2f} {one.log_likelihood:9.2f} ±{one.error:.2f}  "
         if sys.stdout.isatty():
-            came = {event.position: event for event in one.trace}
-            Console().print(numbers, painted(model.text_tokenizer(), one.tokens, came, call=None), sep="")
+            Console(highlight=False).print(numbers, shown(model.text_tokenizer(), one), sep="")
         else:
             print(numbers + one.text.replace("\n", "\\n"), flush=True)
+
+
+def shown(tokenizer: Tokenizer, one: Infilled) -> Text:
+    """The text with its blanks in colour."""
+    came = {event.position for event in one.trace}
+    text = Text()
+    for position, piece in enumerate(pieces(tokenizer, one.tokens)):
+        text.append(printable(piece), style=RECENT if position in came else "")
+    return text
 
 
 def report(found: list[Infilled], looks: int) -> str:

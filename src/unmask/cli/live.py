@@ -51,7 +51,7 @@ def picture(moment: Moment, traces: Sequence[Sequence[Event]], tokenizer: Tokeni
     return Group(line, *(part for row in rows for part in (row, Text(""))))
 
 
-def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int | None) -> Text:
+def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
     """A row in colours; `came` says which tokens were drawn, and when."""
     text = Text()
     for position, (token, piece) in enumerate(zip(tokens, pieces(tokenizer, tokens), strict=True)):
@@ -60,9 +60,9 @@ def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Even
             style = MASK
         elif event is None:
             style = GIVEN
-        elif call is not None and event.call == call:
+        elif event.call == call:
             style = NEW
-        elif call is not None and event.call > call - 4:
+        elif event.call > call - 4:
             style = RECENT
         else:
             style = DOUBTFUL if event.log_prob < UNSURE else ""

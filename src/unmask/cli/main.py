@@ -7,6 +7,7 @@ its help; `Settings`, a frozen dataclass, becomes its command line; `run(setting
 import ast
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 
 import tyro
@@ -58,6 +59,9 @@ def dispatch(arguments: list[str]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command: exit code 0 when it worked, 2 for a mistake in what was asked, 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets \u2591 for a mask
     try:
         return dispatch(sys.argv[1:] if arguments is None else arguments)
     except UserError as error:
