@@ -1,8 +1,12 @@
 """Rows: the flat positions, row-major over (b l), that a network is asked for; the head runs nowhere else."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from unmask.errors import UserError
 
@@ -17,15 +21,53 @@ def spread(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], x: Int[Tensor, 
     return values.new_zeros(x.numel()).index_put((rows,), values).view(x.shape)
 
 
+def check_mask(mask: int, vocab: int) -> None:
+    if not 0 <= mask < vocab:
+        raise UserError(f"the mask id must be one of the network's {vocab} ids; saw {mask}.")
+
+
 def forbid(logits: Float[Tensor, "*n v"], mask: int) -> Float[Tensor, "*n v"]:
     """Zero-masking: the mask itself is never predicted. [MDLM §3.2.3]"""
-    if not 0 <= mask < logits.shape[-1]:
-        raise UserError(f"the mask id must be one of the network's {logits.shape[-1]} ids; saw {mask}.")
+    check_mask(mask, logits.shape[-1])
     return logits.index_fill(-1, torch.tensor([mask], device=logits.device), -torch.inf)
 
 
 def row_nats(logits: Float[Tensor, "n v"], true: Int[Tensor, " n"], *, mask: int) -> Float[Tensor, " n"]:
     """−log p(true token) at each row under a softmax without the mask."""
+    check_mask(mask, logits.shape[-1])
     if len(true) and int(true.max()) >= logits.shape[-1]:
         raise UserError(f"token id {int(true.max())} is outside the network's vocabulary of {logits.shape[-1]} ids.")
-    return torch.nn.functional.cross_entropy(forbid(logits, mask), true, reduction="none")
+    nats: Float[Tensor, " n"] = RowNats.apply(logits, true, mask)
+    return nats
+
+
+class RowNats(torch.autograd.Function):
+    """The cross-entropy of rows, a few at a time so that they stay in the cache; only the gradient is as large as
+    the logits, where index_fill and log_softmax with their backward passes would keep four copies."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, true: Tensor, mask: int) -> Tensor:
+        log_sum = logits.new_empty(len(logits))
+        for part in parts(logits):
+            log_sum[part] = forbid(logits[part], mask).logsumexp(1)
+        ctx.save_for_backward(logits, true, log_sum)
+        ctx.mask = mask
+        seen = logits.gather(1, true[:, None]).squeeze(1)
+        return log_sum - seen.masked_fill(true == mask, -torch.inf)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, None, None]:
+        """The softmax minus one at the true token, times what the row weighs."""
+        logits, true, log_sum = ctx.saved_tensors
+        gradient = torch.empty_like(logits)
+        for part in parts(logits):
+            torch.sub(logits[part], log_sum[part, None], out=gradient[part]).exp_().mul_(weight[part, None])
+        gradient[:, ctx.mask] = 0
+        return gradient.scatter_add_(1, true[:, None], -weight[:, None]), None, None
+
+
+def parts(logits: Float[Tensor, "n v"]) -> Iterator[slice]:
+    """A few rows at a time: as many as a CPU's cache holds, or a GPU likes."""
+    size = max(1, (1 << 19 if logits.device.type == "cpu" else 1 << 26) // logits.shape[1])
+    return (slice(start, start + size) for start in range(0, len(logits), size))

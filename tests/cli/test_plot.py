@@ -1,0 +1,45 @@
+import json
+
+import pytest
+
+from unmask.cli.main import main
+from unmask.cli.plot import smoothed
+
+
+def write(folder, lines):
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "lo')
+    return folder
+
+
+def a_run(folder):
+    steps = [{"step": s, "steps": 1, "loss": 9 - s, "bound": 9 - s, "seconds": 3600.0} for s in range(1, 6)]
+    return write(folder, [*steps, {"step": 4, "valid": 5.25, "error": 0.5}])
+
+
+@pytest.mark.slow
+def test_curves_become_a_picture_and_a_page_that_needs_nothing_else(tmp_path, capsys):
+    first, second = a_run(tmp_path / "one"), a_run(tmp_path / "<two>")
+    assert main(["plot", str(first), str(second), "--out", str(tmp_path / "new" / "curves")]) == 0
+    assert "curves.png" in capsys.readouterr().out
+    assert (tmp_path / "new" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    page = (tmp_path / "new" / "curves.html").read_text()
+    assert "5.2500 ± 0.5000" in page
+    assert "5.2500 at step 4" in page
+    assert "<td>5.00</td>" in page  # hours
+    assert "<two>" not in page
+    assert "<script" not in page
+    assert 'src="' not in page
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "holds no metrics.jsonl" in capsys.readouterr().err
+    assert main(["plot", str(write(tmp_path / "empty", []))]) == 2
+    assert "no step to draw yet" in capsys.readouterr().err
+
+
+def test_smoothing_keeps_a_constant_and_follows_a_change():
+    assert smoothed([2.0] * 5, 0.9) == pytest.approx([2.0] * 5)
+    assert smoothed([0.0, 1.0], 0.5) == pytest.approx([0, 2 / 3])
+    assert smoothed([3.0, 1.0], 0.0) == [3, 1]
