@@ -1,14 +1,17 @@
 """Train a model on texts of your own: unmask train --data my_texts/ --out runs/mine
 
 Every setting is a flag (--optim.lr 3e-4). --config FILE reads them from TOML first; --resume goes on with the run
-in --out, with the settings it had, and begins it if it has not begun.
+in --out, with the settings it had, and begins it if it has not begun. Several processes or machines share a run
+under torchrun: torchrun --nproc-per-node 8 -m unmask train ...
 """
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -16,19 +19,25 @@ from typing import Annotated
 import torch
 import tyro
 
+from unmask.cli.silence import Silence
 from unmask.cli.training_display import Display
 from unmask.errors import UserError
 from unmask.model import checkpoint
+from unmask.model.checkpoint import Model
 from unmask.model.transformer import Transformer
 from unmask.training import ema, state, toml
 from unmask.training.data import Data, prepared
 from unmask.training.loop import Diverged, Progress, State, begin, train
+from unmask.training.parallel import Lost, Team, Told, joined
 from unmask.training.phases import Phase, architecture, continued, phases
 from unmask.training.settings import Train
 from unmask.training.state import Point
 from unmask.training.validation import Score, validate
 
 FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")  # what a resumed run cannot change
+GRACE = 2.0  # seconds in which rank 0 says what all processes have found
+
+Voice = Display | Silence
 
 
 @dataclass(frozen=True)
@@ -61,18 +70,51 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def run(settings: Settings) -> None:
-    asked = settings.train
-    out = claimed(asked, resume=settings.resume)
-    with Display(asked, out) as display:
+    asked, out = settings.train, Path(settings.train.out)
+    with (
+        joined(asked.run.parallel, seconds=asked.run.patience) as team,
+        said_once(team),
+        Silence() if team.rank else Display(asked, out) as display,
+    ):
+        team.lead(lambda: claim(asked, display, resume=settings.resume, world=team.world))
         data = prepared(asked, out, display.say)
-        if not (out / "settings.toml").exists() or settings.resume:
-            write_settings(out, asked)
         with stopping() as stop:
-            point = go(asked, out, data, display, stop)
-        if stop:
+            point = go(asked, out, data, display, stop, team)
+            number = halted(stop, team)
+        if number:
             display.say(f"stopped at step {point.step}: go on with `unmask train --out {out} --resume`")
-            sys.exit(128 + stop[0])
-        display.say(f"done: {point.step} steps; the model is in {out / 'best' if point.best_step else out / 'last'}")
+        else:
+            where = out / ("best" if point.best_step else "last")
+            display.say(f"done: {point.step} steps; the model is in {where}")
+    if number:
+        sys.exit(128 + number)
+
+
+@contextmanager
+def said_once(team: Team) -> Iterator[None]:
+    """What all processes find wrong is said by rank 0 alone; what one of the others finds, by that one."""
+    try:
+        yield
+    except UserError as error:
+        if team.rank == 0 or isinstance(error, Lost):
+            raise
+        time.sleep(GRACE)  # if rank 0 ends too, torchrun ends this process meanwhile
+        if isinstance(error, Told):
+            sys.exit(2)
+        raise UserError(f"process {team.rank}: {error}") from None
+
+
+def claim(asked: Train, display: Voice, *, resume: bool, world: int) -> None:
+    """Make the run's folder ready: checked, with its data and its settings."""
+    out = claimed(asked, resume=resume)
+    if asked.optim.batch % world:
+        raise UserError(
+            f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "
+            f"make it a multiple of {world}."
+        )
+    prepared(asked, out, display.say)
+    if resume or not (out / "settings.toml").exists():
+        write_settings(out, asked)
 
 
 def claimed(asked: Train, *, resume: bool) -> Path:
@@ -132,23 +174,28 @@ def stopping() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def go(asked: Train, out: Path, data: Data, display: Display, stop: list[int]) -> Point:
+def halted(stop: list[int], team: Team) -> int:
+    """The signal that any process was sent, or 0: all processes stop after the same step."""
+    return team.most(stop[0] if stop else 0)
+
+
+def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], team: Team) -> Point:
     """Run the phases that are left."""
     done = state.steps_in(out)
     folder = state.folder_of(out, done[-1]) if done else None
     point = state.read_point(folder) if folder else Point()
     for phase in phases(asked):
-        if point.step >= phase.stop or stop:
+        if point.step >= phase.stop or halted(stop, team):
             continue
         if phase.start < point.step and folder is not None:
-            current = begin(network_of(asked, phase, data, folder), asked)
+            current = begin(network_of(asked, phase, data, folder), asked, team)
             point = state.restore(folder, current)
             display.resumed(point)
         else:
-            current = begin(network_of(asked, phase, data, folder), asked)
+            current = begin(network_of(asked, phase, data, folder), asked, team)
             point = replace(point, best=None, best_step=None)  # bounds of two objectives do not compare
         display.start(current.network.architecture, phase, point, data.rows)
-        point, folder = run_phase(current, asked, phase, point, out, data, display, stop)
+        point, folder = run_phase(current, asked, phase, point, out, data, display, stop, team)
     return point
 
 
@@ -175,7 +222,15 @@ def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> T
 
 
 def run_phase(
-    current: State, asked: Train, phase: Phase, point: Point, out: Path, data: Data, display: Display, stop: list[int]
+    current: State,
+    asked: Train,
+    phase: Phase,
+    point: Point,
+    out: Path,
+    data: Data,
+    display: Voice,
+    stop: list[int],
+    team: Team,
 ) -> tuple[Point, Path]:
     """Train to the end of a phase, or until a signal; evaluate and save on the way."""
     folder = state.folder_of(out, point.step)
@@ -192,31 +247,43 @@ def run_phase(
                 tokenizer=data.tokenizer,
                 settings=asdict(asked),
                 keep=asked.run.keep,
+                team=team,
             )
+        except Told:
+            raise
         except UserError as error:
             raise UserError(f"{error} {last_good(out)}") from None
 
-    steps = train(current, phase, asked, data.batches.at, mask=data.tokenizer.mask, start=point.step)
+    batch = partial(data.batches.at, rank=team.rank, world=team.world)
+    steps = train(current, phase, asked, batch, mask=data.tokenizer.mask, start=point.step, team=team)
     try:
         for progress in steps:
             point = moved(point, progress)
             display.step(progress)
-            last = progress.step == phase.stop or bool(stop)
+            halt = bool(halted(stop, team))
+            last = progress.step == phase.stop or halt
             better = False
-            if (progress.step % asked.run.eval_every == 0 or progress.step == phase.stop) and not stop:
-                score = scored(current, asked, phase, data)
+            if (progress.step % asked.run.eval_every == 0 or progress.step == phase.stop) and not halt:
+                score = scored(current, asked, phase, data, team)
                 if score is not None:
                     display.score(progress.step, score)
                     better = point.best is None or score.bound < point.best
                     point = replace(point, best=score.bound, best_step=point.step) if better else point
-                display.preview(current, phase, data)
+                if asked.run.preview:
+                    preview(current, phase, data, display, team)
             if last or better or progress.step % asked.run.save_every == 0:
                 folder = save()
-            if stop:
+            if halt:
                 break
     except Diverged as error:
         raise UserError(f"{error}. {last_good(out)} A smaller optim.lr or a longer optim.warmup helps.") from None
     return point, folder
+
+
+def averaged(current: State) -> AbstractContextManager[None]:
+    """The averaged weights in the network, where there are any."""
+    current.network.eval()
+    return ema.in_place(current.shadow, list(current.network.parameters()) if current.shadow else [])
 
 
 def moved(point: Point, progress: Progress) -> Point:
@@ -235,10 +302,25 @@ def last_good(out: Path) -> str:
     )
 
 
-def scored(current: State, asked: Train, phase: Phase, data: Data) -> Score | None:
+def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team) -> None:
+    """Show samples of the averaged network, which rank 0 has whole for as long as that takes."""
+    network = state.exported(current, team)
+
+    def show() -> None:
+        assert network is not None
+        # A network that is sharded may be too much for one device.
+        whole = network.freeze().to("cpu" if state.is_sharded(current) else team.device)
+        display.preview(Model(whole, data.tokenizer.mask, phase.objective.name, data.tokenizer))
+
+    team.lead(show)
+
+
+def scored(current: State, asked: Train, phase: Phase, data: Data, team: Team) -> Score | None:
     """The bound on the validation split with the averaged weights, where there is such a split."""
     batches = data.valid(asked.run.eval_rows)
     if not batches:
         return None
-    with ema.in_place(current.shadow, list(current.network.parameters()) if current.shadow else []):
-        return validate(current.network, batches, phase.objective, mask=data.tokenizer.mask, seed=asked.seed)
+    with averaged(current):
+        return validate(
+            current.network, batches, phase.objective, mask=data.tokenizer.mask, seed=asked.seed, team=team
+        )

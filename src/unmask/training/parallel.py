@@ -207,11 +207,12 @@ def noticing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).strip().splitlines() or [""]
-        if not isinstance(error, dist.DistError) and not any(word in said[0] for word in BROKEN):
+        said = str(error).partition("\n")[0]
+        if not isinstance(error, dist.DistError) and not any(word in said for word in BROKEN):
             raise
         rank, world = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
         raise Lost(
-            f"process {rank} of {world} lost the others: one has died or did not answer in time ({said[0][:200]}). "
-            "Its own words, if it had any, are above. Go on from the last checkpoint with --resume."
+            f"process {rank} of {world} lost the others: one has died or did not answer in time "
+            f"({said.rpartition('] ')[2][:120]}). Its own words, if it had any, are above. Go on from "
+            "the last checkpoint with --resume."
         ) from None

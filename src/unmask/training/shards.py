@@ -57,7 +57,10 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
     except CheckpointException as error:
-        raise UserError(f"could not write {folder}: {reason(error)}. The disk may be full.") from None
+        first, _ = next(iter(error.failures.values()))
+        if not isinstance(first, OSError):
+            raise first from None
+        raise UserError(f"could not write {folder}: {first}. Nothing was changed.") from None
 
 
 def read(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -70,11 +73,5 @@ def read(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         with warnings.catch_warnings(action="ignore"):  # one process alone is what it warns of
             load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)))
     except (CheckpointException, SafetensorError, OSError, RuntimeError) as error:
-        raise UserError(f"{folder} cannot be resumed: {reason(error)}.") from None
-
-
-def reason(error: BaseException) -> str:
-    """The first failure of all processes', in one line."""
-    for failure in getattr(error, "failures", {}).values():
-        return reason(failure[0])
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise UserError(f"{folder} cannot be resumed: {first}.") from None
