@@ -9,9 +9,12 @@ import time
 
 import httpx
 import pytest
+import torch
 
 from unmask.sampling.generate import sample
+from unmask.sampling.infilling import given
 from unmask.serving.limits import Limits
+from unmask.text.template import parse
 
 COMPLETION = {"prompt": "The lazy ", "max_tokens": 12, "n": 3, "seed": 7}
 INFILL = {"text": "The [4] fox [3] dog", "n": 2, "seed": 5}
@@ -365,3 +368,22 @@ def test_an_autoregressive_model_continues_as_its_own_sampler_does(serve, causal
         refused = httpx.post(f"{address}{path}", json=wrong)
         assert refused.status_code == 400
         assert "autoregressive" in refused.json()["error"]["message"]
+
+
+def test_a_blank_of_no_given_length_takes_the_lengths_around_which_the_text_fits_best(client, masked):
+    text, seed = "The ___ fox", 5
+    fits = {
+        k: given(masked, torch.tensor(parse(text).tokens(masked.tokenizer, (k,))), looks=8, seed=seed)
+        for k in range(1, 9)
+    }
+    best = sorted(fits, key=lambda k: -fits[k])
+    choices = client.post("/v1/infill", json={"text": text, "n": 10, "seed": seed}).json()["choices"]
+    assert [len(choice["text"]) - len("The  fox") for choice in choices] == [*best, *best[:2]]
+    (alone,) = client.post("/v1/infill", json={"text": f"The [{best[0]}] fox", "seed": seed}).json()["choices"]
+    assert choices[0]["tokens"] == alone["tokens"]
+
+
+def test_a_blank_is_never_longer_than_what_is_left(client):
+    body = {"text": "a" * 45 + "___", "n": 8}
+    lengths = [len(one["tokens"]) for one in client.post("/v1/infill", json=body).json()["choices"]]
+    assert set(lengths) == {46, 47, 48}

@@ -21,9 +21,10 @@ from unmask.errors import UserError, unknown
 from unmask.model.checkpoint import Model
 from unmask.sampling.recipe import LEFT_TO_RIGHT, ONLY_FOR, OWN
 from unmask.sampling.samplers import SAMPLERS
+from unmask.sampling.step import Work
 from unmask.serving import answers
 from unmask.serving.engine import Engine
-from unmask.serving.filling import Filling, Kitchen
+from unmask.serving.filling import Filling, Kitchen, seed_of
 from unmask.serving.guard import Guard, Rules
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -32,6 +33,7 @@ from unmask.serving.replies import Reply, event
 from unmask.serving.report import reporter
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest, ScoreRequest
 from unmask.serving.scoring import estimator_of, scores
+from unmask.text.template import Lengths
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -154,12 +156,17 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
 
     async def entered(body: Drawing, kind: str) -> Reply:
         check_name(body.model, name)
+        body = body.model_copy(update={"seed": seed_of(body)})
+        lengths = await best_lengths(engine, kitchen, body) if isinstance(body, InfillRequest) else []
         made: list[Filling] = []
 
-        def make() -> Any:
-            filling = kitchen.completion(body) if isinstance(body, CompletionRequest) else kitchen.infill(body)  # type: ignore[arg-type]
-            made.append(filling)
-            return filling.work
+        def make() -> Work:
+            if isinstance(body, CompletionRequest):
+                made.append(kitchen.completion(body))
+            else:
+                assert isinstance(body, InfillRequest)
+                made.append(kitchen.infill(body, lengths))
+            return made[0].work
 
         ticket = await engine.enter(make, draft=body.draft)
         return Reply(made[0], ticket, tokenizer, name, kind)
@@ -183,6 +190,16 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
     async def infill(request: Request, body: InfillRequest) -> Any:
         """Fill the blanks of a text, wherever they are."""
         return await answer(request, body, "infill")
+
+
+async def best_lengths(engine: Engine, kitchen: Kitchen, body: InfillRequest) -> list[Lengths]:
+    """The lengths that the blanks may have, those around which the given text fits best first."""
+    choices = await engine.between(lambda: kitchen.lengths(body))
+    if len(choices) < 2:
+        return choices
+    seed = seed_of(body)
+    fits = [await engine.between(lambda one=one: kitchen.fit(body, one, seed), again=True) for one in choices]  # type: ignore[misc]
+    return [choices[i] for i in sorted(range(len(choices)), key=lambda i: -fits[i])]
 
 
 async def streamed(reply: Reply, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

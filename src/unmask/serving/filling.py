@@ -9,6 +9,7 @@ import torch
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
 from unmask.sampling.generate import beginning
+from unmask.sampling.infilling import given as given_around
 from unmask.sampling.parallel import Klass
 from unmask.sampling.recipe import Method, Recipe, method_for
 from unmask.sampling.step import Work, begin
@@ -19,8 +20,10 @@ from unmask.serving.refusal import wrong
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.text.canvas import Canvas, of_rows
 from unmask.text.given import encode_given
-from unmask.text.template import parse
+from unmask.text.template import Lengths, parse
 
+TRIES = 16  # choices of lengths that are compared
+LOOKS = 8  # network evaluations for each of them, twice
 MEMORY = 2**28  # numbers that a sampler may remember for one request: 1 GB
 
 
@@ -95,21 +98,21 @@ class Kitchen:
         given = sum(map(len, starts[:: body.n])) + len(behind) * len(body.prompts)
         return self.filling(method, body, rows, answers, [len(start) for start in starts], given)
 
-    def infill(self, body: InfillRequest) -> Filling:
-        """A text with blanks: a row for each candidate."""
+    def infill(self, body: InfillRequest, lengths: Sequence[Lengths]) -> Filling:
+        """A text with blanks: a row for each candidate, its blanks as long as its turn among `lengths` says."""
         tokenizer = self.model.text_tokenizer()
         if self.model.objective == "ar":
             raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
         method = self.method(body)
         self.check_rows(1, body.n)
-        rows = self.blanked(body)
+        rows = self.blanked(body, lengths)
         self.check_length(max(map(len, rows)))
         known: list[list[int | None]] = [[None if id == self.model.mask else id for id in row] for row in rows]
         answers = [Growing(tokenizer, [], ids) for ids in known]
         given = sum(id is not None for id in known[0])
         return self.filling(method, body, rows, answers, [0] * len(rows), given)
 
-    def blanked(self, body: InfillRequest) -> list[list[int]]:
+    def blanked(self, body: InfillRequest, lengths: Sequence[Lengths]) -> list[list[int]]:
         """The rows of an infilling, masks at the blanks."""
         mask, vocab = self.model.mask, self.model.architecture.vocab
         if body.tokens:
@@ -117,13 +120,24 @@ class Kitchen:
             if bad:
                 raise wrong(f"token ids must lie in 0..{vocab - 1}, null for a blank; saw {bad[0]}.", param="tokens")
             return [[mask if id is None else id for id in body.tokens] for _ in range(body.n)]
-        longest = self.limits.of_text(self.model.architecture.length)
-        template = parse(body.text)
-        if sum(blank.least for blank in template.blanks) > longest:
-            self.check_length(sum(blank.least for blank in template.blanks))
-        lengths = template.lengths(body.n)
-        tokenizer = self.model.text_tokenizer()
+        template, tokenizer = parse(body.text), self.model.text_tokenizer()
         return [template.tokens(tokenizer, lengths[i % len(lengths)]) for i in range(body.n)]
+
+    def lengths(self, body: InfillRequest) -> list[Lengths]:
+        """How long the blanks of a template may be, as far as the text fits; nothing to choose for tokens."""
+        if not body.text:
+            return []
+        template, tokenizer = parse(body.text), self.model.text_tokenizer()
+        given = len(template.tokens(tokenizer, (0,) * len(template.blanks)))
+        self.check_length(given + sum(blank.least for blank in template.blanks))
+        longest = self.limits.of_text(self.model.architecture.length)
+        return [lengths for lengths in template.lengths(TRIES) if given + sum(lengths) <= longest]
+
+    def fit(self, body: InfillRequest, lengths: Lengths, seed: int) -> float:
+        """How well the given text fits around blanks of these lengths, in nats."""
+        start = torch.tensor(parse(body.text).tokens(self.model.text_tokenizer(), lengths))
+        device = self.model.network.vocab_embed.embedding.device
+        return given_around(self.model, start.to(device), looks=LOOKS, seed=seed % 2**63)
 
     def method(self, body: Drawing) -> Method:
         if body.steps is not None and body.steps > self.limits.steps:
@@ -162,10 +176,15 @@ class Kitchen:
             raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
         device = self.model.network.vocab_embed.embedding.device
         canvas = on_device(of_rows(rows, mask=self.model.mask), device)
-        seed = secrets.randbits(31) if body.seed is None else body.seed
+        seed = seed_of(body)
         ids = torch.arange(len(rows), device=device) % body.n
         work = begin(canvas, method.policy, seed=seed, ids=ids, windows=method.windows, shape=method.shape)
         return Filling(work, method, seed, [list(row) for row in rows], answers, starts, given)
+
+
+def seed_of(body: Drawing) -> int:
+    """The seed asked for, or one that JavaScript's numbers can hold."""
+    return secrets.randbits(31) if body.seed is None else body.seed
 
 
 def on_device(canvas: Canvas, device: torch.device) -> Canvas:

@@ -1,0 +1,254 @@
+// The page: a form, a draw that is watched, marks on its tokens, and ways to pass it on.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const BLANK = /(^|[^\\])(\[\d{1,9}(-\d{1,9})?\]|_{3,})/; // as templates are written
+const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length"];
+const EXAMPLE = "Once upon a time, there was a little [6] who [24]. The end.";
+
+let samplers = [];
+let player = null;
+let base = null; // the tokens that the shown draw began with; null when it began with the form's text
+let running = null; // the AbortController of a draw under way
+let marks = []; // of each candidate: place -> "lock" or "mask"
+
+// ---- the form
+
+async function load() {
+  const response = await fetch("v1/models", { headers: $("key").value ? { Authorization: `Bearer ${$("key").value}` } : {} });
+  if (!response.ok) throw await refusal(response);
+  const card = (await response.json()).data[0];
+  samplers = card.samplers;
+  $("model").textContent = `${card.id} · ${card.parameters.toLocaleString("en")} parameters · up to ${card.max_tokens} tokens`;
+  $("n").max = card.max_candidates;
+  $("length").max = card.max_tokens;
+  $("length").value = Math.min(64, Math.floor(card.max_tokens / 2));
+  $("sampler").replaceChildren(...samplers.map(({ name }) => new Option(name)));
+  about();
+}
+
+function about() {
+  const chosen = samplers.find(({ name }) => name === $("sampler").value);
+  if (!chosen) return;
+  $("about").textContent = chosen.about;
+  $("steps").disabled = !chosen.takes_steps;
+  $("steps").required = chosen.needs_steps;
+  if (chosen.needs_steps && !$("steps").value) $("steps").value = 16;
+  if (!chosen.takes_steps) $("steps").value = "";
+}
+
+const number = (id) => ($(id).value === "" ? null : Number($(id).value));
+
+function settings() {
+  return {
+    sampler: $("sampler").value || null, steps: number("steps"), temperature: number("temperature") ?? 1,
+    seed: number("seed"), n: number("n") ?? 1, stream: true, events: "steps", draft: $("draft").checked,
+  };
+}
+
+// The address and the body of a draw: of the form's text, or of tokens with blanks.
+function request(tokens) {
+  if (tokens) return ["v1/infill", { tokens, ...settings() }];
+  const text = $("text").value;
+  if (BLANK.test(text)) return ["v1/infill", { text, ...settings() }];
+  return ["v1/completions", { prompt: text, max_tokens: number("length") ?? 16, ...settings() }];
+}
+
+// ---- a draw
+
+async function draw(tokens = null, before = null) {
+  running?.abort();
+  const mine = running = new AbortController();
+  complain(null);
+  busy(true);
+  base = tokens;
+  const [path, body] = request(tokens);
+  const recording = { candidates: [], steps: [], law: "", done: false };
+  try {
+    for await (const [name, said] of events(path, body, { key: $("key").value, signal: mine.signal })) {
+      if (name === "begin") begin(recording, said, before);
+      if (name === "step") step(recording, said);
+      if (name === "end") finish(recording, said);
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") complain(error);
+  } finally {
+    if (running === mine) { running = null; busy(false); }
+    recording.done = true;
+    if (player?.recording === recording) player.run();
+  }
+}
+
+// `before` holds the tokens that are kept from an earlier draw: they stay what they were, drawn or given.
+function begin(recording, said, before) {
+  recording.candidates = said.candidates.map((row) => row.map((token, place) => {
+    const kept = before?.[place];
+    if (token.id !== null && kept) return { ...kept, call: 0 };
+    return { ...token, call: token.id === null ? null : 0 };
+  }));
+  recording.law = said.law;
+  recording.seed = said.seed;
+  marks = recording.candidates.map((row) => row.map((token, place) => (before?.[place]?.lock && token.id !== null ? "lock" : "")));
+  $("empty").hidden = true;
+  player = new Player($("stage"), recording, live);
+  $("tools").hidden = false;
+}
+
+function step(recording, { call, committed, draft }) {
+  for (const { candidate, position, token, text, confidence } of committed)
+    Object.assign(recording.candidates[candidate][position], { id: token, text, confidence, call });
+  const leans = draft && new Map(draft.map(({ candidate, position, text }) => [candidate + ":" + position, text]));
+  recording.steps.push({ draft: leans });
+}
+
+// A character spread over several tokens is known only now.
+function finish(recording, said) {
+  said.choices.forEach(({ tokens }, row) => tokens.forEach(({ text }, place) => { recording.candidates[row][place].text = text; }));
+  recording.done = true;
+}
+
+function busy(yes) {
+  $("halt").hidden = !yes;
+  $("go").textContent = yes ? "Again" : "Go";
+}
+
+function complain(error) {
+  $("error").hidden = error === null;
+  $("error").textContent = error === null ? "" : error.message;
+  if (error?.status === 401) { $("locked").hidden = false; $("key").focus(); }
+}
+
+// ---- marks on tokens: plain, locked, to be masked
+
+const NEXT = { "": "lock", lock: "mask", mask: "" };
+
+const live = {
+  mark: (row, place) => marks[row]?.[place] ?? "",
+
+  card(card, text, row) {
+    const actions = document.createElement("div");
+    actions.className = "actions";
+    const again = element("button", "again", "Draw again");
+    const copy = element("button", "", "Copy text");
+    again.type = copy.type = "button";
+    again.addEventListener("click", () => resample(row));
+    copy.addEventListener("click", () => give(plain(row), "text copied"));
+    actions.append(again, copy, element("span", "mean"));
+    card.append(actions);
+    text.addEventListener("click", (event) => turn(row, event.target));
+    text.addEventListener("keydown", (event) => keys(row, event));
+  },
+
+  painted(shown) {
+    const { candidates, done } = shown.recording;
+    candidates.forEach((tokens, row) => {
+      const masked = marks[row].filter((mark) => mark === "mask").length;
+      const locked = marks[row].filter((mark) => mark === "lock").length;
+      const again = shown.cards[row].querySelector(".again");
+      const label = masked ? `Draw the ${masked} masked again` : locked ? `Draw all but the ${locked} locked again` : "Draw again";
+      if (again.textContent !== label) again.textContent = label;
+      again.disabled = !done || tokens.some(({ id }) => id === null);
+      const drawn = tokens.filter(({ confidence, call }) => confidence !== null && call !== null && call <= shown.at);
+      const mean = drawn.reduce((sum, { confidence }) => sum + confidence, 0) / drawn.length;
+      shown.cards[row].querySelector(".mean").textContent = drawn.length ? `${Math.round(100 * mean)} % sure on average` : "";
+    });
+  },
+};
+
+function turn(row, span, to) {
+  const place = Number(span.dataset?.place ?? NaN);
+  const token = player.recording.candidates[row][place];
+  if (!token || token.id === null) return;
+  const next = NEXT[marks[row][place]];
+  marks[row][place] = to ?? (token.given && next === "lock" ? "mask" : next); // what is given is locked already
+  player.cell(row, place);
+  live.painted(player);
+}
+
+function keys(row, event) {
+  const span = event.target, place = Number(span.dataset.place);
+  const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const mark = { l: "lock", m: "mask", Backspace: "mask", Delete: "mask", Escape: "" }[event.key];
+  if (move) {
+    const next = player.cells[row][place + move];
+    if (next) { span.tabIndex = -1; next.tabIndex = 0; next.focus(); }
+  } else if (event.key === "Enter" || event.key === " ") turn(row, span);
+  else if (mark !== undefined) turn(row, span, mark);
+  else return;
+  event.preventDefault();
+}
+
+// Masked tokens are drawn again and the rest stays; with none masked, all that is neither given nor locked.
+function resample(row) {
+  const tokens = player.recording.candidates[row];
+  const masked = marks[row].includes("mask");
+  const again = tokens.map((token, place) => (masked ? marks[row][place] === "mask" : !token.given && marks[row][place] !== "lock"));
+  if (!again.includes(true)) { complain(new Error("everything is given or locked: unlock a token, or mask one.")); return; }
+  const before = tokens.map((token, place) => ({ ...token, lock: marks[row][place] === "lock" }));
+  if (number("seed") !== null) $("seed").value = number("seed") + 1; // the same seed would draw the same again
+  draw(tokens.map(({ id }, place) => (again[place] ? null : id)), before);
+}
+
+// ---- passing it on
+
+const plain = (row) => player.recording.candidates[row].map(({ text }) => text).join("");
+
+async function give(text, said) {
+  try { await navigator.clipboard.writeText(text); $("told").textContent = said; }
+  catch { prompt("Copy:", text); }
+}
+
+const packed = (value) => btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(value)))).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+const unpacked = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0))));
+
+// Everything stays behind the #, which browsers do not send; the seed makes the draw the same for whoever opens it.
+function link() {
+  const state = Object.fromEntries(FIELDS.map((id) => [id, $(id).value]));
+  const hash = "#" + packed({ ...state, seed: String(player.recording.seed), tokens: base });
+  history.replaceState(null, "", hash);
+  give(location.href, "link copied");
+}
+
+async function save() {
+  const [style, code] = await Promise.all(["page/style.css", "page/player.js"].map(async (path) => (await fetch(path)).text()));
+  const { candidates, steps, law } = player.recording;
+  const kept = { candidates, law, done: true, steps: steps.map(({ draft }) => ({ draft: draft && [...draft] })) };
+  const data = JSON.stringify(kept).replaceAll("<", "\\u003c");
+  const end = "</" + "script>";
+  const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>text out of masks</title><style>${style}</style><main id="stage"></main>
+<script type="application/json" id="data">${data}${end}<script>${code}
+const recording = JSON.parse(document.getElementById("data").textContent);
+for (const step of recording.steps) if (step.draft) step.draft = new Map(step.draft);
+new Player(document.getElementById("stage"), recording);${end}</html>`;
+  const there = URL.createObjectURL(new Blob([page], { type: "text/html" }));
+  Object.assign(document.createElement("a"), { href: there, download: "unmask.html" }).click();
+  setTimeout(() => URL.revokeObjectURL(there), 1000);
+}
+
+// ---- wiring
+
+$("ask").addEventListener("submit", (event) => { event.preventDefault(); if (samplers.length) draw(); else start(); });
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("ask").requestSubmit(); }
+});
+$("sampler").addEventListener("change", about);
+$("halt").addEventListener("click", () => running?.abort());
+$("link").addEventListener("click", link);
+$("save").addEventListener("click", save);
+
+async function start() {
+  try {
+    await load();
+    complain(null);
+  } catch (error) { complain(error); return; }
+  let told = null;
+  try { told = location.hash.length > 1 ? unpacked(location.hash.slice(1)) : null; } catch { complain(new Error("this link is damaged.")); }
+  if (!told) { if (!$("text").value) $("text").value = EXAMPLE; return; }
+  for (const id of FIELDS) if (typeof told[id] === "string") $(id).value = told[id];
+  about();
+  draw(Array.isArray(told.tokens) ? told.tokens : null);
+}
+
+start();

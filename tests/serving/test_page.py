@@ -1,0 +1,312 @@
+"""The page in a real Chromium: what a visitor does, and what a visitor sees. Run with `make browser`."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+AGAIN = '.reel button:text-is("Again")'  # what the button says when all is drawn and shown
+TEXT = "The [6] fox [12] dog."
+
+
+def chromium() -> str:
+    names = [os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"]
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        pytest.fail("no Chromium: install one (Debian: apt-get install chromium), or set CHROMIUM to its path.")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address) -> Iterator:
+    """visit(path, ...) opens a page; at the end no page may have had an error or asked another site for anything."""
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(path: str = "/", *, at: str = address, **options):
+        context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((at, "blob:", "file:")) else None)
+        page.goto(path if path.startswith("file:") else at + path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def drawn(page, text: str = TEXT, *, seed: int = 3, n: int = 1):
+    """A page on which a draw has been made and watched to its end."""
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#text", text)
+    page.fill("#seed", str(seed))
+    page.fill("#n", str(n))
+    page.click("#go")
+    page.wait_for_selector(AGAIN)
+    return page
+
+
+def shown(page, candidate: int = 0) -> str:
+    return page.locator(".candidate .text").nth(candidate).text_content()
+
+
+def classes(page, candidate: int = 0) -> list[str]:
+    tokens = page.locator(".candidate").nth(candidate).locator(".token")
+    return tokens.evaluate_all("all => all.map((one) => one.className)")
+
+
+def test_text_with_blanks_is_filled_and_what_was_given_stays(visit, client):
+    page = drawn(visit(), n=2)
+    told = client.post("/v1/infill", json={"text": TEXT, "seed": 3, "n": 2}).json()
+    assert [shown(page, i) for i in range(2)] == [choice["text"] for choice in told["choices"]]
+    assert classes(page).count("token given") == len("The  fox  dog.")
+    assert classes(page).count("token drawn") == 18
+
+
+def test_a_text_without_blanks_is_continued(visit, client):
+    page = drawn(visit(), "Once upon a ")
+    body = {"prompt": "Once upon a ", "max_tokens": 24, "seed": 3}
+    assert shown(page).startswith("Once upon a ")
+    assert shown(page).startswith(
+        "Once upon a " + client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    )
+
+
+def test_the_slider_goes_back_through_the_steps(visit):
+    page = drawn(visit())
+    slider = page.locator(".reel input")
+    assert slider.get_attribute("max") == "18"
+    for at in (0, 5, 18):
+        slider.fill(str(at))
+        assert page.locator(".reel output").text_content() == f"step {at} of 18"
+        assert sum("drawn" in name for name in classes(page)) == at
+    slider.fill("9")
+    assert sum("lean" in name for name in classes(page)) == 9
+    page.click(".reel button")  # plays from there
+    page.wait_for_selector(AGAIN)
+
+
+def test_more_doubtful_tokens_are_coloured_more_strongly(visit, client):
+    page = drawn(visit())
+    told = client.post("/v1/infill", json={"text": TEXT, "seed": 3}).json()["choices"][0]["tokens"]
+    doubts = page.locator(".token").evaluate_all("all => all.map((one) => one.style.getPropertyValue('--doubt'))")
+    for token, doubt in zip(told, doubts, strict=True):
+        assert doubt == "" if token["given"] else float(doubt) == pytest.approx(1 - token["confidence"], abs=1e-3)
+
+
+def test_locked_tokens_stay_and_the_others_are_drawn_again(visit):
+    page = drawn(visit())
+    before = shown(page)
+    for place in (4, 7, 15):
+        page.locator(".token").nth(place).click()
+    button = page.locator(".again")
+    assert button.text_content() == "Draw all but the 3 locked again"
+    button.click()
+    page.wait_for_selector(AGAIN)
+    page.wait_for_selector(".reel output:text-is('step 15 of 15')")
+    after = shown(page)
+    assert [after[i] for i in (4, 7, 15)] == [before[i] for i in (4, 7, 15)]
+    assert after != before
+    assert after[:4] + after[10:15] + after[27:] == "The  fox  dog."
+    assert [i for i, name in enumerate(classes(page)) if "lock" in name] == [4, 7, 15]
+
+
+def test_masked_tokens_are_drawn_again_and_the_rest_stays(visit):
+    page = drawn(visit())
+    before = shown(page)
+    page.locator(".token").nth(0).click()  # given: one click masks it
+    for _ in range(2):
+        page.locator(".token").nth(16).click()
+    assert [i for i, name in enumerate(classes(page)) if "mask" in name.split()] == [0, 16]
+    page.click(".again")
+    page.wait_for_selector(".reel output:text-is('step 2 of 2')")
+    after = shown(page)
+    assert after[1:16] + after[17:] == before[1:16] + before[17:]
+    assert classes(page)[1] == "token given"
+    assert "drawn" in classes(page)[5]
+
+
+def test_everything_can_be_done_by_keyboard(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.keyboard.press("Control+a")  # the text has the focus
+    page.keyboard.type(TEXT)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(AGAIN)
+    page.locator(".token").first.focus()
+    for key in (
+        "ArrowRight",
+        "ArrowRight",
+        "ArrowRight",
+        "ArrowRight",
+        "l",
+        "ArrowRight",
+        "m",
+        "ArrowRight",
+        "Enter",
+    ):
+        page.keyboard.press(key)
+    assert [classes(page)[i].split()[-1] for i in (4, 5, 6)] == ["lock", "mask", "lock"]
+    page.keyboard.press("Escape")
+    assert classes(page)[6].split()[-1] == "drawn"
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.textContent") == "Draw the 1 masked again"
+
+
+def test_what_the_server_refuses_is_shown_in_its_words_and_goes_away(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#text", "漢字 [3]")
+    page.click("#go")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "no token for '漢'" in page.text_content("#error")
+    drawn(page)
+    assert page.is_hidden("#error")
+
+
+def test_a_server_with_a_key_asks_for_it(visit, serve, masked):
+    page = visit(at=serve(masked, key="correct horse"))
+    page.wait_for_selector("#locked:not([hidden])")
+    assert "API key" in page.text_content("#error")
+    page.fill("#key", "correct horse")
+    page.click("#go")
+    drawn(page)
+
+
+def test_a_draw_can_be_stopped(visit, serve, slowed):
+    model, calls = slowed(0.15)
+    page = visit(at=serve(model))
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#text", "The [40] dog")
+    page.click("#go")
+    page.wait_for_selector(".token.drawn")
+    page.click("#halt")
+    page.wait_for_selector("#halt", state="hidden")
+    page.wait_for_timeout(400)
+    made = len(calls)
+    page.wait_for_timeout(400)
+    assert len(calls) == made < 39
+    assert page.is_hidden("#error")
+
+
+def test_a_link_gives_the_same_draw_to_whoever_opens_it(visit):
+    page = drawn(visit(permissions=["clipboard-read", "clipboard-write"]), n=2)
+    page.click("#link")
+    page.wait_for_selector("#told:text-is('link copied')")
+    other = visit(page.url[page.url.index("#") - 1 :])
+    other.wait_for_selector(AGAIN)
+    assert [shown(other, i) for i in range(2)] == [shown(page, i) for i in range(2)]
+    assert other.input_value("#text") == TEXT
+
+
+def test_a_link_of_a_draw_round_locked_tokens_gives_the_same(visit):
+    page = drawn(visit(permissions=["clipboard-read", "clipboard-write"]))
+    page.locator(".token").nth(5).click()
+    page.click(".again")
+    page.wait_for_selector(".reel output:text-is('step 17 of 17')")
+    page.click("#link")
+    page.wait_for_selector("#told:text-is('link copied')")
+    other = visit(page.url[page.url.index("#") - 1 :])
+    other.wait_for_selector(AGAIN)
+    assert shown(other) == shown(page)
+
+
+def test_a_damaged_link_is_told_so(visit):
+    page = visit("/#no-such-thing")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "damaged" in page.text_content("#error")
+
+
+def test_a_saved_page_plays_by_itself_and_asks_nobody(visit, tmp_path: Path):
+    page = drawn(visit(), "The [6] </script><b>".replace("</script><b>", "fox") + " [3].")
+    with page.expect_download() as download:
+        page.click("#save")
+    file = tmp_path / "saved.html"
+    download.value.save_as(file)
+    saved = visit(file.as_uri(), offline=True)
+    saved.wait_for_selector(AGAIN)
+    assert shown(saved) == shown(page)
+    saved.locator(".reel input").fill("0")
+    assert sum("blank" in name for name in classes(saved)) == 9
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_shows_all_of_it_without_sideways_scrolling(visit, width):
+    page = drawn(visit(viewport={"width": width, "height": 700}, has_touch=True, is_mobile=True), n=2)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    left = page.locator(".candidate").evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
+    assert left[0] == left[1], "candidates stand below each other"
+    page.locator(".token").nth(5).tap()
+    assert "lock" in classes(page)[5]
+
+
+def test_candidates_stand_side_by_side_where_there_is_room(visit):
+    page = drawn(visit(), n=3)
+    top = page.locator(".candidate").evaluate_all("all => all.map((one) => one.getBoundingClientRect().top)")
+    assert len(set(top)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_in_dark(visit, scheme):
+    page = drawn(visit(color_scheme=scheme))
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    style = "(one, name) => getComputedStyle(one)[name]"
+    paper = luminance(page.locator("body").evaluate(style, "backgroundColor"))
+    assert (paper > 0.5) == (scheme == "light")
+    for place in ("body", "#hint", ".token.given", "a"):
+        ink = luminance(page.locator(place).first.evaluate(style, "color"))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, place
+
+
+def test_nothing_flickers_a_step_changes_only_the_tokens_it_touches(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.uncheck("#draft")
+    drawn(page, "The [40] dog", n=1)
+    count = """() => {
+      window.changes = 0;
+      const text = document.querySelector('.candidate .text');
+      const options = { childList: true, subtree: true, characterData: true, attributeFilter: ['class'] };
+      new MutationObserver((all) => {
+        window.changes += new Set(all.map(({ target }) => target.closest?.('.token') ?? target)).size;
+      }).observe(text, options);
+    }"""
+    page.locator(".reel input").fill("20")
+    page.evaluate(count)
+    page.locator(".reel input").fill("21")
+    page.wait_for_timeout(100)
+    assert page.evaluate("() => window.changes") <= 3  # the new one, and the one that was new before
+
+
+def test_the_reference_lists_every_address(visit, client):
+    page = visit("/docs")
+    page.wait_for_selector(".operation")
+    told = page.locator(".operation h2").all_text_contents()
+    paths = json.loads(client.get("/openapi.json").text)["paths"]
+    assert len(told) == len(paths)
+    assert all(any(path in one for one in told) for path in paths)
