@@ -1,6 +1,7 @@
 """Packing and batches: the reference's blocks, every row once an epoch, one order for every world."""
 
 import json
+from math import isqrt
 from pathlib import Path
 
 import numpy as np
@@ -99,17 +100,19 @@ def test_a_huge_order_is_asked_for_a_few_places_at_no_cost():
 
 @pytest.mark.parametrize("n", [7, SMALL + 1, SMALL * 4 + 3])
 def test_orders_look_random(n):
-    """What stands at the first places is uniform over seeds; neighbours are not neighbours any more."""
+    """What stands at a place is uniform over seeds; so is the gap between things that stood near or in line."""
     seeds = range(2000)
-    places = np.arange(2)
-    pairs = np.array([shuffled(places, n, seed=seed, epoch=0) for seed in seeds])
-    for column in pairs.T:
+    near, in_line = 1, -(-n // (isqrt(n - 1) + 1))  # the second shares a coordinate of the network's square
+    places = np.array([0, near, in_line])
+    found = np.array([shuffled(places, n, seed=seed, epoch=0) for seed in seeds])
+    for column in found.T:
         assert stats.chisquare(np.bincount(column * min(n, 50) // n, minlength=min(n, 50))).pvalue > 1e-4
-    gap = (pairs[:, 1] - pairs[:, 0]) % n
     bins = min(n - 1, 50)
-    counts = np.bincount((gap - 1) * bins // (n - 1), minlength=bins)
     expected = np.bincount(np.arange(n - 1) * bins // (n - 1), minlength=bins) / (n - 1) * len(seeds)
-    assert stats.chisquare(counts, expected).pvalue > 1e-4
+    for column in (1, 2):
+        gap = (found[:, column] - found[:, 0]) % n
+        counts = np.bincount((gap - 1) * bins // (n - 1), minlength=bins)
+        assert stats.chisquare(counts, expected).pvalue > 1e-4
 
 
 @pytest.fixture

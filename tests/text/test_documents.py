@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import lzma
+import random
 import re
 import tracemalloc
 from pathlib import Path
@@ -120,7 +121,8 @@ def test_small_chunks_and_small_pieces_change_no_document(tmp_path_factory, part
 
 
 def test_a_long_document_has_the_same_tokens_in_pieces_as_in_one(tmp_path, monkeypatch):
-    text = "".join(f"word{i % 7}'s  end,\n\n and {i} " for i in range(400))
+    draw = random.Random(0)
+    text = "".join(f"word{i % 7}'s" + draw.choice(" \n") * draw.randint(1, 9) for i in range(600))
     tokenizer = vocabulary.bpe([text], 400)
     monkeypatch.setattr(documents, "PIECE", 50)
     cut = list(pieces(write(tmp_path / "a.txt", text), Layout("file")))
