@@ -2,20 +2,32 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from training.small import LENGTH, MASK, Chain, network, settings
+from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 from unmask.text.packing import Batch
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
 from unmask.training.parallel import Alone, Team
 from unmask.training.phases import phases
-from unmask.training.settings import Optim
+from unmask.training.settings import Optim, Run, Shape, Train
 from unmask.training.validation import validate
 
 HALF, STEPS = 10, 20
 ASKED = settings(steps=STEPS, optim=Optim(batch=16, micro=3, lr=5e-3, warmup=5, clip=0.5, ema=0.9, weight_decay=0.1))
+# Other networks and objectives, a few steps each. Dropout is the same where the passes cover the same rows.
+FEW = 3
+OTHERS = {
+    "sedd": OBJECTIVES["sedd"],
+    "ar": OBJECTIVES["ar"],
+    "tied, modulated, dropped out, recomputed": settings(
+        model=Shape(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
+        optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
+        run=Run(checkpointing=True),
+    ),
+}
 CHAIN = Chain.make()
 
 
@@ -28,13 +40,13 @@ def rows_of(team: Team, step: int) -> Batch:
     return Batch(rows[part], real[part])
 
 
-def begun(team: Team, seed: int = 1) -> State:
-    return begin(network(replace(ASKED, seed=seed)), ASKED, team)
+def begun(team: Team, seed: int = 1, asked: Train = ASKED) -> State:
+    return begin(network(replace(asked, seed=seed)), asked, team)
 
 
-def steps(current: State, start: int, stop: int, team: Team) -> list[list[float]]:
+def steps(current: State, start: int, stop: int, team: Team, asked: Train = ASKED) -> list[list[float]]:
     """Loss, bound and norm of each step."""
-    run = train(current, phases(ASKED)[0], ASKED, lambda step: rows_of(team, step), mask=MASK, start=start, team=team)
+    run = train(current, phases(asked)[0], asked, lambda step: rows_of(team, step), mask=MASK, start=start, team=team)
     return [[p.loss, p.bound, p.norm] for _, p in zip(range(start, stop), run, strict=False)]
 
 
@@ -60,7 +72,12 @@ def save(out: Path, current: State, step: int, team: Team) -> Path:
     )
 
 
-def alone(out: Path) -> tuple[list[list[float]], list[float]]:
+def others(team: Team) -> dict[str, list[list[float]]]:
+    """The first steps of the other runs."""
+    return {name: steps(begun(team, asked=asked), 0, FEW, team, asked) for name, asked in OTHERS.items()}
+
+
+def alone(out: Path) -> dict[str, Any]:
     """The whole run in one process."""
     team = Alone()
     current = begun(team)
@@ -69,4 +86,4 @@ def alone(out: Path) -> tuple[list[list[float]], list[float]]:
     save(out, current, HALF, team)
     second = steps(current, HALF, STEPS, team)
     save(out, current, STEPS, team)
-    return first + second, score
+    return {"steps": first + second, "score": score, "others": others(team)}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.runs import HALF, STEPS, alone, begun, steps
+from training.runs import HALF, OTHERS, STEPS, alone, begun, steps
 from training.small import Chain, settings
 from unmask.cli.main import main
 from unmask.cli.silence import Silence
@@ -59,7 +59,7 @@ def seen(shared) -> dict:
             )
             assert ran.returncode == 0, ran.stderr
             assert "Warning" not in ran.stderr
-            (shared / "alone.json").write_text(json.dumps({"steps": told[0], "score": told[1]}))
+            (shared / "alone.json").write_text(json.dumps(told))
     return json.loads((shared / "seen.json").read_text()) | {"one": json.loads((shared / "alone.json").read_text())}
 
 
@@ -81,6 +81,13 @@ def assert_same_steps(seen, told):
 def test_two_processes_equal_one_at_the_same_global_batch(seen, way):
     assert_same_steps(seen[way]["steps"], seen["one"]["steps"])
     assert seen["one"]["steps"][-1][0] < seen["one"]["steps"][0][0] - 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_two_processes_equal_one_for_other_networks_and_objectives(seen, way, name):
+    assert_same_steps(seen[way]["others"][name], seen["one"]["others"][name])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from training.runs import HALF, STEPS, begun, save, scored, steps
+from training.runs import HALF, STEPS, begun, others, save, scored, steps
 from unmask.errors import UserError
 from unmask.training import shards, state
 from unmask.training.parallel import Many, joined
@@ -47,6 +47,7 @@ def trained(team: Many, out: Path) -> dict[str, Any]:
     return {
         "steps": first + second,
         "score": score,
+        "others": others(team),
         "repeats": repeated == second,
         "differing": team.most(
             sum(not torch.equal(a, b) for a, b in zip(values(current), values(again), strict=True))
