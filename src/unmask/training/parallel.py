@@ -207,12 +207,12 @@ def noticing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).partition("\n")[0]
+        said = str(error).partition("\n")[0]  # gloo begins with the place in its sources: [file:line]
         if not isinstance(error, dist.DistError) and not any(word in said for word in BROKEN):
             raise
         rank, world = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
         raise Lost(
             f"process {rank} of {world} lost the others: one has died or did not answer in time "
-            f"({said.rpartition('] ')[2][:120]}). Its own words, if it had any, are above. Go on from "
+            f"({said.rpartition('] ')[2].partition('. ')[0]}). Its own words, if it had any, are above. Go on from "
             "the last checkpoint with --resume."
         ) from None
