@@ -196,7 +196,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = asked.model or small_model(Path(folder), width=asked.width, blocks=asked.blocks, length=128)
         print(
-            f"{load(model).num_parameters:,} parameters, {torch.get_num_threads()} threads, {asked.tokens} tokens a request"
+            f"{load(model).num_parameters:,} parameters, {torch.get_num_threads()} threads, "
+            f"{asked.tokens} tokens a request"
         )
         with server(model) as (address, pid):
             truth = {}

@@ -86,10 +86,8 @@ def test_text_with_blanks_is_filled_and_what_was_given_stays(visit, client):
 def test_a_text_without_blanks_is_continued(visit, client):
     page = drawn(visit(), "Once upon a ")
     body = {"prompt": "Once upon a ", "max_tokens": 24, "seed": 3}
-    assert shown(page).startswith("Once upon a ")
-    assert shown(page).startswith(
-        "Once upon a " + client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-    )
+    told = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    assert shown(page).startswith("Once upon a " + told)
 
 
 def test_the_slider_goes_back_through_the_steps(visit):
@@ -176,7 +174,7 @@ def test_everything_can_be_done_by_keyboard(visit):
 def test_what_the_server_refuses_is_shown_in_its_words_and_goes_away(visit):
     page = visit()
     page.wait_for_selector("#sampler option", state="attached")
-    page.fill("#text", "漢字 [3]")
+    page.fill("#text", "漢 [3]")
     page.click("#go")
     page.wait_for_selector("#error:not([hidden])")
     assert "no token for '漢'" in page.text_content("#error")
@@ -238,7 +236,7 @@ def test_a_damaged_link_is_told_so(visit):
 
 
 def test_a_saved_page_plays_by_itself_and_asks_nobody(visit, tmp_path: Path):
-    page = drawn(visit(), "The [6] </script><b>".replace("</script><b>", "fox") + " [3].")
+    page = drawn(visit(), "The [6] fox [3].")
     with page.expect_download() as download:
         page.click("#save")
     file = tmp_path / "saved.html"

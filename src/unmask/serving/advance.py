@@ -15,6 +15,7 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.shape import Ask
 from unmask.sampling.step import Work, ask, commit, look_at
+from unmask.serving.joining import groups, join, part, width
 
 LOGITS = 2**26  # numbers that the head makes at a time: 256 MB
 
@@ -48,47 +49,53 @@ class Turn:
 
 @dataclass(frozen=True)
 class Question:
-    work: Work
-    asked: Ask  # as the work's policy asks
+    """What works that are drawn in the same way ask together."""
+
+    works: list[Work]
+    joined: Work
+    asked: Ask  # as the works' policy asks
     rows: Int[Tensor, " n"]  # what the network is asked: these, or all that is hidden where a draft is wanted
     draft: bool
 
 
-def question(work: Work, draft: bool) -> Question:
-    """The next question of a work that has one."""
-    asked = ask(work)
+def question(works: list[Work], draft: bool) -> Question:
+    """The next question of works that each have one."""
+    joined = join(works)
+    asked = ask(joined)
     if asked is None:
         raise ValueError("a finished work asks nothing")
-    rows = rows_where(look_at(work)[0].hidden) if draft else asked.rows
-    return Question(work, asked, rows, draft)
+    rows = rows_where(look_at(joined)[0].hidden) if draft else asked.rows
+    return Question(works, joined, asked, rows, draft)
 
 
 @torch.inference_mode()
 def advance(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
     """Every work after one more network call. One that fails does so alone; its place holds the exception."""
-    questions = [question(work, draft) for work, draft in zip(works, drafts, strict=True)]
+    members = groups(works, drafts, most=LOGITS // vocab)
+    questions = [question([works[i] for i in group], drafts[group[0]]) for group in members]
     hidden = together(network, questions)
-    turns: list[Turn | Exception] = []
-    for some, states in in_portions(questions, hidden, vocab=vocab):
+    turns: dict[int, Turn | Exception] = {}
+    for some, states in in_portions(list(zip(members, questions, strict=True)), hidden, vocab=vocab):
         answers = network.head(torch.cat(states)).split([len(state) for state in states])
-        turns += [taken(one, logits) for one, logits in zip(some, answers, strict=True)]
-    return turns
+        for (group, one), logits in zip(some, answers, strict=True):
+            turns.update(zip(group, taken(one, logits), strict=True))
+    return [turns[i] for i in range(len(works))]
 
 
 def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tensor, "n d"], ...]:
     """The hidden states that each question asks for, from one pass over all rows, padded to the widest."""
-    width = max(one.asked.tokens.shape[1] for one in questions)
+    most = max(one.asked.tokens.shape[1] for one in questions)
     tokens, sigmas, rows, lengths = [], [], [], []
     first = 0
     for one in questions:
         count, own = one.asked.tokens.shape
-        tokens.append(torch.nn.functional.pad(one.asked.tokens, (0, width - own), value=one.work.canvas.mask))
+        tokens.append(torch.nn.functional.pad(one.asked.tokens, (0, most - own), value=one.joined.canvas.mask))
         sigmas.append(one.asked.sigma)
-        rows.append((first + one.rows // own) * width + one.rows % own)
+        rows.append((first + one.rows // own) * most + one.rows % own)
         lengths.append(torch.full_like(one.asked.live, own) if one.asked.lengths is None else one.asked.lengths)
         first += count
     reach = torch.cat(lengths)
-    padded = bool((reach < width).any())
+    padded = bool((reach < most).any())
     hidden = network.trunk(
         torch.cat(tokens), torch.cat(sigmas).float(), rows=torch.cat(rows), lengths=reach if padded else None
     )
@@ -96,10 +103,10 @@ def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tens
 
 
 def in_portions(
-    questions: Sequence[Question], hidden: Sequence[Tensor], *, vocab: int
-) -> list[tuple[list[Question], list[Tensor]]]:
+    questions: Sequence[tuple[list[int], Question]], hidden: Sequence[Tensor], *, vocab: int
+) -> list[tuple[list[tuple[list[int], Question]], list[Tensor]]]:
     """Neighbours whose logits fit into memory together; one that is too large stands alone."""
-    portions: list[tuple[list[Question], list[Tensor]]] = []
+    portions: list[tuple[list[tuple[list[int], Question]], list[Tensor]]] = []
     room = 0
     for one, states in zip(questions, hidden, strict=True):
         if not portions or room < len(states) * vocab:
@@ -111,23 +118,53 @@ def in_portions(
     return portions
 
 
-def taken(one: Question, logits: Float[Tensor, "n v"]) -> Turn | Exception:
-    """A work after its answer, or what went wrong."""
+def taken(one: Question, logits: Float[Tensor, "n v"]) -> list[Turn | Exception]:
+    """Works after their answer. If they fail together they are tried one by one, so that only the culprits do."""
     try:
         places = torch.searchsorted(one.rows, one.asked.rows) if one.draft else slice(None)
-        work, brought = commit(one.work, one.asked, logits[places])
+        after, brought = commit(one.joined, one.asked, logits[places])
         found = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
-        return Turn(work, found, drafted(one, logits, set(found.rows)) if one.draft else None)
-    except Exception as error:  # this work's own mistake, which must not stop the others
-        return error
+        draft = drafted(one, logits, set(found.rows)) if one.draft else None
+    except Exception as error:  # the mistake of one of them, which must not stop the others
+        if len(one.works) == 1:
+            return [error]
+        return [turn for work, part in alone(one, logits) for turn in taken(question([work], one.draft), part)]
+    each = zip(
+        part(after, one.works),
+        shared(found, one),
+        shared(draft, one) if draft is not None else [None] * len(one.works),
+        strict=True,
+    )
+    return [Turn(work, tokens, lean) for work, tokens, lean in each]
+
+
+def alone(one: Question, logits: Float[Tensor, "n v"]) -> list[tuple[Work, Tensor]]:
+    """Each work of a question with its part of the answer."""
+    row = one.asked.live[one.rows // one.asked.tokens.shape[1]]
+    ends = torch.tensor([len(work.key) for work in one.works], device=row.device).cumsum(0)
+    counts = torch.bincount(torch.searchsorted(ends, row, right=True), minlength=len(ends)).tolist()
+    return list(zip(one.works, logits.split(counts), strict=True))
+
+
+def shared(tokens: Tokens, one: Question) -> list[Tokens]:
+    """Tokens at flat positions over the joined canvas, as each work's own."""
+    most = width(one.joined)
+    owner = [(i, row) for i, work in enumerate(one.works) for row in range(len(work.key))]
+    found = [Tokens([], [], []) for _ in one.works]
+    for at, id, prob in zip(tokens.rows, tokens.ids, tokens.probs, strict=True):
+        i, row = owner[at // most]
+        found[i].rows.append(row * width(one.works[i]) + at % most)
+        found[i].ids.append(id)
+        found[i].probs.append(prob)
+    return found
 
 
 def drafted(one: Question, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
     """What the model would say now at every position that is left."""
     wide = replace(one.asked, rows=one.rows)
-    log_p = forbid(one.work.shape.meaning(wide, logits), one.work.canvas.mask).log_softmax(-1)
+    log_p = forbid(one.joined.shape.meaning(wide, logits), one.joined.canvas.mask).log_softmax(-1)
     best = log_p.max(-1)
-    at = (wide.live[wide.row] * one.work.canvas.tokens.shape[1] + wide.position).tolist()
+    at = (wide.live[wide.row] * width(one.joined) + wide.position).tolist()
     left = [i for i, place in enumerate(at) if place not in done]
     ids, probs = best.indices.tolist(), best.values.exp().tolist()
     return Tokens([at[i] for i in left], [ids[i] for i in left], [probs[i] for i in left])
