@@ -333,3 +333,11 @@ def test_the_probe_leaves_the_network_as_it_found_it():
     told = probe.record(net, mask=3, objective="mdlm")
     assert net.training
     assert probe.check(net, told, mask=3, objective="mdlm") == 0
+
+
+def test_a_run_stands_for_its_best_checkpoint_or_its_last(saved, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(saved, run / "last")
+    assert load(run).folder == run / "last"
+    shutil.copytree(saved, run / "best")
+    assert load(run).folder == run / "best"

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from unmask.cli.measuring import accuracy_lines, checkpoint_in, deliver, likelihood_lines, watched, write_text
+from unmask.cli.measuring import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation import measure, pairs
 from unmask.evaluation.detokenize import detokenizer
@@ -58,7 +58,7 @@ class Settings:
 def run(settings: Settings) -> None:
     if bool(settings.data) == bool(settings.pairs):
         raise UserError("give DATA or --pairs FILE: what should be measured?")
-    model = load(checkpoint_in(settings.model))
+    model = load(settings.model)
     if settings.pairs:
         answer = of_pairs(model, settings)
         deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)

@@ -18,15 +18,6 @@ from unmask.evaluation.measure import Work
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
-def checkpoint_in(place: str) -> str:
-    """A run's folder stands for its best checkpoint, or its last."""
-    folder = Path(place)
-    for name in ("best", "last"):
-        if not (folder / "config.json").is_file() and (folder / name / "config.json").is_file():
-            return str(folder / name)
-    return place
-
-
 def watched(work: Work, *, title: str = "") -> tuple[Tally, float]:
     """Run a measurement with a bar on standard error; Ctrl-C keeps what is done."""
     began, tally, now = time.perf_counter(), None, ""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from unmask.cli.measuring import checkpoint_in, number, watched, write_text
+from unmask.cli.measuring import number, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation import measure, zero_shot
 from unmask.evaluation.measure import How
@@ -41,7 +41,7 @@ class Settings:
 
 def run(settings: Settings) -> None:
     sets = zero_shot.chosen(settings.sets)
-    model = load(checkpoint_in(settings.model))
+    model = load(settings.model)
     results, missing = [], {}
     for one in sets:
         try:

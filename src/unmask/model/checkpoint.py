@@ -181,9 +181,15 @@ def check_tokenizer(tokenizer: Tokenizer, architecture: Architecture, mask: int,
         )
 
 
+def in_run(folder: Path) -> Path:
+    """A training run's folder stands for its best checkpoint, or its last; any other for itself."""
+    inside = (folder / name for name in ("best", "last"))
+    return next((one for one in inside if (one / "config.json").is_file()), folder)
+
+
 def find(path: str | Path) -> tuple[Path, bool]:
     """The folder of a checkpoint, and whether it was fetched from the hub."""
-    folder = Path(path)
+    folder = in_run(Path(path))
     if folder.is_dir():
         return folder, False
     if folder.is_file():

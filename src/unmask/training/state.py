@@ -185,10 +185,7 @@ def restore(folder: Path, state: State) -> Point:
 
 def resolved(source: str) -> str:
     """A run's folder stands for its best checkpoint, or its last; anything else for itself."""
-    for name in ("best", "last"):
-        if (Path(source) / name / "config.json").is_file():
-            return str(Path(source) / name)
-    return source
+    return str(checkpoint.in_run(Path(source))) if Path(source).is_dir() else source
 
 
 def clear_drafts(out: Path) -> None:
