@@ -8,7 +8,6 @@ import json
 import resource
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,12 @@ from unmask.training.parallel import Many, joined
 
 def main(folder: Path) -> None:
     seen: dict[str, Any] = {}
-    with joined("ddp", seconds=60) as both:
-        assert isinstance(both, Many)
-        for way in ("ddp", "fsdp"):
-            team = replace(both, way=way)
+    for way in ("ddp", "fsdp"):
+        with joined(way, seconds=60) as team:
+            assert isinstance(team, Many)
             seen[way] = {**trained(team, folder / way), "from one": resumed(team, folder / "one"), **together(team)}
-        if both.rank == 0:
-            (folder / "seen.json").write_text(json.dumps(seen))
+            if team.rank == 0:
+                (folder / "seen.json").write_text(json.dumps(seen))
 
 
 def trained(team: Many, out: Path) -> dict[str, Any]:

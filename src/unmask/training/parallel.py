@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from unmask.errors import UserError
 from unmask.model.transformer import Transformer
 from unmask.training import shards
+from unmask.training.meeting import meet
 
 T = TypeVar("T")
 Way = Literal["ddp", "fsdp"]
@@ -188,8 +189,7 @@ def joined(way: Way, *, seconds: float) -> Iterator[Team]:
         torch.cuda.set_device(device)
     with noticing():
         store, rank, world = next(iter(rendezvous("env://", timeout=GATHERING)))
-        store.set(f"here-{rank}", "")
-        store.wait([f"here-{other}" for other in range(world)], GATHERING)
+        store = meet(store, rank=rank, world=world, within=GATHERING)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             store=PrefixStore("group", store),
