@@ -40,8 +40,8 @@ def test_the_python_in_the_readme_runs(snippet):
     subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120, cwd=ROOT)
 
 
-def test_make_demo_does_what_it_says(capsys):
-    assert main(["demo"]) == 0
-    out = capsys.readouterr().out
-    assert "100% visible" in out
-    assert "Next:" in out
+def test_the_demo_trains_bounds_samples_and_infills(tmp_path, capsys):
+    assert main(["demo", "--steps", "4", "--out", str(tmp_path / "demo")]) == 0
+    out = "".join(capsys.readouterr())
+    for said in ("mdlm: steps 3 to 4", "nats a token", "is called with two arguments.", "unmask serve"):
+        assert said in out

@@ -1,32 +1,65 @@
-"""See text dissolve into masks, the process that a model learns to run backwards."""
+"""Train a tiny model for a minute, bound it, and watch its text emerge out of masks.
 
+The text is what every Python carries: the help topics of `pydoc`. Each step is an ordinary command, shown before it
+runs, so it can be typed again.
+"""
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
 
-import torch
+from rich.console import Console
 
-from unmask.diffusion.corruption import hide
-from unmask.diffusion.schedule import LogLinear
+from unmask.cli import main
 
-TEXT = (
-    "Text is hidden token by token until nothing but masks is left , and a network learns to bring it back . "
-    "What it learns is to write : begin with masks alone , and reveal one word after the other , in any order ."
-)
+BETWEEN = "<|endoftext|>"
+HELD_OUT = 8  # of the topics: enough to bound the model on text it has not seen
+
+TRAINING = """--recipe warm --text.vocab 512 --text.length 64 --model.width 128 --model.blocks 4
+ --optim.lr 3e-3 --optim.ema 0.99 --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    seed: int = 0  # which words go first
-    steps: int = 8  # how many moments to show
+    out: str = ""  # where the text and the model go; a new temporary folder by default
+    steps: int = 900  # updates of the weights
+    seed: int = 0  # of the samples
+
+
+def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """What is done, and the command that does it."""
+    text, model, seed = str(folder / "topics"), str(folder / "model"), ["--seed", str(settings.seed)]
+    training = [*shlex.split(TRAINING), "--steps", str(settings.steps)]
+    yield "A tiny model learns from the help topics of Python.", ["train", "--data", text, "--out", model, *training]
+    yield "How well does it know topics it has not seen?", ["evaluate", model, f"{text}/valid.txt", "--passes", "4"]
+    yield "Text emerges out of masks, one token a network call.", ["sample", model, *seed]
+    yield "And fills a blank in yours.", ["infill", model, "The [3] is called with two arguments.", *seed]
+
+
+def write_topics(folder: Path) -> None:
+    """The help topics as two files of documents: to learn from, and to be judged by."""
+    folder.mkdir(parents=True)
+    texts = [text.strip() for _, text in sorted(topics.items())]
+    for name, part in (("train", texts[:-HELD_OUT]), ("valid", texts[-HELD_OUT:])):
+        (folder / f"{name}.txt").write_text(f"\n{BETWEEN}\n".join(part), encoding="utf-8")
 
 
 def run(settings: Settings) -> None:
-    words = TEXT.split()
-    generator = torch.Generator().manual_seed(settings.seed)
-    u = torch.rand(1, len(words), generator=generator, dtype=torch.float64)
-    tokens, mask = torch.arange(len(words))[None], len(words)
-    for t in torch.linspace(0, 1, settings.steps, dtype=torch.float64):
-        level = LogLinear(eps=0.0).at(t[None])
-        x_t = hide(tokens, level.hidden, u, mask=mask)[0].tolist()
-        shown = " ".join("_" * len(words[i]) if token == mask else words[i] for i, token in enumerate(x_t))
-        print(f"t = {float(t):.2f}, {float(level.alpha[0]):4.0%} visible\n  {shown}\n")
-    print("Next: docs/why/maths.md says how the way back is learnt; `unmask doctor` looks at this machine.")
+    folder = Path(settings.out or tempfile.mkdtemp(prefix="unmask-demo-"))
+    console = Console(highlight=False)
+    write_topics(folder / "topics")
+    for what, command in commands(folder, settings):
+        console.rule(f"[bold]{what}")
+        console.print(f"$ unmask {shlex.join(command)}\n", style="dim", soft_wrap=True)
+        code = main.main(command)
+        if code:
+            sys.exit(code)
+        console.print()
+    console.rule("[bold]Next")
+    print("unmask train --data YOUR_TEXTS/ --out runs/mine    a model of your own text (docs/how/train.md)")
+    print(f"unmask serve {folder / 'model'}    the same model behind an API and a page (docs/how/serve.md)")
+    print("docs/why/maths.md    the method on one page")
