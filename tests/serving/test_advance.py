@@ -31,7 +31,7 @@ def works(net):
     """Two works for each policy and temperature, of different lengths, candidates and prompts."""
     made = []
     for i in range(2 * len(POLICIES)):
-        policy, warmth = POLICIES[i // 2], 0.5 + i // 2 / 4
+        policy, warmth = POLICIES[i // 2], 0.5 + i // 6 / 2
         rows = [[3, 1, *[MASK] * (3 + i // 2)], [*[MASK] * (2 + i // 2), 7]][: 1 + i % 2]
         made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, shape=Shape(temperature=warmth, top_p=0.95)))
     return made

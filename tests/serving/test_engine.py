@@ -9,6 +9,7 @@ from slow import Slow
 
 from unmask.sampling.loop import fill
 from unmask.sampling.samplers import named
+from unmask.sampling.shape import Shape
 from unmask.sampling.step import begin
 from unmask.serving.engine import Engine
 from unmask.serving.limits import Limits
@@ -188,6 +189,21 @@ def test_a_network_that_fails_once_ends_only_the_requests_of_that_call():
         return await tokens(await engine.enter(lambda: work(9)))
 
     assert not bool((with_engine(test, net=Breaking(0.0)) == MASK).any())
+
+
+def test_a_request_that_breaks_something_inside_is_not_told_what():
+    def broken(asked, logits):
+        raise KeyError("secret")
+
+    async def test(engine, net):
+        made = begin(blank(1, 4, mask=MASK), named("first-hitting"), shape=Shape(hook=broken))
+        with pytest.raises(Refusal) as refused:
+            await tokens(await engine.enter(lambda: made))
+        return refused.value
+
+    refusal = with_engine(test)
+    assert refusal.status == 500
+    assert "secret" not in str(refusal.body())
 
 
 def test_a_work_with_nothing_to_fill_is_done_at_once():

@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const BLANK = /(^|[^\\])(\[\d{1,9}(-\d{1,9})?\]|_{3,})/; // as templates are written
 const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length"];
-const EXAMPLE = "Once upon a time, there was a little [6] who [24]. The end.";
+const EXAMPLE = "Once upon a time, there was a little[5]. One day,[24]. The end.";
 
 let samplers = [];
 let player = null;
@@ -128,7 +128,7 @@ const live = {
   card(card, text, row) {
     const actions = document.createElement("div");
     actions.className = "actions";
-    const again = element("button", "again", "Draw again");
+    const again = element("button", "again", "Redraw");
     const copy = element("button", "", "Copy text");
     again.type = copy.type = "button";
     again.addEventListener("click", () => resample(row));
@@ -145,7 +145,7 @@ const live = {
       const masked = marks[row].filter((mark) => mark === "mask").length;
       const locked = marks[row].filter((mark) => mark === "lock").length;
       const again = shown.cards[row].querySelector(".again");
-      const label = masked ? `Draw the ${masked} masked again` : locked ? `Draw all but the ${locked} locked again` : "Draw again";
+      const label = masked ? `Redraw ${masked} masked` : locked ? `Redraw all but ${locked} locked` : "Redraw";
       if (again.textContent !== label) again.textContent = label;
       again.disabled = !done || tokens.some(({ id }) => id === null);
       const drawn = tokens.filter(({ confidence, call }) => confidence !== null && call !== null && call <= shown.at);
@@ -155,8 +155,8 @@ const live = {
   },
 };
 
-function turn(row, span, to) {
-  const place = Number(span.dataset?.place ?? NaN);
+function turn(row, target, to) {
+  const place = Number(target.closest(".token")?.dataset.place ?? NaN);
   const token = player.recording.candidates[row][place];
   if (!token || token.id === null) return;
   const next = NEXT[marks[row][place]];

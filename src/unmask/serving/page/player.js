@@ -13,6 +13,9 @@ function element(name, className, text) {
   return made;
 }
 
+// 0 for a token the model was certain of, 1 for one it gave 1 in 1000 or less.
+const doubt = (confidence) => Math.min(1, -Math.log10(Math.max(confidence, 1e-9)) / 3) + 0; // + 0: no minus zero
+
 class Player {
   // `live` hears of marks and asks for new draws; without it the player only shows.
   constructor(root, recording, live) {
@@ -62,6 +65,7 @@ class Player {
       text.setAttribute("aria-label", `candidate ${number + 1}`);
       const spans = tokens.map((_, place) => {
         const span = element("span", "token");
+        span.append("", element("span", "core")); // the space before a word, which is never coloured, and the word
         span.dataset.place = place;
         if (this.live) { span.tabIndex = place ? -1 : 0; span.setAttribute("role", "button"); }
         return span;
@@ -114,7 +118,7 @@ class Player {
       if (token.text === "" && !token.given) name += " mute";
       if (fresh) name += " fresh";
       if (token.confidence !== null) {
-        span.style.setProperty("--doubt", (1 - token.confidence).toFixed(3));
+        span.style.setProperty("--doubt", doubt(token.confidence).toFixed(3));
         title = `step ${token.call}, ${Math.round(100 * token.confidence)} %`;
       }
     } else if (lean !== undefined && lean !== "") {
@@ -123,7 +127,8 @@ class Player {
     } else name += " blank";
     const mark = this.live ? this.live.mark(number, place) : "";
     if (mark) name += " " + mark;
-    if (span.textContent !== shown) span.textContent = shown;
+    const gap = token || lean ? shown.match(/^\s*(?=\S)/)?.[0] ?? "" : "";
+    if (span.textContent !== shown) { span.firstChild.data = gap; span.lastChild.textContent = shown.slice(gap.length); }
     if (span.className !== name) span.className = name;
     if (span.title !== title) span.title = title;
     if (this.live) span.setAttribute("aria-label", `${token ? token.text || "special" : "blank"}${mark ? ", " + mark + "ed" : ""}`);
