@@ -1,0 +1,189 @@
+"""A training step against a textbook's and against the machine's limit.
+
+    python bench/train_step.py              # both sizes: speed, share of the matrix rate, peak memory
+    python bench/train_step.py growth       # time a token by length, vocabulary and width
+    python bench/train_step.py data         # what reading a batch costs
+
+Steps of both kinds are timed in turn in one process, and the matrix rate between them; figures are medians. Peak
+memory is that of a process that runs three steps of one kind. The textbook's step: every logit, a log-softmax over
+all of them, modulation where it stands, AdamW as torch has it by default. Both keep an average of the weights.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from textbook import Textbook, log_probs
+from unmask.model import cost
+from unmask.model.transformer import Architecture, Transformer
+from unmask.text.packing import Batch
+from unmask.training import noise
+from unmask.training.estimate import matrix_rate
+from unmask.training.loop import begin, train
+from unmask.training.phases import phases
+from unmask.training.settings import Objective, Optim, Shape, Text, Train
+
+SIZES = {
+    "small": (Architecture(4097, length=128, width=256, blocks=6, heads=4, cond=128, dropout=0.1), 32),
+    "owt": (Architecture(50258, length=1024, width=768, blocks=12, heads=12, cond=128, dropout=0.1), 1),
+}
+ROUNDS = {"small": 15, "owt": 5}
+
+
+def tokens(a: Architecture, batch: int, step: int) -> Tensor:
+    g = torch.Generator().manual_seed(step)
+    return torch.randint(a.vocab - 1, (batch, a.length), generator=g)
+
+
+def ours(a: Architecture, batch: int) -> Iterator[float]:
+    """Seconds of each step of our loop."""
+    asked = Train(
+        steps=10**6,
+        text=Text(length=a.length),
+        model=Shape(dropout=a.dropout),
+        objective=Objective(times="stratified", low=1e-3),
+        optim=Optim(batch=batch, ema=0.9999),
+    )
+    real = torch.ones(batch, a.length, dtype=torch.bool)
+    steps = train(
+        begin(Transformer(a), asked),
+        phases(asked)[0],
+        asked,
+        lambda step: Batch(tokens(a, batch, step), real),
+        mask=a.vocab - 1,
+    )
+    for progress in steps:
+        yield progress.seconds
+
+
+def textbook(a: Architecture, batch: int) -> Iterator[float]:
+    """Seconds of each step as a textbook has it."""
+    network, mask = Textbook(a), a.vocab - 1
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4, weight_decay=0)
+    shadow = [p.detach().clone() for p in network.parameters()]
+    step = 0
+    while True:
+        began = time.perf_counter()
+        x0 = tokens(a, batch, step)
+        even, u = noise.draw(batch, a.length, seed=1, step=step)
+        t = 0.999 * even + 0.001
+        x_t = torch.where(u < 0.999 * t[:, None], mask, x0)
+        log_p = log_probs(network(x_t, t), x_t, mask)
+        nats = -log_p.gather(-1, x0[..., None])[..., 0] / t[:, None]
+        optimizer.zero_grad()
+        nats.mean().backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for average, p in zip(shadow, network.parameters(), strict=True):
+                average.sub_((1 - 0.9999) * (average - p))
+        step += 1
+        yield time.perf_counter() - began
+
+
+KINDS = {"ours": ours, "textbook": textbook}
+
+
+def peak(size: str, kind: str) -> float:
+    """GB that a process needs for three steps, torch itself included."""
+    command = [sys.executable, __file__, "memory", size, kind]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def compare(size: str) -> None:
+    a, batch = SIZES[size]
+    runs = {name: kind(a, batch) for name, kind in KINDS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    rates = []
+    for number in range(ROUNDS[size] + 1):
+        for name, run in runs.items():
+            taken = next(run)
+            if number:  # the first step makes buffers
+                seconds[name].append(taken)
+        rates.append(matrix_rate(seconds=0.3))
+    middle = {name: median(values) for name, values in seconds.items()}
+    count = batch * a.length
+    limit = cost.training_flops(a, rows=0.5) * count / median(rates)
+    print(f"\n{size}: {a.width} x {a.blocks}, length {a.length}, vocabulary {a.vocab}, batch {batch}")
+    print(f"  matrix rate {median(rates) / 1e9:.0f} GFLOPS; the counted work alone takes {limit:.3f} s at that rate")
+    for name in runs:
+        share = f"{limit / middle[name]:.0%} of the matrix rate" if name == "ours" else ""
+        print(
+            f"  {name:<9} {middle[name]:.3f} s a step  {count / middle[name]:,.0f} tokens/s  "
+            f"{peak(size, name):.2f} GB peak  {share}"
+        )
+    print(f"  ratio     {middle['textbook'] / middle['ours']:.2f} times the tokens/s")
+
+
+def growth() -> None:
+    """Time a token against length, vocabulary and width, one changed at a time."""
+    base = Architecture(4097, length=128, width=256, blocks=6, heads=4)
+    cases = [("", base)]
+    cases += [("length", replace(base, length=length)) for length in (256, 512, 1024)]
+    cases += [("vocab", replace(base, vocab=vocab)) for vocab in (1025, 16385, 50258)]
+    cases += [("width", replace(base, width=width, heads=width // 64)) for width in (128, 512, 768)]
+    print("changed   length  vocab  width   µs a token   of the matrix rate")
+    for changed, a in cases:
+        batch = 4096 // a.length
+        run = ours(a, batch)
+        seconds = median([next(run) for _ in range(6)][1:]) / 4096
+        share = cost.training_flops(a, rows=0.5) / matrix_rate() / seconds
+        print(f"{changed:<8} {a.length:>7} {a.vocab:>6} {a.width:>6} {1e6 * seconds:>12.1f} {share:>20.0%}")
+
+
+def data() -> None:
+    """What reading, shuffling and noise of a batch cost, against a step."""
+    from unmask.text.batches import Batches
+    from unmask.text.corpus import Corpus
+    from unmask.text.packing import Packed
+    from unmask.text.prepare import prepare
+    from unmask.text.sources import gather
+    from unmask.text.vocabulary import build
+
+    a, batch = SIZES["small"]
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text.txt"
+        text.write_text("".join(chr(97 + i % 26) if i % 7 else " " for i in range(2_000_000)))
+        with gather(text) as sources:
+            list(prepare(sources, build("byte"), Path(folder) / "data"))
+        batches = Batches(Packed(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
+        taken = []
+        for step in range(200):
+            began = time.perf_counter()
+            batches.at(step)
+            noise.draw(batch, a.length, seed=1, step=step)
+            taken.append(time.perf_counter() - began)
+    run = ours(a, batch)
+    step_seconds = median([next(run) for _ in range(6)][1:])
+    print(f"a batch: {1e3 * median(taken):.2f} ms, {median(taken) / step_seconds:.2%} of a step")
+
+
+def main() -> None:
+    asked = sys.argv[1:]
+    if asked[:1] == ["memory"]:
+        a, batch = SIZES[asked[1]]
+        run = KINDS[asked[2]](a, batch)
+        for _ in range(3):
+            next(run)
+        # Not getrusage's figure, which begins with the size of the process that started this one.
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        print(int(status["VmHWM"].split()[0]) * 1024 / 1e9)
+    elif asked == ["growth"]:
+        growth()
+    elif asked == ["data"]:
+        data()
+    else:
+        for size in asked or SIZES:
+            compare(size)
+
+
+if __name__ == "__main__":
+    main()
