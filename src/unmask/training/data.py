@@ -44,7 +44,7 @@ class Data:
         return list(islice(in_order(self.held_out, size), -(-rows // size)))
 
 
-def opened(asked: Train, folder: Path) -> Data:
+def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
     length, way = asked.text.length, asked.text.pack
     train, held_out = splits(folder, valid=asked.text.valid, least=length if asked.text.valid else 0)
