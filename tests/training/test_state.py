@@ -7,6 +7,7 @@ import torch
 import unmask.model.checkpoint
 from training.small import MASK, Chain, network, settings
 from unmask.errors import UserError
+from unmask.training import metrics
 from unmask.training import state as disk
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases
@@ -83,6 +84,20 @@ def test_a_full_disk_is_an_error_and_the_last_good_checkpoint_stays(tmp_path):
     assert {path: path.read_bytes() for path in good.iterdir()} == before
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     assert (tmp_path / "last").resolve() == good
+
+
+def test_curves_that_cannot_be_written_are_an_error_without_a_traceback(tmp_path):
+    with pytest.raises(UserError, match=r"could not write .*metrics\.jsonl: No such file"):
+        metrics.append(tmp_path / "gone", {"step": 1})
+
+
+def test_a_resumed_run_forgets_the_lines_behind_its_checkpoint_and_one_that_was_cut_short(tmp_path):
+    for step in (1, 2, 3):
+        metrics.append(tmp_path, {"step": step, "loss": 0.5})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    metrics.forget(tmp_path, 2)
+    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2]
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path):

@@ -12,8 +12,11 @@ FILE = "metrics.jsonl"
 
 
 def append(out: Path, values: dict[str, Any]) -> None:
-    with (out / FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+    try:
+        with (out / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+    except OSError as error:
+        raise UserError(f"could not write {out / FILE}: {error.strerror}. Checkpoints are as they were.") from None
 
 
 def mean(steps: Sequence[Progress]) -> dict[str, Any]:

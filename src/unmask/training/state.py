@@ -109,11 +109,14 @@ def save(
 
 def tidy(out: Path, point: Point, *, keep: int) -> None:
     """Point to the last checkpoint and to the best, and remove those that are neither kept nor the best."""
-    point_to(out / "last", folder_of(out, point.step))
-    if point.best_step is not None and folder_of(out, point.best_step).is_dir():
-        point_to(out / "best", folder_of(out, point.best_step))
-    for step in set(steps_in(out)[:-keep]) - {point.best_step}:
-        shutil.rmtree(folder_of(out, step))
+    try:
+        point_to(out / "last", folder_of(out, point.step))
+        if point.best_step is not None and folder_of(out, point.best_step).is_dir():
+            point_to(out / "best", folder_of(out, point.best_step))
+        for step in set(steps_in(out)[:-keep]) - {point.best_step}:
+            shutil.rmtree(folder_of(out, step))
+    except OSError as error:
+        raise UserError(f"could not tidy {out}: {error}.") from None
 
 
 def exported(state: State, team: Team = Alone()) -> Transformer | None:  # noqa: B008
