@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # What a number is for; two purposes never share a number.
-ORDER, TOKEN, WHERE = 0, 1, 2
+ORDER, TOKEN, WHERE, HIDE = 0, 1, 2, 3
 
 GOLDEN = -7046029254386353131  # 0x9e3779b97f4a7c15, as the signed number that torch has
 

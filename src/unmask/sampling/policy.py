@@ -1,4 +1,4 @@
-"""Policy: where to commit. What to commit is drawn apart.
+"""Policy: where to commit, and where to hide again. What to commit is drawn apart.
 
 A policy is a frozen dataclass and its own setting. It sees rows through a `Look`, says at which positions it needs
 the network's answer (`wants`), and which of these are committed now (`choose`).
@@ -27,6 +27,7 @@ class Look:
     clock: Int[Tensor, " b"]  # calls that each row has had in this window
     memory: Memory
     mask: int  # the mask's id
+    free: Bool[Tensor, "b w"]  # what may ever be drawn in this window: hidden now, or drawn in it before
 
 
 @runtime_checkable
@@ -45,3 +46,13 @@ class Policy(Protocol):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         """Which of these flat positions are committed now. The logits still hold the mask's own."""
+
+
+@runtime_checkable
+class Revising(Protocol):
+    """A policy that may hide drawn tokens again."""
+
+    def revise(
+        self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
+    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+        """Which drawn positions are hidden again, now that `look` holds the tokens just committed at `rows`."""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.sampling.constraint import Constraint
 from unmask.sampling.policy import Look
 
 
@@ -26,6 +27,7 @@ class Ask:
     look: Look  # what the policy saw when it asked
     start: int = 0  # the position on the canvas of the first column
     lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
+    frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
 
     @property
     def row(self) -> Int[Tensor, " n"]:
@@ -53,7 +55,8 @@ class Shape:
     banned: tuple[int, ...] = ()  # tokens that are never drawn
     forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
     repetition: float = 0.0  # nats taken from every token that already stands in the row
-    hook: Hook | None = None  # a change of one's own, made first
+    hook: Hook | None = None  # a change of one's own, made first: guidance
+    constraint: Constraint | None = None  # a pattern that every row matches at the end
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -62,6 +65,8 @@ class Shape:
             raise UserError(f"top-k must keep at least one token; saw {self.top_k}.")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
+        if self.constraint is not None and self.forced:
+            raise UserError("forced tokens beside a constraint: give them to it as sets of allowed tokens.")
 
     def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """What the model is taken to say."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.dice import TOKEN, Dice, keys
 from unmask.sampling.draw import inverse_cdf
-from unmask.sampling.policy import Look, Memory, Policy
+from unmask.sampling.policy import Look, Memory, Policy, Revising
 from unmask.sampling.shape import Ask, Shape
 from unmask.sampling.windows import Span, Whole, Windows
 from unmask.text.canvas import Canvas
@@ -50,11 +50,16 @@ def begin(
     windows: Windows | None = None,
     shape: Shape | None = None,
 ) -> Work:
-    """A work at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness."""
+    """A work at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness.
+
+    A constraint that no filling of the canvas satisfies is refused here, before the network is asked anything.
+    """
     tokens = canvas.tokens
     ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
     spans = tuple((windows or Whole()).spans(tokens.shape[1]))
     work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), shape=shape or Shape())
+    if work.shape.constraint is not None:
+        work.shape.constraint.check(canvas)
     return enter_window(work)
 
 
@@ -81,13 +86,13 @@ def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
 def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
     """What the policy sees, and the rows of the canvas it sees: those with something left in this window."""
     span = work.spans[0]
-    hidden = seen_hidden(work.canvas.hidden, span)
+    hidden, free = seen_hidden(work.canvas.hidden, span), seen_hidden(~work.canvas.frozen, span)
     live = hidden.any(1).nonzero().squeeze(-1)
     tokens = work.canvas.tokens[:, span.start : span.stop]
     if len(live) == len(tokens):
-        return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask), live
+        return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask, free), live
     dice, memory = Dice(work.key[live], span.start), tuple(m[live] for m in work.memory)
-    return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask), live
+    return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask, free[live]), live
 
 
 def ask(work: Work) -> Ask | None:
@@ -96,33 +101,65 @@ def ask(work: Work) -> Ask | None:
         return None
     look, live = look_at(work)
     where, sigma = work.policy.wants(look)
-    start, lengths = work.spans[0].start, work.canvas.lengths
-    lengths = None if lengths is None else (lengths[live] - start).clamp(max=look.tokens.shape[1])
-    return Ask(look.tokens, sigma, rows_where(where), live, look, start, lengths)
+    span, lengths = work.spans[0], work.canvas.lengths
+    frozen = work.canvas.frozen[live, span.start : span.stop]
+    lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=look.tokens.shape[1])
+    return Ask(look.tokens, sigma, rows_where(where), live, look, span.start, lengths, frozen)
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
     """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
     look, live, rows = asked.look, asked.live, asked.rows
     logits = work.shape.meaning(asked, logits)
+    likely = within(work, asked, rows, logits)
     chosen, memory = work.policy.choose(
-        look, rows, logits, lambda: drawn(look, rows, forbid(logits, look.mask), work.shape)
+        look, rows, likely, lambda: drawn(look, rows, forbid(likely, look.mask), work.shape)
     )
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]
     logits = forbid(logits, look.mask)
-    tokens = drawn(look, rows, logits, work.shape)
+    tokens = drawn_within(work, asked, rows, logits)
     log_probs = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
     at = placed(rows, asked, work.canvas.tokens.shape[1])
-    after = work.canvas.tokens.flatten().index_copy(0, at, tokens).view_as(work.canvas.tokens)
+    after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
+    if isinstance(work.policy, Revising):
+        again, memory = work.policy.revise(after_commit(look, rows, tokens, memory), rows, log_probs)
+        after = after.index_fill(0, placed(rows_where(again), asked, work.canvas.tokens.shape[1]), look.mask)
     work = replace(
         work,
-        canvas=work.canvas.with_tokens(after),
+        canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
         # Only a row that was asked for something has had a call: its numbers must not depend on its neighbours.
         clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
         memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
     )
     return enter_window_if_done(work), Committed(at, tokens, log_probs)
+
+
+def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:
+    """What the policy sees once these tokens stand."""
+    shown = look.tokens.flatten().index_copy(0, rows, tokens).view_as(look.tokens)
+    hidden = look.hidden.flatten().index_fill(0, rows, False).view_as(look.hidden)
+    return replace(look, tokens=shown, hidden=hidden, memory=memory)
+
+
+def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    """The logits that the constraint leaves, each place by itself."""
+    if work.shape.constraint is None:
+        return logits
+    width = asked.tokens.shape[1]
+    return work.shape.constraint.pruned(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
+
+
+def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
+    """A token for each of these flat positions that together satisfy the constraint, if there is one."""
+    look, shape = asked.look, work.shape
+    if shape.constraint is None:
+        return drawn(look, rows, logits, shape)
+    width = asked.tokens.shape[1]
+    row, position = asked.live[rows // width], rows % width + asked.start
+    return shape.constraint.drawn(
+        work.canvas, row, position, logits, lambda which, left: drawn(look, rows[which], left, shape)
+    )
 
 
 def drawn(look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], shape: Shape) -> Int[Tensor, " n"]:
