@@ -15,12 +15,17 @@ from unmask.model.checkpoint import Model
 from unmask.model.weights import FILE, fingerprint
 
 
-def record(model: Model, *, seed: int, settings: dict[str, Any], data: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What was measured (model, data), how (settings, seed), by what (version, machine); `more` as it is."""
+def record(
+    model: Model | None, *, seed: int | None, settings: dict[str, Any], data: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    """What was measured (model, data), how (settings, seed), by what (version, machine); `more` as it is.
+
+    Without a model the data are texts whose maker is not known.
+    """
     return {
         "unmask": unmask.__version__,
         "commit": commit(),
-        "model": of_model(model),
+        "model": None if model is None else of_model(model),
         "data": data,
         "settings": settings,
         "seed": seed,
