@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.status import Status
 
-from unmask.cli.measuring import deliver
+from unmask.cli.measuring import between, deliver, number
 from unmask.evaluation.assessment import Text, assess, fingerprint, of_tokens, read_samples, training_texts
 from unmask.evaluation.judges import Judge, judge
 from unmask.evaluation.measure import finite
@@ -75,7 +75,8 @@ def run(settings: Settings) -> None:
     answer["record"] = recorded(model, texts, reader, settings)
     if answer["warning"]:
         print(f"unmask: warning: {answer['warning']}", file=sys.stderr)
-    deliver(finite(answer), lines(answer), as_json=settings.json, out=settings.out)
+    answer = finite(answer)
+    deliver(answer, lines(answer), as_json=settings.json, out=settings.out)
 
 
 def draw(model: Model, recipe: Recipe, *, n: int, length: int | None = None) -> tuple[list[Text], dict[str, Any]]:
@@ -130,9 +131,9 @@ def recorded(model: Model | None, texts: Sequence[Text], reader: Judge | None, s
 def lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """An assessment in words."""
     for name, one in answer.get("definitions", {}).items():
-        low, high = one["interval"]
+        error = one["standard_error"]
         chosen = " <-" if name == answer["definition"] else ""
-        value = f"{one['perplexity']:.2f} ± {one['standard_error']:.2f}  (95 %: {low:.2f} to {high:.2f}){chosen}"
+        value = f"{one['perplexity']:.2f} ± {number(error)}{between(one['interval'], 2, error)}{chosen}"
         yield f"gen. perplexity, {name}", value
     if "means" in answer:
         yield f"'{answer['definition']}' is", answer["means"]
@@ -163,5 +164,6 @@ def lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "error bars", "over samples: what another set of as many would change"
 
 
-def plus(number: dict[str, float], digits: int = 3) -> str:
-    return f"{number['value']:.{digits}f} ± {number['standard_error']:.{digits}f}"
+def plus(one: dict[str, Any], digits: int = 3) -> str:
+    error = one["standard_error"]
+    return f"{one['value']:.{digits}f} ± {'?' if error is None else f'{error:.{digits}f}'}"

@@ -24,6 +24,9 @@ EFFECTS = {
     "settings.seconds": "error bar only",
     "settings.batch_tokens": "small: rounding",
     "settings": "any: measured otherwise",
+    "judge.name": "none: where the judge lies",
+    "judge.folder": "none: where the judge lies",
+    "judge": "any: another judge; generative perplexities compare under one judge only",
     "seed": "within the error bars",
     "draws": "small, or a bias where draws are coarse",
     "unmask": "any: another version",
@@ -106,10 +109,10 @@ def flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 def verdict(first: Mapping[str, Any], second: Mapping[str, Any]) -> Verdict | None:
     """Whether the numbers differ; None where the two do not measure the same thing."""
-    for name, error in (("nats_per_token", "standard_error"), ("accuracy", "standard_error")):
+    for name in ("nats_per_token", "accuracy", "generative_perplexity"):
         if name in first and name in second:
             same = _data(first) == _data(second)
-            key = error if same or name == "accuracy" else "data_standard_error"
+            key = "data_standard_error" if name == "nats_per_token" and not same else "standard_error"
             errors = [float(one[key]) if one.get(key) is not None else math.inf for one in (first, second)]
             return Verdict(name, first[name], second[name], math.hypot(*errors), same)
     return None
