@@ -1,4 +1,4 @@
-"""What two processes do together, for test_parallel.py: torchrun --nproc-per-node 2 two_ranks.py FOLDER
+"""What two processes do together, for test_many_processes.py: torchrun --nproc-per-node 2 two_ranks.py FOLDER
 
 FOLDER/one holds checkpoints of one process. Each way of sharing writes its own to FOLDER/<way>, and rank 0 writes
 what was seen to FOLDER/seen.json.
