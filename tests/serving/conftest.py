@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 
 import httpx
 import models
@@ -12,6 +13,7 @@ from slow import Slow
 from unmask.model.checkpoint import Model, load
 
 Serve = Callable[..., str]
+collect_ignore = [] if find_spec("lm_eval") else ["test_harness.py"]  # lm-eval is heavy, and no part of [dev]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,191 @@
+"""A model for lm-evaluation-harness 0.4, known there as `unmask`.
+
+    python -m unmask.serving.harness run --model unmask --model_args pretrained=runs/mine,passes=32 --tasks lambada
+
+is the harness's own command line with this model added. What it is told of a masked model is a lower bound on the
+log-likelihood, averaged over `passes` looks; of an autoregressive one the log-likelihood itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.errors import UserError
+from unmask.evaluation import error_bars, measure
+from unmask.evaluation.estimators import level
+from unmask.evaluation.likelihood import Tally, evaluate
+from unmask.evaluation.measure import How
+from unmask.evaluation.passages import Cut, Document, Passage, cut, given_and_answer
+from unmask.model.checkpoint import Model, load
+from unmask.sampling.generate import Sample, beginning, generate
+from unmask.sampling.recipe import Recipe
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError:
+    raise UserError("the harness needs lm-eval: pip install 'unmask[eval]'.") from None
+
+TOKENS = 256  # that are generated where a task does not say
+
+
+@register_model("unmask")
+class Harness(LM):
+    """Answers the harness's three kinds of requests."""
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        estimator: str = "auto",
+        passes: int = 16,
+        sampler: str | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        batch_tokens: int = 8192,
+        batch_size: int | str | None = None,  # the harness passes these two to every model
+        max_batch_size: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = load(str(pretrained))
+        self.tokenizer = self.model.text_tokenizer()
+        if device:
+            self.model.network.to(device)
+        wanted = How(estimator=estimator, passes=int(passes), seed=int(seed), batch_tokens=int(batch_tokens))
+        self.how, self.estimator = measure.settled(self.model, wanted)
+        self.recipe = Recipe(sampler=sampler, steps=steps, seed=int(seed), batch=1)
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.tokenizer.fingerprint
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Of each continuation given its context; and whether greedy decoding, left to right, would give it."""
+        passages = [self.passage(*request.args) for request in requests]
+        paid = iter(self.nats([passage for passage in passages if passage.scored]))
+        found = []
+        for request, passage in zip(requests, passages, strict=True):
+            answer = (-next(paid), greedy(self.model, passage)) if passage.scored else (0.0, True)
+            self.cache_hook.add_partial("loglikelihood", request.args, answer)
+            found.append(answer)
+        return found
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Of whole texts, each by itself; one longer than the model's length is cut side by side."""
+        shape = Cut(
+            way="rows",
+            length=self.model.architecture.length,
+            separate=False,
+            bos=self.tokenizer.bos,
+            eos=self.tokenizer.eos,
+            causal=self.model.objective == "ar",
+        )
+        owners, passages = [], []
+        for number, request in enumerate(requests):
+            (text,) = request.args
+            document = Document(np.array(self.tokenizer.encode(text), np.int64), len(text.encode()))
+            rows = cut([document], shape)[0] if len(document.tokens) else []
+            owners += [number] * len(rows)
+            passages += rows
+        totals = np.bincount(np.array(owners, int), self.nats(passages), len(requests))
+        found = [-float(total) for total in totals]
+        for request, answer in zip(requests, found, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
+        return found
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """What follows each context, up to the first of its stops."""
+        found = []
+        for request in requests:
+            context, options = request.args
+            answer = self.continued(context, dict(options))
+            self.cache_hook.add_partial("generate_until", request.args, answer)
+            found.append(answer)
+        return found
+
+    def passage(self, context: str, continuation: str) -> Passage:
+        """A continuation and as much of its context as the model can see."""
+        # A space between the two belongs to the continuation: there tokens begin.
+        kept = context.rstrip()
+        continuation, context = context[len(kept) :] + continuation, kept
+        before, ids = self.tokenizer.encode_batch([context, continuation])
+        lead = measure.lead_of(self.model)
+        most = self.model.architecture.length
+        room = most - len(ids) - (lead is not None)
+        if room < 0:
+            raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
+        before = before[len(before) - min(len(before), room) :]
+        return given_and_answer(before, ids, size=len(continuation.encode()), number=0, lead=lead)
+
+    def nats(self, passages: Sequence[Passage]) -> np.ndarray:
+        """What each passage costs, the mean over the passes."""
+        if not passages:
+            return np.zeros(0)
+        tally: Tally | None = None
+        for tally in evaluate(
+            self.model.network.logits,
+            passages,
+            self.estimator,
+            mask=self.model.mask,
+            seed=self.how.seed,
+            budget=self.how.batch_tokens,
+            device=next(self.model.network.parameters()).device,
+        ):
+            if tally.whole >= self.how.passes:
+                break
+        assert tally is not None
+        nats = np.stack(tally.nats)
+        return error_bars.log_mean(nats) if self.estimator.weighted else nats.mean(0)
+
+    def continued(self, context: str, options: dict[str, Any]) -> str:
+        """The model's continuation of a context."""
+        stops = options.get("until") or []
+        stops = [stops] if isinstance(stops, str) else list(stops)
+        wanted = int(options.get("max_gen_toks", TOKENS))
+        temperature = float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0
+        most = self.model.architecture.length
+        wanted = min(wanted, most - 1)
+        ids = self.tokenizer.encode(context)
+        given = len(beginning(self.model, self.tokenizer, ids))
+        ids = ids[max(0, given + wanted - most) :]
+        given = len(beginning(self.model, self.tokenizer, ids))
+        recipe = Recipe(self.recipe.sampler, self.recipe.steps, temperature, seed=self.recipe.seed, batch=1)
+        end = stops[0] if len(stops) == 1 else None
+        events = generate(self.model, recipe, length=given + wanted, prompt=ids, until=end)
+        sample = next(event for event in events if isinstance(event, Sample))
+        text = self.tokenizer.decode(sample.tokens)[len(self.tokenizer.decode(sample.tokens[:given])) :]
+        ends = [text.index(stop) for stop in stops if stop and stop in text]
+        return text[: min(ends, default=len(text))]
+
+
+@torch.no_grad()
+def greedy(model: Model, passage: Passage) -> bool:
+    """Whether the likeliest token, place by place from the left, is the passage's own at every place."""
+    x = torch.from_numpy(np.asarray(passage.tokens, np.int64))[None]
+    x = x.to(next(model.network.parameters()).device)
+    free = range(passage.given, x.shape[1])
+    if model.objective == "ar":
+        rows = torch.tensor(list(free), device=x.device)
+        return bool((_best(model, x, torch.zeros(1), rows) == x[0, rows]).all())
+    for at in free:
+        x_t = x.clone()
+        x_t[:, at:] = model.mask
+        share = torch.tensor([(x.shape[1] - at) / (len(free) + 1)])
+        if not bool(_best(model, x_t, level(share), torch.tensor([at], device=x.device)) == x[0, at]):
+            return False
+    return True
+
+
+def _best(model: Model, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    logits = model.network.logits(x_t, sigma.to(x_t.device), rows)
+    return logits.index_fill(1, torch.tensor([model.mask], device=x_t.device), -torch.inf).argmax(1)
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
