@@ -7,6 +7,7 @@ The public names, imported on first use so that `import unmask` stays light:
     unmask.sample(model, n=, length=, prompt=, sampler=, seed=)   texts, each with the trace of how it came
     unmask.infill(model, "The ___ sat on the [5].", n=)           blanks filled, best first
     unmask.fill(network, canvas, policy, seed=)                   the generator underneath: a step a network call
+    unmask.Control(pattern=, one_of=, form=, guidance=, ...)      what may be asked of the text: `control=` of both
     unmask.UserError    what every mistake of a user becomes: what is wrong, what was seen, what to do
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Control": "unmask.sampling.control",
     "Model": "unmask.model.checkpoint",
     "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
@@ -24,7 +26,7 @@ _HOMES = {
     "sample": "unmask.sampling.generate",
 }
 
-__all__ = ["Model", "UserError", "__version__", "fill", "infill", "load", "sample"]
+__all__ = ["Control", "Model", "UserError", "__version__", "fill", "infill", "load", "sample"]
 
 
 def __getattr__(name: str) -> Any:

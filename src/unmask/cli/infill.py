@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from unmask.cli.live import RECENT, printable, watch
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
+from unmask.sampling.control import Control
 from unmask.sampling.infilling import Infilled, candidates, too_long
 from unmask.sampling.recipe import Recipe
 from unmask.text.pieces import pieces
@@ -46,10 +47,12 @@ class Settings:
     seed: int = 0  # the same seed gives the same candidates
     batch: int = 32  # candidates drawn at once; changes speed and memory, never a candidate
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a candidate, one a line
+    control: Annotated[Control, tyro.conf.arg(name="")] = field(default_factory=Control)
 
     @property
     def recipe(self) -> Recipe:
-        return Recipe(self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.seed, batch=self.batch)
+        drawing = (self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.seed)
+        return Recipe(*drawing, batch=self.batch, control=self.control)
 
 
 def run(settings: Settings) -> None:

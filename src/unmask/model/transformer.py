@@ -185,7 +185,12 @@ class Transformer(nn.Module):
         self, tokens: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None, sight: Sight
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
         """Embedding, blocks and last norm."""
-        x = self.vocab_embed(tokens)
+        return self.through(self.vocab_embed(tokens), sigma, sight)
+
+    def through(
+        self, x: Float[Tensor, "b l d"], sigma: Float[Tensor, " b"] | None, sight: Sight
+    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+        """Blocks and last norm, from embeddings on: a classifier's gradient ends there."""
         c = self.condition(sigma)
         with precision(x.device):
             for i, block in enumerate(self.blocks):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
+from unmask.sampling.control import Control
 from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
 from unmask.sampling.trace import Event, Moment, draw_rows
 from unmask.text.canvas import Canvas, blank, of_prompt
@@ -49,6 +50,7 @@ def sample(
     window: int | None = None,
     stride: int | None = None,
     batch: int = 32,
+    control: Control | None = None,
 ) -> list[Sample]:
     """Draw `n` texts of `length` tokens (the model's own by default), the prompt included.
 
@@ -57,10 +59,11 @@ def sample(
 
     until    the text ends before this text or special token ("<|endoftext|>"), if it comes
     window   tokens the model sees at once; with it, texts may be longer than the model was trained on
+    control  a pattern that every text matches, guidance, remasking: `Control(pattern="[0-9]+")`
     The others are those of `sampling.recipe.Recipe`, which `unmask sample --help` explains.
     """
     model = model if isinstance(model, Model) else load(model)
-    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, window, stride, batch)
+    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, window, stride, batch, control or Control())
     told = doubt(model, length or model.architecture.length, recipe)
     if told is not None:
         warnings.warn(told, stacklevel=2)
@@ -80,6 +83,8 @@ def generate(
     """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples."""
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
     given = beginning(model, tokenizer, prompt)
+    if recipe.control.guidance != 1 and not given:
+        raise UserError("guidance compares the model with and without the given text: give a prompt.")
     length = model.architecture.length if length is None else length
     check_length(length)
     start = canvas_of(given, length=length, mask=model.mask).tokens[0]

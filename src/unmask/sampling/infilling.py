@@ -19,10 +19,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
+from unmask.sampling.control import Control
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_looks, log_likelihood, nats_of
 from unmask.sampling.trace import Drawn, Event, Moment, draw_rows
+from unmask.text.canvas import of_tokens
 from unmask.text.pieces import pieces
 from unmask.text.template import Lengths, Template, parse
 from unmask.text.tokenizer import Tokenizer
@@ -64,6 +67,7 @@ def infill(
     top_k: int | None = None,
     seed: int = 0,
     batch: int = 32,
+    control: Control | None = None,
 ) -> list[Infilled]:
     """Fill the blanks of a template and give the `n` best of what was drawn, best first.
 
@@ -77,7 +81,7 @@ def infill(
     The others are those of `sampling.recipe.Recipe`.
     """
     model = model if isinstance(model, Model) else load(model)
-    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, batch=batch)
+    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, batch=batch, control=control or Control())
     parsed = parse(template, least=shortest, most=longest)
     told = too_long(model, parsed, tries)
     if told is not None:
@@ -93,7 +97,7 @@ def candidates(
     check_looks(looks)
     nats_of(model)  # refuses a model that cannot fill blanks
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
-    choices = template.lengths(tries)
+    choices = possible(model, method, template, tries)
     found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:
         check_length(sum(lengths))
@@ -107,6 +111,25 @@ def candidates(
                 blanks = filled(tokenizer, start.tolist(), event.tokens, lengths)
                 found[tuple(event.tokens)] = finished(tokenizer, event, method, recipe, lengths, blanks, scored, fit)
     yield from sorted(found.values(), key=lambda one: -one.score)[:n]
+
+
+def possible(model: Model, method: Method, template: Template, tries: int) -> list[Lengths]:
+    """The choices of lengths with which the constraint, if there is one, can be satisfied; at least one."""
+    choices, constraint = template.lengths(tries), method.shape.constraint or method.kept
+    if constraint is None:
+        return choices
+    kept: list[Lengths] = []
+    refusal: UserError | None = None
+    for lengths in choices:
+        start = torch.tensor([template.tokens(model.text_tokenizer(), lengths)])
+        try:
+            constraint.check(of_tokens(start, mask=model.mask))
+            kept.append(lengths)
+        except UserError as error:
+            refusal = error
+    if refusal is not None and not kept:
+        raise refusal
+    return kept
 
 
 def finished(

@@ -1,8 +1,10 @@
 """Recipe: how to draw, whatever is drawn: sampler, temperature, seed, windows. Made ready for a model: a method."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
+import tyro
 from jaxtyping import Int
 from torch import Tensor
 
@@ -11,8 +13,11 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.model.checkpoint import Model
 from unmask.sampling.autoregressive import LeftToRight, Reader
+from unmask.sampling.constraint import Constraint
+from unmask.sampling.control import Control
 from unmask.sampling.loop import Step, fill
 from unmask.sampling.policy import Policy
+from unmask.sampling.remask import Remask
 from unmask.sampling.samplers import SAMPLERS, named
 from unmask.sampling.shape import Shape
 from unmask.sampling.windows import Sliding, Windows
@@ -38,6 +43,7 @@ class Recipe:
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; None: half a window
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
+    control: Annotated[Control, tyro.conf.arg(name="")] = field(default_factory=Control)
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -70,6 +76,8 @@ class Method:
     shape: Shape
     windows: Windows | None
     network: Callable[[], Network]  # a fresh one for each canvas: some remember what they have read
+    kept: Constraint | None = None  # rows that do not match are drawn again
+    tries: int = 1  # at most so often
 
     def fill(self, canvas: Canvas, *, seed: int, ids: Int[Tensor, " b"]) -> Iterator[Step]:
         return fill(self.network(), canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
@@ -78,17 +86,21 @@ class Method:
 def method_for(model: Model, recipe: Recipe) -> Method:
     """The method of a recipe; a sampler that the model cannot use is refused."""
     name = recipe.sampler or OWN[model.objective]
-    policy = policy_for(model, name, recipe.steps)
+    policy, control = policy_for(model, name, recipe.steps, recipe.control.eta), recipe.control
     # A network may have more ids than its tokenizer has tokens; these stand for no text.
     size = model.architecture.vocab if model.tokenizer is None else model.tokenizer.size
     shape = recipe.shape(tuple(id for id in range(size, model.architecture.vocab) if id != model.mask))
+    constraint = control.constraint(model)
+    kept = constraint if control.reject else None
+    shape = replace(shape, hook=control.hook(model), constraint=None if control.reject else constraint)
     network: Callable[[], Network] = lambda: model.network.logits  # noqa: E731
     if model.objective == "ar":
         network = lambda: Reader(model.network)  # noqa: E731
-    return Method(name, law_of(model, name, policy, recipe), policy, shape, recipe.windows(), network)
+    law = law_of(model, name, policy, recipe)
+    return Method(name, law, policy, shape, recipe.windows(), network, kept, max(1, control.reject))
 
 
-def policy_for(model: Model, name: str, steps: int | None) -> Policy:
+def policy_for(model: Model, name: str, steps: int | None, eta: float | None = None) -> Policy:
     known = [LEFT_TO_RIGHT] if model.objective == "ar" else list(SAMPLERS)
     if name not in known:
         if name in SAMPLERS or name == LEFT_TO_RIGHT:
@@ -106,7 +118,15 @@ def policy_for(model: Model, name: str, steps: int | None) -> Policy:
         if steps is not None:
             raise UserError("an autoregressive model takes one call a token; leave the steps out.")
         return LeftToRight()
-    return named(name, steps=steps, schedule=schedule_of(model))
+    policy = named(name, steps=steps, schedule=schedule_of(model))
+    if eta is None:
+        return policy
+    if not isinstance(policy, Remask):
+        remasking = ", ".join(key for key in SAMPLERS if key.startswith("remask-"))
+        raise UserError(
+            f"eta is the strength of remasking, and {name!r} hides nothing again. Those that do: {remasking}."
+        )
+    return replace(policy, eta=eta)
 
 
 def schedule_of(model: Model) -> schedule.Schedule:
@@ -133,7 +153,7 @@ def law_of(model: Model, name: str, policy: Policy, recipe: Recipe) -> str:
     windows = recipe.windows()
     if windows is not None:
         law += f", within windows of {windows.context} tokens, {windows.stride} new in each"
-    return law
+    return law + recipe.control.law
 
 
 def check_length(length: int) -> None:

@@ -10,6 +10,7 @@ from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.plan import Ancestral, FirstHitting, Groups
 from unmask.sampling.policy import Policy
 from unmask.sampling.process import Analytic, D3PMReverse
+from unmask.sampling.remask import Remask
 
 DEFAULT = "first-hitting"
 
@@ -57,6 +58,31 @@ SAMPLERS = {
     ),
     "d3pm": Sampler("D3PM's own reverse step", lambda s, n: D3PMReverse(n, s), lambda s: D3PMReverse(schedule=s)),
     "analytic": Sampler("SEDD's analytic step", lambda s, n: Analytic(n, s), lambda s: Analytic(schedule=s)),
+    "remask-cap": Sampler(
+        "tokens are hidden again at a small steady rate",
+        lambda s, n: Remask("cap", n, schedule=s),
+        lambda s: Remask("cap", schedule=s),
+    ),
+    "remask-rescale": Sampler(
+        "hidden again at a share of the greatest rate",
+        lambda s, n: Remask("rescale", n, schedule=s),
+        lambda s: Remask("rescale", schedule=s),
+    ),
+    "remask-conf": Sampler(
+        "as many, but the least likely of them",
+        lambda s, n: Remask("conf", n, schedule=s),
+        lambda s: Remask("conf", schedule=s),
+    ),
+    "remask-loop": Sampler(
+        "a while of mending when most is there",
+        lambda s, n: Remask("loop", n, schedule=s),
+        lambda s: Remask("loop", schedule=s),
+    ),
+    "remask-forward-backward": Sampler(
+        "as much hidden again as a step reveals",
+        lambda s, n: Remask("forward-backward", n, schedule=s),
+        lambda s: Remask("forward-backward", schedule=s),
+    ),
 }
 
 

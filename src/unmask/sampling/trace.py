@@ -1,7 +1,7 @@
 """Rows drawn a batch at a time, each with its trace: which token came at which network call."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -64,19 +64,36 @@ def draw_rows(
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
     for first in range(0, n, recipe.batch):
         ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
-        canvas = of_tokens(start.repeat(len(ids), 1), mask=mask)
-        traces: list[list[Event]] = [[] for _ in ids]
-        seconds, begun = 0.0, perf_counter()
-        for step in method.fill(canvas, seed=recipe.seed, ids=ids):
-            canvas = step.canvas
-            record(traces, step)
-            seconds += perf_counter() - begun
-            yield Moment(first, step)
-            begun = perf_counter()  # what the caller does meanwhile does not count
-            if enough(canvas):
+        blank = of_tokens(start.repeat(len(ids), 1), mask=mask)
+        done: dict[int, Drawn] = {}
+        calls, seconds = 0, 0.0
+        if method.kept is not None:
+            method.kept.check(blank)
+        for attempt in range(method.tries):
+            canvas, begun = blank, perf_counter()
+            traces: list[list[Event]] = [[] for _ in ids]
+            for step in method.fill(canvas, seed=recipe.seed + (attempt << 40), ids=ids):
+                canvas = step.canvas
+                step = replace(step, call=calls + step.call)
+                record(traces, step)
+                seconds += perf_counter() - begun
+                yield Moment(first, step)
+                begun = perf_counter()  # what the caller does meanwhile does not count
+                if method.kept is None and enough(canvas):
+                    break
+            calls = max((trace[-1].call for trace in traces if trace), default=calls)
+            match = [True] * len(ids) if method.kept is None else method.kept.matches(canvas).tolist()
+            for row, tokens, trace, fits in zip(ids.tolist(), canvas.tokens.tolist(), traces, match, strict=True):
+                if fits and row not in done:
+                    done[row] = Drawn(row, tokens, tuple(trace), seconds)
+            if len(done) == len(ids):
                 break
-        for row, tokens, trace in zip(ids.tolist(), canvas.tokens.tolist(), traces, strict=True):
-            yield Drawn(row, tokens, tuple(trace), seconds)
+        else:
+            raise UserError(
+                f"{len(done)} of {len(ids)} samples matched in {method.tries} tries: the pattern is too unlikely for "
+                "rejection. Allow more tries, or leave reject out: the tokens are then restricted as they are drawn."
+            )
+        yield from (replace(done[row], seconds=seconds) for row in ids.tolist())
 
 
 def record(traces: list[list[Event]], step: Step) -> None:

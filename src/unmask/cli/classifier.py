@@ -1,0 +1,78 @@
+"""Train a small classifier on a model's own trunk, to guide samples with: `unmask sample --classifier`.
+
+    unmask classifier runs/stories reviews.jsonl --out runs/mood
+    unmask sample runs/stories --classifier runs/mood --towards happy
+
+DATA is .jsonl, .csv or .tsv with a text and a label in every record. The model itself does not change.
+"""
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model, load
+from unmask.model.classifier import Classifier, save_classifier
+from unmask.text.labelled import labelled
+from unmask.training.head import Head, accuracy, train_head
+
+NOISE = (0.0, 0.5, 0.9)  # where the held-out texts are judged: the share that is hidden
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]  # labelled texts
+    out: Path  # where the classifier is written
+    text: str = "text"  # the field or column of the text
+    label: str = "label"  # and of its label
+    held_out: float = 0.1  # share of the texts that is not learned from, to judge by
+    head: Annotated[Head, tyro.conf.arg(name="")] = field(default_factory=Head)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out < 1:
+            raise UserError(f"the share of texts to judge by must lie within (0, 1); saw {self.held_out}.")
+
+
+def run(settings: Settings) -> None:
+    pairs = labelled(settings.data, text=settings.text, label=settings.label)
+    names = sorted({name for _, name in pairs})
+    model = load(settings.model)
+    if model.objective == "ar":
+        raise UserError("a classifier guides a diffusion model; this one is autoregressive.")
+    classifier = Classifier(model.network, names)
+    texts, labels = encoded(model, pairs, names)
+    held = set(range(0, len(texts), max(2, round(1 / settings.held_out))))
+    train = [i for i in range(len(texts)) if i not in held]
+    if not train:
+        raise UserError(f"{settings.data} holds {len(texts)} text: too few to learn from and to judge by.")
+    losses = []
+    learning = train_head(
+        classifier, [texts[i] for i in train], [labels[i] for i in train], mask=model.mask, how=settings.head
+    )
+    for step, loss in enumerate(learning, 1):
+        losses.append(loss)
+        if step % max(1, settings.head.steps // 5) == 0:
+            recent = losses[-max(1, settings.head.steps // 5) :]
+            print(f"step {step}: {sum(recent) / len(recent):.3f} nats a label", file=sys.stderr)
+    some = sorted(held)
+    judged = {
+        f"{t:g}": accuracy(classifier, [texts[i] for i in some], [labels[i] for i in some], mask=model.mask, t=t)
+        for t in NOISE
+    }
+    said = {"head": asdict(settings.head), "texts": len(train), "held_out": len(some), "accuracy_when_hidden": judged}
+    save_classifier(settings.out, classifier, model, said=said)
+    shares = ", ".join(f"{share:.0%} with {float(t):.0%} hidden" for t, share in judged.items())
+    print(f"{settings.out}: {', '.join(names)}; right on {len(some)} held-out texts: {shares}")
+
+
+def encoded(model: Model, pairs: list[tuple[str, str]], names: list[str]) -> tuple[list[list[int]], list[int]]:
+    """Tokens, cut to what the model was trained on, and the numbers of the labels."""
+    tokenizer = model.text_tokenizer()
+    tokens = [
+        ids[: model.architecture.length].tolist() for ids in tokenizer.encode_batch([text for text, _ in pairs])
+    ]
+    return tokens, [names.index(name) for _, name in pairs]

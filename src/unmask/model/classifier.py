@@ -1,0 +1,132 @@
+"""A classifier on a model's own trunk: the mean of its hidden states, then one linear layer.
+
+On disk: head.safetensors, and classifier.json with the labels, the sha256 of the model's weights and the fingerprint
+of its tokenizer. The trunk is not stored again, so a head is loaded together with its model and no other.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unmask import __version__
+from unmask.errors import UserError
+from unmask.model.appearing import appearing
+from unmask.model.checkpoint import Model, write_json
+from unmask.model.transformer import Transformer
+from unmask.model.weights import FILE, fingerprint, skeleton
+
+HEAD, NOTE = "head.safetensors", "classifier.json"
+
+
+class Classifier(nn.Module):
+    """log p(label | x_t), for noisy text too. The trunk stays as it is; only the linear layer learns."""
+
+    def __init__(self, network: Transformer, labels: Sequence[str]) -> None:
+        super().__init__()
+        if len(set(labels)) < 2 or len(set(labels)) != len(labels):
+            raise UserError(f"a classifier needs at least two different labels; saw {', '.join(labels) or 'none'}.")
+        self.network = twin(network)
+        self.labels = tuple(labels)
+        self.linear = nn.Linear(network.architecture.width, len(labels))
+
+    @property
+    def table(self) -> Float[Tensor, "v d"]:
+        """The embedding of each token."""
+        return self.network.vocab_embed.embedding
+
+    def log_probs(
+        self,
+        embedded: Float[Tensor, "b l d"],
+        sigma: Float[Tensor, " b"],
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, "b labels"]:
+        """From embeddings, so that there is a gradient for each of them."""
+        nothing = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
+        hidden = self.network.through(embedded, sigma, self.network.sight(nothing, None, lengths, None))
+        return self.of_hidden(hidden, lengths)
+
+    def of_hidden(
+        self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None
+    ) -> Float[Tensor, "b labels"]:
+        """The mean over the real positions, and the linear layer."""
+        if lengths is None:
+            return self.linear(hidden.mean(1)).log_softmax(-1)
+        real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
+        return self.linear((hidden * real[..., None]).sum(1) / lengths[:, None]).log_softmax(-1)
+
+    def number(self, label: str) -> int:
+        if label not in self.labels:
+            raise UserError(f"the classifier has no label {label!r}. Known: {', '.join(self.labels)}.")
+        return self.labels.index(label)
+
+
+def twin(network: Transformer) -> Transformer:
+    """The same weights in the same memory, but caches of its own: those of inference mode allow no gradient."""
+    other = skeleton(network.architecture)
+    other.load_state_dict(network.state_dict(), assign=True)
+    return other.freeze()
+
+
+def save_classifier(
+    folder: str | Path, classifier: Classifier, model: Model, *, said: Mapping[str, Any] | None = None
+) -> Path:
+    """Write the head, with what it belongs to."""
+    if model.folder is None:
+        raise UserError("a classifier is saved beside the name of its model's file: save the model first.")
+    folder = Path(folder)
+    note = {
+        "version": __version__,
+        "labels": list(classifier.labels),
+        "model": fingerprint(model.folder / FILE),
+        "tokenizer": None if model.tokenizer is None else model.tokenizer.fingerprint,
+        "vocab": model.architecture.vocab,
+        **(said or {}),
+    }
+    with appearing(folder) as draft:
+        save_file(
+            {name: tensor.contiguous() for name, tensor in classifier.linear.state_dict().items()}, draft / HEAD
+        )
+        write_json(draft / NOTE, note)
+    return folder
+
+
+def load_classifier(folder: str | Path, model: Model) -> Classifier:
+    """The classifier in a folder, on the trunk of its model; another vocabulary or another model is refused."""
+    folder = Path(folder)
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        labels, made_for, told = [str(label) for label in note["labels"]], note["model"], note["tokenizer"]
+        state = load_file(folder / HEAD)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} is not a classifier: it has no {Path(error.filename or HEAD).name}. Train one with "
+            "`unmask classifier`."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"the classifier in {folder} cannot be read: {error}. Train it again.") from None
+    own = None if model.tokenizer is None else model.tokenizer.fingerprint
+    if told != own or note.get("vocab") != model.architecture.vocab:
+        raise UserError(
+            f"the classifier in {folder} was trained on another vocabulary ({note.get('vocab')} ids, tokenizer "
+            f"{str(told)[:12]}) than the model's ({model.architecture.vocab} ids, tokenizer {str(own)[:12]}). "
+            "Train one on this model: `unmask classifier`."
+        )
+    if model.folder is None or made_for != fingerprint(model.folder / FILE):
+        raise UserError(
+            f"the classifier in {folder} was trained on the trunk of another model with this vocabulary: its weights "
+            "would mean nothing here. Use it with its own model, or train one on this: `unmask classifier`."
+        )
+    classifier = Classifier(model.network, labels)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if shapes != {name: tuple(tensor.shape) for name, tensor in classifier.linear.state_dict().items()}:
+        raise UserError(f"{folder / HEAD} does not fit {len(labels)} labels and the model's width: {shapes}.")
+    classifier.linear.load_state_dict(state)
+    return classifier.eval().requires_grad_(False)

@@ -1,0 +1,48 @@
+r"""A form: text with holes that say what goes into them, '{"name": <string>, "age": <int>}', as a pattern.
+
+<string>   a JSON string with its quotes      <word>   letters, digits and _
+<int>      a whole number                     <line>   any text without a line break
+<number>   a JSON number                      <text>   any text
+<bool>     true or false                      <a|b|c>  one of these, as they stand
+<list int> a JSON list of what is named       \<       an angle bracket of the text itself; \\ is a backslash
+"""
+
+import re
+
+from unmask.errors import UserError, unknown
+
+HOLES = {
+    "string": r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"',
+    "int": r"-?(?:0|[1-9]\d*)",
+    "number": r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?",
+    "bool": "(?:true|false)",
+    "word": r"\w+",
+    "line": r"[^\n]+",
+    "text": r"(?s:.+)",
+}
+MARK = re.compile(r"\\(?P<literal>[<\\])|<(?P<hole>[^<>]*)>|(?P<open><)")
+
+
+def pattern_of(form: str) -> str:
+    """The regular expression of a form."""
+    parts, at = [], 0
+    for mark in MARK.finditer(form):
+        parts.append(re.escape(form[at : mark.start()]))
+        at = mark.end()
+        if mark["open"]:
+            raise UserError(
+                rf"the form has a < without > at column {mark.start() + 1}; for the sign itself write \<."
+            )
+        parts.append(re.escape(mark["literal"]) if mark["literal"] else hole(mark["hole"]))
+    return "".join([*parts, re.escape(form[at:])])
+
+
+def hole(name: str) -> str:
+    if "|" in name:
+        return "(?:" + "|".join(re.escape(choice) for choice in name.split("|")) + ")"
+    if name.startswith("list "):
+        one = hole(name.removeprefix("list "))
+        return rf"\[(?:{one}(?:, {one})*)?\]"
+    if name not in HOLES:
+        raise unknown("hole of a form", name, [*HOLES, "list int", "a|b"])
+    return HOLES[name]

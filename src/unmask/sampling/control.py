@@ -1,0 +1,98 @@
+"""Control: what a person may ask of the text that is drawn: a pattern, guidance, how much to hide again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from unmask.errors import UserError
+from unmask.model.checkpoint import Model
+from unmask.model.classifier import load_classifier
+from unmask.sampling.automaton_form import pattern_of
+from unmask.sampling.automaton_words import words_of
+from unmask.sampling.constraint import Constraint, matching, one_of
+from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight, in_turn
+from unmask.sampling.shape import Hook
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Control:
+    """What is asked of the text; the default asks nothing."""
+
+    pattern: str | None = None  # a regular expression that what is drawn matches: the continuation, or each blank
+    one_of: tuple[str, ...] = ()  # or texts, of which it is one
+    form: str | None = None  # or a text with holes: '{"name": <string>, "age": <int>}'
+    whole: Flag = False  # the pattern is for the whole text, what is given included
+    exact_length: Flag = False  # the match takes all of its place: no eos or padding behind it
+    reject: int = 0  # draw freely, at most so many times, and keep what matches: the model's law given the pattern
+    guidance: float = 1.0  # above 1: the given text counts for more than the model says; 0: it is not seen
+    classifier: str | Path | None = None  # a folder that `unmask classifier` wrote
+    towards: str | None = None  # the label that the classifier is to see
+    pull: float = 1.0  # weight of the classifier
+    exact_pull: Flag = False  # ask the classifier about every token, not to first order: slow
+    eta: float | None = None  # strength of the remasking samplers, 0 to 1; None: the sampler's own
+
+    def __post_init__(self) -> None:
+        check_weight(self.guidance, "guidance")
+        check_weight(self.pull, "the classifier")
+        if sum([self.pattern is not None, bool(self.one_of), self.form is not None]) > 1:
+            raise UserError("a pattern, a list of texts and a form exclude each other: give one of them.")
+        if self.reject < 0:
+            raise UserError(f"the number of tries must not be negative; saw {self.reject}.")
+        if not self.constrains and (self.whole or self.exact_length or self.reject):
+            raise UserError(
+                "whole, exact length and reject belong to a pattern, a list of texts or a form: give one."
+            )
+        if (self.classifier is None) != (self.towards is None):
+            raise UserError("a classifier needs a label to go towards, and a label a classifier: give both.")
+
+    @property
+    def constrains(self) -> bool:
+        return self.pattern is not None or bool(self.one_of) or self.form is not None
+
+    def constraint(self, model: Model) -> Constraint | None:
+        """The constraint over the model's vocabulary."""
+        if not self.constrains:
+            return None
+        words, ends = words_of(model.text_tokenizer()), not self.exact_length
+        if self.one_of:
+            return one_of(self.one_of, words, whole=self.whole, ends=ends)
+        pattern = self.pattern if self.form is None else pattern_of(self.form)
+        return matching(pattern or "", words, whole=self.whole, ends=ends)
+
+    def hook(self, model: Model) -> Hook | None:
+        """The guidance, for models that are drawn as masked diffusion."""
+        hooks: list[Hook] = []
+        if self.guidance != 1 or self.classifier is not None:
+            check_can_be_guided(model)
+        if self.guidance != 1:
+            hooks.append(ClassifierFree(model.network.logits, self.guidance))
+        if self.classifier is not None:
+            judge = load_classifier(self.classifier, model)
+            label = judge.number(self.towards or "")
+            hooks.append(ByClassifier(judge, label, self.pull, self.exact_pull))
+        return in_turn(hooks)
+
+    @property
+    def law(self) -> str:
+        """What it adds to the law of a sampler."""
+        said = ""
+        if self.constrains:
+            said += (
+                ", given the pattern (by rejection)"
+                if self.reject
+                else ", each draw restricted to what can still match"
+            )
+        if self.guidance != 1:
+            said += f", guided by {self.guidance:g}"
+        if self.classifier is not None:
+            said += f", pulled towards {self.towards} by {self.pull:g}"
+        return said
+
+
+def check_can_be_guided(model: Model) -> None:
+    if model.objective != "mdlm":
+        raise UserError(f"guidance is for mdlm models; this one's objective is {model.objective}.")

@@ -1,0 +1,148 @@
+"""Guidance: the model's answer pulled towards a condition, on the rows that are asked for and no others.
+
+    classifier-free   log p^g = g log p(x_i | z) + (1 − g) log p(x_i | z, given text hidden) − log Z
+    by a classifier   log p^g = log p(x_i | z) + g log p(y | z with x_i) − log Z
+
+Each is a `Hook` of the shape: it gets the network's logits and gives others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid
+from unmask.errors import UserError
+from unmask.sampling.loop import NetworkOfLengths, answer
+from unmask.sampling.shape import Ask, Hook
+from unmask.shapes import Network
+
+SEQUENCES = 512  # that a classifier is shown at a time
+
+
+def check_weight(weight: float, kind: str) -> None:
+    if not isfinite(weight):
+        raise UserError(f"the weight of {kind} must be a finite number; saw {weight}.")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierFree:
+    """Away from what the model says without the given text. Weight 1: the model; 0: the model that sees no prompt.
+
+    Another pass through the network at every call, except at weight 1.
+    """
+
+    network: Network | NetworkOfLengths
+    weight: float  # g; above 1 the given text counts for more
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight, "guidance")
+
+    def __call__(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        if self.weight == 1:
+            return logits
+        mask = ask.look.mask
+        frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
+        blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask)))
+        if self.weight == 0:
+            return blind
+        return mixed(logits, blind, self.weight, mask=mask)
+
+
+def mixed(
+    logits: Float[Tensor, "n v"], blind: Float[Tensor, "n v"], weight: float, *, mask: int
+) -> Float[Tensor, "n v"]:
+    """g log p + (1 − g) log p_blind, up to a constant a row; what either calls impossible stays so. [D-CFG]"""
+    with_given, without = (forbid(some, mask).log_softmax(-1) for some in (logits, blind))
+    never = with_given.isneginf() | without.isneginf()
+    guided = weight * with_given + (1 - weight) * without
+    return guided.masked_fill(never, -torch.inf)
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A differentiable classifier of noisy text: `model.classifier.Classifier`, or any other."""
+
+    @property
+    def table(self) -> Tensor:
+        """The embedding of each token (v d)."""
+
+    def log_probs(self, embedded: Tensor, sigma: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """log p(y | text) (b labels), from embeddings (b l d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByClassifier:
+    """Towards a label. [D-CBG]
+
+    First order: log p(y | z with x_i = v) − log p(y | z) ≈ (e_v − e_mask) · the gradient at i: one pass forward and
+    one back a call. Exact: the classifier reads the text with each token of the vocabulary at each place asked for.
+    """
+
+    judge: Judge
+    label: int
+    weight: float = 1.0  # g; 1 is Bayes' rule
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight, "the classifier")
+
+    def __call__(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        if len(self.judge.table) != logits.shape[-1]:
+            raise UserError(
+                f"the classifier has {len(self.judge.table)} tokens and the model {logits.shape[-1]}: it was trained "
+                "on another vocabulary."
+            )
+        if self.weight == 0:
+            return logits
+        evidence = self.each(ask) if self.exact else self.slope(ask)
+        return logits + self.weight * evidence.to(logits)
+
+    def slope(self, ask: Ask) -> Float[Tensor, "n v"]:
+        """What each token would bring, to first order, up to a constant a row."""
+        # A server calls from within inference mode, where nothing can be differentiated.
+        with torch.inference_mode(False), torch.enable_grad():
+            table = self.judge.table.detach().clone()
+            embedded = table[ask.tokens.clone()].requires_grad_(True)
+            sigma = ask.sigma.clone()
+            lengths = None if ask.lengths is None else ask.lengths.clone()
+            score = self.judge.log_probs(embedded, sigma, lengths=lengths)[:, self.label].sum()
+            (gradient,) = torch.autograd.grad(score, embedded)
+            return gradient.flatten(0, 1)[ask.rows.clone()] @ table.T
+
+    def each(self, ask: Ask) -> Float[Tensor, "n v"]:
+        """log p(y | z with x_i = v) for every place i asked for and every token v."""
+        tokens = torch.arange(len(self.judge.table), device=ask.tokens.device)
+        # Not in inference mode: what the classifier keeps for the next call may be needed for a gradient then.
+        with torch.inference_mode(False), torch.no_grad():
+            found = [
+                self.evidence(ask, place.expand(len(some)), some)
+                for place in ask.rows.split(1)
+                for some in tokens.split(SEQUENCES)
+            ]
+            return torch.cat(found).view(len(ask.rows), len(tokens))
+
+    def evidence(self, ask: Ask, rows: Int[Tensor, " k"], tokens: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """log p(y) of texts in each of which one token stands at one flat position."""
+        width = ask.tokens.shape[1]
+        row = rows // width
+        texts = ask.tokens[row].scatter(1, (rows % width)[:, None], tokens[:, None])
+        lengths = None if ask.lengths is None else ask.lengths[row]
+        return self.judge.log_probs(self.judge.table[texts], ask.sigma[row], lengths=lengths)[:, self.label]
+
+
+def in_turn(hooks: Sequence[Hook]) -> Hook | None:
+    """Several hooks as one."""
+    if len(hooks) < 2:
+        return hooks[0] if hooks else None
+
+    def hook(ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        for one in hooks:
+            logits = one(ask, logits)
+        return logits
+
+    return hook

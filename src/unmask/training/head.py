@@ -1,0 +1,109 @@
+"""The head of a classifier, trained on noisy text while the trunk stays as it is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.diffusion.corruption import hide
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import stratified
+from unmask.errors import UserError
+from unmask.model.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Head:
+    """Settings of the training."""
+
+    steps: int = 500  # updates of the head
+    batch: int = 32  # texts in each
+    lr: float = 1e-2  # AdamW's, falling to 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1:
+            raise UserError(f"steps and batch must be at least 1; saw {self.steps} and {self.batch}.")
+        if not 0 < self.lr < float("inf"):
+            raise UserError(f"the learning rate must be a positive number; saw {self.lr}.")
+
+
+def noisy(
+    texts: Sequence[Sequence[int]], t: Float[Tensor, " b"], source: torch.Generator, *, mask: int, schedule: Schedule
+) -> tuple[Int[Tensor, "b l"], Float[Tensor, " b"], Int[Tensor, " b"]]:
+    """Texts padded to the longest, hidden as at time t; the noise levels σ, and the lengths."""
+    lengths = torch.tensor([len(text) for text in texts])
+    tokens = torch.full((len(texts), int(lengths.max())), mask)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = torch.tensor(text)
+    level = schedule.at(t)
+    return hide(tokens, level.hidden, torch.rand(tokens.shape, generator=source), mask=mask), level.sigma, lengths
+
+
+def train_head(
+    classifier: Classifier,
+    texts: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    *,
+    mask: int,
+    how: Head | None = None,
+    schedule: Schedule | None = None,
+) -> Iterator[float]:
+    """Teach the linear layer, text at every noise level; yields the nats a label after every update."""
+    how, schedule = how or Head(), schedule or LogLinear()
+    source = torch.Generator().manual_seed(how.seed)
+    truth = torch.tensor(labels)
+    torch.nn.init.zeros_(classifier.linear.weight)
+    torch.nn.init.zeros_(classifier.linear.bias)
+    classifier.linear.requires_grad_(True)
+    optimizer = torch.optim.AdamW(classifier.linear.parameters(), lr=how.lr, weight_decay=1e-2)
+    for step in range(how.steps):
+        optimizer.param_groups[0]["lr"] = how.lr * (1 - step / how.steps)
+        chosen = torch.randint(len(texts), (how.batch,), generator=source)
+        t = stratified(torch.rand(how.batch, generator=source))
+        said = judged(classifier, [texts[i] for i in chosen.tolist()], t, source, mask=mask, schedule=schedule)
+        loss = F.nll_loss(said, truth[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+    classifier.requires_grad_(False)
+
+
+def judged(
+    classifier: Classifier,
+    texts: Sequence[Sequence[int]],
+    t: Float[Tensor, " b"],
+    source: torch.Generator,
+    *,
+    mask: int,
+    schedule: Schedule,
+) -> Float[Tensor, "b labels"]:
+    """What the classifier says of noisy texts; the trunk is only looked at."""
+    tokens, sigma, lengths = noisy(texts, t, source, mask=mask, schedule=schedule)
+    device = classifier.table.device
+    with torch.no_grad():
+        hidden = classifier.network.trunk(tokens.to(device), sigma.float().to(device), lengths=lengths.to(device))
+    return classifier.of_hidden(hidden, lengths.to(device)).cpu()
+
+
+def accuracy(
+    classifier: Classifier,
+    texts: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    *,
+    mask: int,
+    t: float,
+    batch: int = 64,
+) -> float:
+    """The share of texts, hidden as at time t, whose likeliest label is right."""
+    source = torch.Generator().manual_seed(0)
+    right = 0
+    for first in range(0, len(texts), batch):
+        some = texts[first : first + batch]
+        said = judged(classifier, some, torch.full((len(some),), t), source, mask=mask, schedule=LogLinear())
+        right += int((said.argmax(-1) == torch.tensor(labels[first : first + batch])).sum())
+    return right / len(texts)

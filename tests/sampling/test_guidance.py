@@ -1,0 +1,297 @@
+"""Guidance: its reductions, Bayes' rule by enumeration, the first-order step, and the head on a model's own trunk."""
+
+import json
+
+import pytest
+import torch
+
+import exact
+import tiny
+from sampling import laws
+from sampling.laws import last, law_of
+from unmask.cli.main import main
+from unmask.errors import UserError
+from unmask.model.checkpoint import load
+from unmask.model.classifier import Classifier, load_classifier, save_classifier
+from unmask.sampling.control import Control
+from unmask.sampling.generate import sample
+from unmask.sampling.guidance import ByClassifier, ClassifierFree, in_turn
+from unmask.sampling.infilling import infill
+from unmask.sampling.loop import fill
+from unmask.sampling.plan import FirstHitting
+from unmask.sampling.shape import Shape
+from unmask.sampling.step import ask, begin
+from unmask.text.canvas import blank, of_rows, of_tokens
+from unmask.training.head import Head, train_head
+
+ENOUGH = 1e-4
+ROWS = 40_000
+
+
+def guided_law(world, start, weight):
+    """One position a call; conditionals g log p + (1 − g) log p without the given tokens, renormalised."""
+    given = [i for i, token in enumerate(start) if token != world.mask]
+
+    def move(state, call):
+        unseen = tuple(world.mask if i in given else token for i, token in enumerate(state))
+        where = laws.hidden(world, state)
+        for i in where:
+            seen, blind = (exact.log_p_hidden(world, torch.tensor(s), i) for s in (state, unseen))
+            probs = (weight * seen + (1 - weight) * blind).softmax(-1)
+            for letter, p in enumerate(probs.tolist()):
+                yield (*state[:i], letter, *state[i + 1 :]), p / len(where)
+
+    law = {tuple(start): 1.0}
+    for _ in laws.hidden(world, tuple(start)):
+        after = {}
+        for state, chance in law.items():
+            for new, p in move(state, 0):
+                after[new] = after.get(new, 0.0) + chance * p
+        law = after
+    return law
+
+
+@pytest.mark.parametrize("weight", [-0.5, 0.5, 2.0])
+def test_classifier_free_guidance_follows_the_enumerated_law(weight):
+    world, start = exact.TableWorld.random(11), [1, 3, 3]
+    shape = Shape(hook=ClassifierFree(world.network, weight))
+    draws = laws.draws(world, FirstHitting(), start=torch.tensor(start), shape=shape, rows=ROWS)
+    assert exact.chi_square_p(guided_law(world, start, weight), draws) > ENOUGH
+
+
+def test_weights_0_and_1_are_the_two_models():
+    world, start = exact.TableWorld.random(11), torch.tensor([[1, 3, 3]])
+    work = begin(of_tokens(start, mask=3), FirstHitting())
+    question = ask(work)
+    logits = world.network(question.tokens, question.sigma, question.rows)
+    blind = world.network(torch.tensor([[3, 3, 3]]), question.sigma, question.rows)
+
+    def never(x_t, sigma, rows):
+        raise AssertionError("at weight 1 the network is not asked again")
+
+    assert torch.equal(ClassifierFree(never, 1.0)(question, logits), logits)
+    assert torch.equal(ClassifierFree(world.network, 0.0)(question, logits), blind)
+    half = ClassifierFree(world.network, 0.5)(question, logits)[0, :3].softmax(-1)
+    product = (logits[0, :3].softmax(-1) * blind[0, :3].softmax(-1)).sqrt()
+    assert half.tolist() == pytest.approx((product / product.sum()).tolist())
+
+
+class LastLetter:
+    """p(the last letter is y | what is visible) in a chain, exactly; embeddings are one-hot letters."""
+
+    def __init__(self, world):
+        self.world = world
+        self.table = torch.eye(world.letters + 1, dtype=torch.float64)
+
+    def log_probs(self, embedded, sigma, *, lengths=None):
+        tokens = embedded.argmax(-1)
+        return self.world.posteriors(tokens)[:, -1].clamp(min=1e-300).log()
+
+
+def test_exact_classifier_guidance_is_bayes_rule():
+    world = exact.ChainWorld.random(4, length=3)
+    joint = exact.law_of_chain(world)
+    given = {text: p for text, p in joint.items() if text[-1] == 1}
+    law = {text: p / sum(given.values()) for text, p in given.items()}
+    shape = Shape(hook=ByClassifier(LastLetter(world), 1, 1.0, exact=True))
+    draws = laws.draws(world, FirstHitting(), shape=shape, rows=4000)
+    assert exact.chi_square_p(law, draws) > ENOUGH
+
+
+def test_exact_classifier_guidance_on_the_table_follows_the_enumerated_law():
+    world, weight = exact.TableWorld.random(12), 1.7
+    score = torch.randn(64, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log_softmax(-1)
+    place = torch.tensor([16, 4, 1])
+
+    class Table:
+        table = torch.eye(4, dtype=torch.float64)
+
+        def log_probs(self, embedded, sigma, *, lengths=None):
+            return score[(embedded.argmax(-1) * place).sum(1)]
+
+    def move(state, call):
+        where = laws.hidden(world, state)
+        for i in where:
+            said = exact.log_p_hidden(world, torch.tensor(state), i)
+            states = torch.tensor([(*state[:i], v, *state[i + 1 :]) for v in range(3)])
+            probs = (said + weight * score[(states * place).sum(1), 0]).softmax(-1)
+            for letter, p in enumerate(probs.tolist()):
+                yield (*state[:i], letter, *state[i + 1 :]), p / len(where)
+
+    shape = Shape(hook=ByClassifier(Table(), 0, weight, exact=True))
+    draws = laws.draws(world, FirstHitting(), shape=shape, rows=4000)
+    assert exact.chi_square_p(law_of(world, move), draws) > ENOUGH
+
+
+class Linear:
+    """A classifier that is linear in the embeddings of its text: first order is then exact."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(1)
+        self.table = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+        self.weight = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+
+    def log_probs(self, embedded, sigma, *, lengths=None):
+        return (embedded * self.weight).sum((1, 2))[:, None]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_first_order_is_exact_for_a_linear_classifier_even_in_inference_mode(inference):
+    world, judge = exact.TableWorld.random(13), Linear()
+    with torch.inference_mode(inference):
+        question = ask(begin(blank(4, 3, mask=3), FirstHitting()))
+        logits = world.network(question.tokens, question.sigma, question.rows)
+        first, every = (ByClassifier(judge, 0, 0.8, exact=exact_)(question, logits) for exact_ in (False, True))
+    assert torch.allclose(first.softmax(-1), every.softmax(-1))
+    assert not torch.allclose(first.softmax(-1), logits.softmax(-1))
+
+
+def test_hooks_work_in_turn():
+    assert in_turn([]) is None
+    plus, double = (lambda ask, x: x + 1), (lambda ask, x: 2 * x)
+    question = ask(begin(blank(1, 3, mask=3), FirstHitting()))
+    assert in_turn([plus, double])(question, torch.ones(1, 4)).tolist() == [[4.0] * 4]
+
+
+def rising(model):
+    """Texts of two kinds that differ in their letters: easy to tell apart."""
+    generator = torch.Generator().manual_seed(0)
+    kinds = [torch.randint(0, 4, (40, 8), generator=generator), torch.randint(4, 8, (40, 8), generator=generator)]
+    letters = "abcdefgh"
+    return [
+        ("".join(letters[i] for i in row), name)
+        for kind, name in zip(kinds, ("low", "high"), strict=True)
+        for row in kind
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model, a file of labelled texts, and the classifier made of them with one command."""
+    folder = tmp_path_factory.mktemp("guided")
+    tiny.checkpoint(folder / "model")
+    data = folder / "data.jsonl"
+    data.write_text("".join(json.dumps({"text": text, "label": name}) + "\n" for text, name in rising(None)))
+    command = ["classifier", str(folder / "model"), str(data), "--out", str(folder / "head"), "--steps", "150"]
+    assert main(command) == 0
+    return folder
+
+
+def test_one_command_trains_a_head_that_is_right_on_held_out_texts_and_worse_on_noisy_ones(trained):
+    note = json.loads((trained / "head" / "classifier.json").read_text())
+    right = note["accuracy_when_hidden"]
+    assert right["0"] > 0.9
+    assert right["0.9"] <= right["0"]
+    assert note["labels"] == ["high", "low"]
+    assert sorted(path.name for path in (trained / "head").iterdir()) == ["classifier.json", "head.safetensors"]
+
+
+@pytest.mark.parametrize("exact_pull", [False, True])
+def test_a_trained_head_pulls_samples_towards_its_label(trained, exact_pull):
+    model = load(trained / "model")
+    share = {}
+    for label in ("low", "high"):
+        control = Control(classifier=trained / "head", towards=label, pull=8.0, exact_pull=exact_pull)
+        texts = [one.text for one in sample(model, n=12, length=8, control=control)]
+        letters = [letter for text in texts for letter in text if letter in "abcdefgh"]
+        share[label] = sum(letter in "abcd" for letter in letters) / max(1, len(letters))
+    assert share["low"] > share["high"] + 0.15
+
+
+def test_training_leaves_the_trunk_alone_and_pads_like_short_texts(trained):
+    model = load(trained / "model")
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    classifier = Classifier(model.network, ["a", "b"])
+    texts = [[1, 2, 3], [4, 5, 6, 7, 1]]
+    losses = list(train_head(classifier, texts, [0, 1], mask=model.mask, how=Head(steps=3)))
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert all(torch.equal(before[name], value) for name, value in model.network.state_dict().items())
+    rows = of_rows(texts, mask=model.mask)
+    together = classifier.log_probs(classifier.table[rows.tokens], torch.zeros(2), lengths=rows.lengths)
+    alone = classifier.log_probs(classifier.table[torch.tensor(texts[:1])], torch.zeros(1))
+    assert together[0].tolist() == pytest.approx(alone[0].tolist(), abs=1e-5)
+
+
+def test_a_classifier_of_another_vocabulary_or_model_is_refused(trained, tmp_path):
+    spare = tiny.model(tmp_path / "spare", spare=3)
+    with pytest.raises(UserError, match="another vocabulary"):
+        load_classifier(trained / "head", spare)
+    other = tiny.model(tmp_path / "timed", timed=True)
+    with pytest.raises(UserError, match="another model"):
+        load_classifier(trained / "head", other)
+    question = ask(begin(blank(1, 3, mask=3), FirstHitting()))
+    with pytest.raises(UserError, match="another vocabulary"):
+        ByClassifier(Classifier(spare.network, ["a", "b"]), 0)(question, torch.zeros(1, 4))
+    with pytest.raises(UserError, match="is not a classifier"):
+        load_classifier(tmp_path, spare)
+    model = load(trained / "model")
+    with pytest.raises(UserError, match="no label 'happy'"):
+        load_classifier(trained / "head", model).number("happy")
+    save_classifier(tmp_path / "head", Classifier(model.network, ["a", "b"]), model)
+    (tmp_path / "head" / "classifier.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_classifier(tmp_path / "head", model)
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        ({"guidance": float("inf")}, "finite"),
+        ({"pull": float("nan"), "classifier": "x", "towards": "y"}, "finite"),
+        ({"classifier": "x"}, "give both"),
+        ({"pattern": "a", "form": "b"}, "exclude"),
+        ({"whole": True}, "belong to a pattern"),
+        ({"pattern": "a", "reject": -1}, "negative"),
+    ],
+)
+def test_wrong_controls_are_refused(wrong, told):
+    with pytest.raises(UserError, match=told):
+        Control(**wrong)
+
+
+def test_guidance_needs_given_text_and_an_mdlm_model(trained, tmp_path):
+    with pytest.raises(UserError, match="give a prompt"):
+        sample(trained / "model", control=Control(guidance=2.0))
+    with pytest.raises(UserError, match="mdlm models"):
+        sample(tiny.model(tmp_path / "ar", objective="ar"), prompt="a", control=Control(guidance=2.0))
+
+
+def test_a_prompt_counts_for_more_under_guidance(trained):
+    model = load(trained / "model")
+    plain, guided = (
+        [one.text for one in sample(model, n=4, prompt="abc", control=Control(guidance=weight))] for weight in (1, 4)
+    )
+    assert plain != guided
+    assert "guided by 4" in sample(model, prompt="abc", control=Control(guidance=4.0))[0].law
+    assert infill(model, "ab[3]c", control=Control(guidance=2.0))[0].law.endswith("guided by 2")
+
+
+def test_labelled_texts_are_read_from_csv_and_mistakes_are_told(tmp_path):
+    from unmask.text.labelled import labelled
+
+    table = tmp_path / "some.csv"
+    table.write_text("mood,says\ngood,hello\nbad,\nbad,no\n")
+    assert labelled(table, text="says", label="mood") == [("hello", "good"), ("no", "bad")]
+    with pytest.raises(UserError, match="no field is called 'text'"):
+        labelled(table)
+    wrong = tmp_path / "some.jsonl"
+    wrong.write_text("[1]\n")
+    with pytest.raises(UserError, match="line 1"):
+        labelled(wrong)
+    with pytest.raises(UserError, match="no file"):
+        labelled(tmp_path / "none.jsonl")
+
+
+def test_padding_is_not_shown_to_the_blind_network():
+    seen = []
+
+    def network(x_t, sigma, rows, *, lengths=None):
+        seen.append((x_t, lengths))
+        return torch.zeros(len(rows), 4)
+
+    canvas = of_rows([[1, 3], [2, 3, 3, 3]], mask=3)
+    last(fill(network, canvas, shape=Shape(hook=ClassifierFree(network, 2.0))))
+    (shown, lengths), (blind, blind_lengths) = seen[:2]
+    assert torch.equal(lengths, blind_lengths)
+    assert bool((blind == 3).all())
+    assert not bool((shown == 3).all())
