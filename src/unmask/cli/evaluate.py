@@ -4,6 +4,7 @@
     unmask evaluate runs/mine my_texts/ --precision 0.01     look until the standard error is 0.01 nats a token
     unmask evaluate runs/mine qa.jsonl --given question --field answer
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
+    torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
 
 DATA is a file, a folder, a glob, `-`, `hf:NAME`, or a folder that `unmask prepare` made.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import tyro
 
 from unmask.cli.measuring import accuracy_lines, deliver, likelihood_lines, watched, write_text
+from unmask.cli.together import together
 from unmask.errors import UserError
 from unmask.evaluation import measure, pairs
 from unmask.evaluation.detokenize import detokenizer
@@ -25,6 +27,7 @@ from unmask.evaluation.reading import read, records
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
 from unmask.text.documents import Layout
+from unmask.training.parallel import Team
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,23 @@ class Settings:
 def run(settings: Settings) -> None:
     if bool(settings.data) == bool(settings.pairs):
         raise UserError("give DATA or --pairs FILE: what should be measured?")
+    with together() as team:
+        measure_and_tell(settings, team)
+
+
+def measure_and_tell(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     if settings.pairs:
-        answer = of_pairs(model, settings)
-        deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
+        answer = of_pairs(model, settings, team)
+        if team.rank == 0:
+            deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
     work = answers(model, settings) if settings.given else text(model, settings)
-    tally, seconds = watched(work)
+    tally, seconds = watched(work, team=team)
+    if team.rank:
+        return
     answer = measure.result(work, tally, seconds=seconds)
+    answer["record"]["processes"] = team.world
     if settings.write:
         lines = measure.by_row(tally, tokens=settings.each_token, by_document=work.how.pack == "rows")
         write_text(settings.write, "".join(json.dumps(line) + "\n" for line in lines))
@@ -93,19 +105,26 @@ def answers(model: Model, settings: Settings) -> Work:
     )
 
 
-def of_pairs(model: Model, settings: Settings) -> dict[str, Any]:
+def of_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
     """Minimal pairs: the share of good sentences that cost less than the bad ones."""
     entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
     entries = list(measure.spread(entries, settings.how.rows))
     work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
-    tally, seconds = watched(work)
+    tally, seconds = watched(work, team=team)
     if tally.whole == 0:
         raise UserError("the time was used before every sentence was seen once; give more --seconds.")
     paid = np.stack(tally.nats[: tally.whole]).mean(0).reshape(-1, 2)
     groups = [entry[settings.by] for entry in entries] if settings.by else None
     every, *groupwise = pairs.accuracies(paid, groups)
     how = work.how
-    kept = record(model, seed=how.seed, settings=measure.settings_of(how), data=dict(work.data), passes=tally.whole)
+    kept = record(
+        model,
+        seed=how.seed,
+        settings=measure.settings_of(how),
+        data=dict(work.data),
+        passes=tally.whole,
+        processes=team.world,
+    )
     told = {
         **asdict(every),
         "estimator": how.estimator,

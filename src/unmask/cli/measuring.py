@@ -14,19 +14,21 @@ from unmask.errors import UserError
 from unmask.evaluation import measure
 from unmask.evaluation.likelihood import Tally, summary
 from unmask.evaluation.measure import Work
+from unmask.training.parallel import Team
 
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
-def watched(work: Work, *, title: str = "") -> tuple[Tally, float]:
-    """Run a measurement with a bar on standard error; Ctrl-C keeps what is done."""
+def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
+    """Run a measurement with a bar on standard error; Ctrl-C keeps what is done. Of a team, rank 0 shows its own."""
     began, tally, now = time.perf_counter(), None, ""
     console = Console(file=sys.stderr)
+    quiet = not console.is_terminal or (team is not None and team.rank > 0)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(title or "pass 1", total=None, now=now)
         try:
-            for tally in measure.measured(work):
+            for tally in measure.measured(work, team):
                 if tally.complete:
                     found = summary(tally)
                     now = f"{found.nats_per_token:.4f} ± {found.standard_error:.4f}"

@@ -113,7 +113,7 @@ def emergence(model: Model, settings: Settings) -> Iterator[tuple[str, str]]:
         if isinstance(one, Sample):
             caption = f"{one.sampler}: {one.law}. {one.calls} network calls, seed {one.seed}, row {one.row}."
             content = film_page(film(model.tokenizer, one.tokens, one.trace, caption=caption))
-            size = 14 + 2 * (len(one.text) // 70 + one.text.count("\n"))
+            size = 16 + 2 * (len(one.text) // 70 + one.text.count("\n"))
             shown.append(
                 f'<iframe title="sample {one.row}" style="height: {size}rem" srcdoc="{html.escape(content)}">'
             )

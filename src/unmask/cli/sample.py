@@ -1,20 +1,26 @@
-"""Draw text from a model: watch it emerge from masks in a terminal, or pipe it on."""
+"""Draw text from a model: watch it emerge from masks in a terminal, or pipe it on.
+
+torchrun --nproc-per-node 4 -m unmask sample ... draws the same texts, a batch for each process in turn.
+"""
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
 from unmask.cli.live import printable, watch
+from unmask.cli.together import collected, together
+from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.generate import Sample, generate
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.trace import Event, Moment, record
 from unmask.text.tokenizer import Tokenizer
+from unmask.training.parallel import Team
 
 # What a line of --json says of a sample.
 FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")
@@ -25,7 +31,9 @@ class Settings:
     model: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")
     ]  # a checkpoint's folder, or its name on the hub
-    n: int = 1  # samples
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = (
+        1  # samples; under torchrun write -n, for it takes --n as its own
+    )
     length: int | None = None  # tokens of a sample, the prompt included; None: what the model was trained on
     prompt: str = ""  # the text begins with it
     until: str | None = None  # the text ends before this text or special token, such as '<|endoftext|>'
@@ -36,10 +44,25 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
+    with together() as team:
+        draw(shared(settings, team), team)
+
+
+def shared(settings: Settings, team: Team) -> Settings:
+    """Batches small enough that every process has one."""
+    if team.world == 1:
+        return settings
+    if settings.stream:
+        raise UserError("--stream shows the steps of one process: leave out torchrun, or --stream.")
+    share = max(1, -(-settings.n // team.world))
+    return replace(settings, recipe=replace(settings.recipe, batch=min(settings.recipe.batch, share)))
+
+
+def draw(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     tokenizer = model.text_tokenizer()
     told = doubt(model, settings.length or model.architecture.length, settings.recipe)
-    if told is not None:
+    if told is not None and team.rank == 0:
         print(f"unmask: warning: {told}", file=sys.stderr)
     events = generate(
         model,
@@ -48,9 +71,13 @@ def run(settings: Settings) -> None:
         length=settings.length,
         prompt=settings.prompt,
         until=settings.until,
+        share=(team.rank, team.world),
     )
     finished: Iterable[Sample]
-    if settings.stream:
+    if team.world > 1:
+        mine = [event for event in events if isinstance(event, Sample)]
+        finished = sorted(collected(team, mine), key=lambda sample: sample.row)
+    elif settings.stream:
         finished = streamed(events, tokenizer, as_json=settings.json)
     elif sys.stdout.isatty() and not settings.json:
         # Printing waits until the view has left the screen.
@@ -61,7 +88,8 @@ def run(settings: Settings) -> None:
     for sample in finished:
         write(sample, as_json=settings.json, event=settings.stream)
         done.append(sample)
-    print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
+    if team.rank == 0:
+        print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
 
 
 def write(sample: Sample, *, as_json: bool, event: bool) -> None:

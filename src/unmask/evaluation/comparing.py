@@ -32,6 +32,7 @@ EFFECTS = {
     "unmask": "any: another version",
     "commit": "any: other code",
     "machine": "small: rounding",
+    "processes": "none: who did the work",
 }
 
 

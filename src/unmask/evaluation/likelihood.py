@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.evaluation import draws, error_bars
@@ -35,6 +37,22 @@ class Tally:
     def whole(self) -> int:
         """Passes that have seen every row."""
         return len(self.nats) - (not self.complete)
+
+
+@runtime_checkable
+class Crew(Protocol):
+    """Processes that share the work; what `training.parallel` calls a team is one."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Values added up over all of them."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +118,11 @@ def evaluate(
     seed: int = 0,
     budget: int = 8192,
     device: torch.device | str = "cpu",
+    crew: Crew | None = None,
 ) -> Iterator[Tally]:
     """Pass after pass over the passages, without end where there is chance; yields after every batch.
+
+    A crew shares the batches of a pass, and puts together what each has found when it is complete.
 
     for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
         if tally.whole == 4: break
@@ -113,16 +134,33 @@ def evaluate(
     times: tuple[np.ndarray, ...] = ()
     nats: tuple[np.ndarray, ...] = ()
     each = [np.zeros(len(passage.tokens)) for passage in passages]
+    mine = work if crew is None else work[crew.rank :: crew.world]  # the same in every pass
     while not nats or estimator.chance:
         number = len(nats)
         t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
         times, nats = (*times, t), (*nats, paid)
-        for done, rows in enumerate(work, 1):
+        for done, rows in enumerate(mine, 1):
             found = _nats(network, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
             paid[rows] = found.sum(1)
             for row, tokens in zip(rows, found, strict=True):
                 each[row] += tokens
-            yield Tally(passages, estimator, times, nats, each, done, len(work))
+            if done < len(mine):
+                yield Tally(passages, estimator, times, nats, each, done, len(mine))
+        together = each
+        if crew is not None and crew.world > 1:
+            together = _together(crew, paid, each, [row for rows in mine for row in rows], device)
+        yield Tally(passages, estimator, times, nats, together, len(mine), len(mine))
+
+
+def _together(
+    crew: Crew, paid: np.ndarray, each: list[np.ndarray], mine: list[int], device: torch.device | str
+) -> list[np.ndarray]:
+    """Fill in what the others have paid, and give the nats of every token; to add zeros rounds nothing."""
+    own = np.zeros(len(paid))
+    own[mine] = paid[mine]
+    total = crew.sum(torch.from_numpy(np.concatenate([own, *each])).to(device)).cpu().numpy()
+    paid[:] = total[: len(paid)]
+    return np.split(total[len(paid) :], np.cumsum([len(row) for row in each])[:-1])
 
 
 def _nats(

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from unmask.diffusion.schedule import LogLinear, Schedule, named
 from unmask.errors import UserError
 from unmask.evaluation import error_bars, estimators, pairs
 from unmask.evaluation.estimators import Estimator
-from unmask.evaluation.likelihood import Tally, evaluate, summary
+from unmask.evaluation.likelihood import Crew, Tally, evaluate, summary
 from unmask.evaluation.passages import WAYS, Cut, Passage, cut, fingerprint, given_and_answer
 from unmask.evaluation.reading import Data
 from unmask.evaluation.record import record
@@ -184,8 +185,11 @@ def spread(things: Sequence[T], number: int) -> Sequence[T]:
     return [things[i * len(things) // number] for i in range(number)]
 
 
-def measured(work: Work) -> Iterator[Tally]:
-    """Look until it is precise enough, or the time or the passes are used; yields after every batch."""
+def measured(work: Work, crew: Crew | None = None) -> Iterator[Tally]:
+    """Look until it is precise enough, or the time or the passes are used; yields after every batch.
+
+    A crew stops together, so it looks at the time only when a pass is complete.
+    """
     how, began = work.how, time.perf_counter()
     for tally in evaluate(
         work.model.network,
@@ -195,9 +199,13 @@ def measured(work: Work) -> Iterator[Tally]:
         seed=how.seed,
         budget=how.batch_tokens,
         device=next(work.model.network.parameters()).device,
+        crew=crew,
     ):
         yield tally
-        if how.seconds and time.perf_counter() - began >= how.seconds:
+        late = bool(how.seconds) and time.perf_counter() - began >= how.seconds
+        if crew is not None and crew.world > 1:
+            late = tally.complete and bool(how.seconds) and bool(crew.sum(torch.tensor(float(late))) > 0)
+        if late:
             return
         if tally.complete and how.passes and tally.whole >= how.passes:
             return

@@ -79,8 +79,12 @@ def generate(
     length: int | None = None,
     prompt: str | Sequence[int] = "",
     until: str | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Sample]:
-    """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples."""
+    """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples.
+
+    `share` is (rank, world) where several processes draw: this one draws every world-th batch.
+    """
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
     given = beginning(model, tokenizer, prompt)
     if recipe.control.guidance != 1 and not given:
@@ -94,7 +98,7 @@ def generate(
         return end is not None and all_ended(canvas, end, tokenizer, len(given))
 
     start = start.to(model.network.vocab_embed.embedding.device)
-    for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, enough=enough):
+    for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, enough=enough, share=share):
         if isinstance(event, Moment):
             yield event
             continue

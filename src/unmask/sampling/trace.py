@@ -55,14 +55,17 @@ def draw_rows(
     recipe: Recipe,
     mask: int,
     enough: Callable[[Canvas], bool] = lambda canvas: False,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Drawn]:
     """Fill the masks of `start` in `n` ways: a `Moment` after every network call, then the rows of the batch.
 
-    A batch of which one has `enough` ends early, with masks left.
+    A batch of which one has `enough` ends early, with masks left. `share` is (rank, world): of the batches, those
+    numbered rank, rank + world, ... are drawn.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
-    for first in range(0, n, recipe.batch):
+    rank, world = share
+    for first in range(rank * recipe.batch, n, world * recipe.batch):
         ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
         blank = of_tokens(start.repeat(len(ids), 1), mask=mask)
         done: dict[int, Drawn] = {}
