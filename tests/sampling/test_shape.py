@@ -8,6 +8,7 @@ from sampling.laws import draws, last
 from unmask.errors import UserError
 from unmask.sampling.loop import fill
 from unmask.sampling.order import Ordered
+from unmask.sampling.parallel import EntropyBound
 from unmask.sampling.plan import FirstHitting
 from unmask.sampling.shape import Shape, nucleus
 from unmask.text.canvas import blank
@@ -125,5 +126,6 @@ def test_ids_outside_the_vocabulary_are_refused(settings):
 
 
 def test_banning_everything_is_an_error_that_says_so():
-    with pytest.raises(UserError, match="every one is banned"):
-        draws(exact.TableWorld.random(), FirstHitting(), rows=2, shape=Shape(banned=(0, 1, 2)))
+    for policy in (FirstHitting(), Ordered("confidence"), Ordered("margin"), Ordered("entropy"), EntropyBound()):
+        with pytest.raises(UserError, match="every one is banned"):
+            draws(exact.TableWorld.random(), policy, rows=2, shape=Shape(banned=(0, 1, 2)))

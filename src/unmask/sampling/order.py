@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
-from unmask.errors import unknown
+from unmask.errors import UserError, unknown
 from unmask.sampling.dice import ORDER, Dice
 from unmask.sampling.plan import sigma_at
 from unmask.sampling.policy import Draw, Look, Memory
@@ -48,7 +48,9 @@ SCORES = {"confidence": confidence, "margin": margin, "entropy": sureness}
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
-    """Values at their flat positions, −∞ elsewhere."""
+    """Values at their flat positions, −∞ elsewhere. A value that is no number comes from a place without a token."""
+    if bool(values.isnan().any()):
+        raise UserError("no token can stand at a position: every one is banned, or the network gave NaN.")
     return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
 
 
