@@ -53,7 +53,9 @@ class Harness(LM):
         super().__init__()
         self.model = load(str(pretrained))
         self.tokenizer = self.model.text_tokenizer()
-        if device:
+        if device and (
+            torch.cuda.is_available() or not device.startswith("cuda")
+        ):  # it says cuda unless told otherwise
             self.model.network.to(device)
         wanted = How(estimator=estimator, passes=int(passes), seed=int(seed), batch_tokens=int(batch_tokens))
         self.how, self.estimator = measure.settled(self.model, wanted)
