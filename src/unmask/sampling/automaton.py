@@ -5,17 +5,19 @@ classes, whatever the size of the vocabulary.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.sampling.automaton_bytes import Machine
-from unmask.sampling.automaton_words import Words, after
+from unmask.sampling.automaton_words import Letters, Words
 
 CELLS = 250_000_000  # of the table (state, token) while it is made: 1 GB
+PORTION = 32  # states walked from at a time
 
 FIRST, INSIDE = 0, 1  # the states before a match: at the start of a text, and behind given text
 # Moves that no drawn token makes, as the last columns of the table.
@@ -36,6 +38,21 @@ class Automaton:
     @property
     def size(self) -> int:
         return len(self.classes)
+
+    @cached_property
+    def any_move(self) -> Float[Tensor, "s s"]:
+        """1 where some token leads from one state to another."""
+        return self.moves(self.classes)
+
+    def moves(self, classes: Int[Tensor, " k"]) -> Float[Tensor, "s s"]:
+        """1 where a token of one of these classes leads from one state to another."""
+        found = torch.zeros(len(self.table), len(self.table), device=self.table.device)
+        return found.scatter_(1, self.table[:, classes.unique()], 1.0)
+
+    @cached_property
+    def to(self) -> Int[Tensor, "c s"]:
+        """The table by columns."""
+        return self.table.T.contiguous()
 
 
 def anything(size: int, *, mask: int) -> Automaton:
@@ -74,35 +91,43 @@ def over_tokens(machine: Machine, words: Words, *, ends: bool = True, banned: tu
 
 def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray]]:
     """The machine's states between tokens, and a row for FIRST, INSIDE and each: 2 + the next one's place, or −1."""
-    dead = len(machine.table) - 1
-    start = np.zeros(1, np.int32)
-    raw = [after(machine.table, start, some, dead=dead)[0] for some in (words.first, words.later)]
-    place = np.full(dead + 1, -1, np.int32)
+    later = Letters.of(words.later)
+    first = later if words.first == words.later else Letters.of(words.first)
+    place = np.full(len(machine.table), -1, np.int32)
     states: list[int] = []
 
-    def meet(found: np.ndarray) -> list[int]:
-        new = [int(state) for state in np.unique(found) if state != dead and place[state] < 0]
+    def placed(found: np.ndarray) -> list[np.ndarray]:
+        met = np.zeros(len(place), bool)
+        met[found] = True
+        met[-1] = False  # the dead state has no place
+        new = np.flatnonzero(met & (place < 0))
         place[new] = np.arange(len(states), len(states) + len(new)) + 2
-        states.extend(new)
+        states.extend(new.tolist())
         if (len(states) + 2) * len(words.first) > CELLS:
-            raise UserError("the pattern is too large for this vocabulary: use smaller repeat counts.")
-        return new
+            raise UserError(
+                "the pattern is too large for this vocabulary: use smaller repeat counts, or fewer texts."
+            )
+        return list(place[found])
 
-    new = meet(np.stack(raw))
-    while new:
-        found = after(machine.table, np.array(new), words.later, dead=dead)
-        raw += list(found)
-        new = meet(found)
-    return states, [place[row] for row in raw]
+    rows = [row for some in (first, later) for row in placed(some.after(machine.table, np.zeros(1, np.int32)))]
+    while len(rows) - 2 < len(states):
+        some = states[len(rows) - 2 :][:PORTION]
+        rows += placed(later.after(machine.table, np.array(some)))
+    return states, rows
 
 
 def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each column, and one column of each class. Row by row: exact, and never sorts whole columns."""
-    classes = np.zeros(table.shape[1], np.int64)
-    for row in table:
-        _, classes = np.unique(classes * (len(table) + 1) + row, return_inverse=True)
-    _, first = np.unique(classes, return_index=True)
-    return classes, first
+    """The class of each column, and one column of each class."""
+    # Equal sums with random weights mean equal columns, but for an accident of about 2^-30, which is looked for.
+    weights = np.random.default_rng(0).integers(0, 2**64, len(table), dtype=np.uint64)
+    sums = np.zeros(table.shape[1], np.uint64)
+    for weight, row in zip(weights, table, strict=True):
+        sums += weight * row.astype(np.uint64)
+    _, first, classes = np.unique(sums, return_index=True, return_inverse=True)
+    if all(np.array_equal(row, row[first][classes]) for row in table):
+        return classes, first
+    _, first, classes = np.unique(table, axis=1, return_index=True, return_inverse=True)
+    return classes.reshape(-1), first
 
 
 def without_dead_ends(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:

@@ -68,17 +68,29 @@ def stand_ins() -> dict[str, int]:
 STAND_INS = stand_ins()
 
 
-def after(table: np.ndarray, states: np.ndarray, words: Sequence[bytes], *, dead: int) -> np.ndarray:
-    """(states, v): where each word leads from each of these states of a byte table; no word leads to the dead one."""
-    order = sorted(range(len(words)), key=lambda id: -len(words[id]))
-    longest = len(words[order[0]]) if order else 0
-    padded = np.array([list(words[id].ljust(longest, b"\0")) for id in order], np.uint8).reshape(len(order), longest)
-    lengths = np.array([len(words[id]) for id in order])
-    at = np.repeat(states.astype(np.int32)[:, None], len(order), 1)
-    for i in range(longest):
-        active = int((lengths > i).sum())
-        at[:, :active] = table[at[:, :active], padded[:active, i]]
-    at[:, lengths == 0] = dead
-    result = np.empty_like(at)
-    result[:, order] = at
-    return result
+@dataclass(frozen=True)
+class Letters:
+    """Words in a matrix, the longest first, for walking through all of them at once."""
+
+    order: np.ndarray  # the tokens by falling length
+    letters: np.ndarray  # (v, longest): their bytes
+    lengths: np.ndarray
+
+    @staticmethod
+    def of(words: Sequence[bytes]) -> "Letters":
+        lengths = np.array([len(word) for word in words])
+        order = np.argsort(-lengths, kind="stable")
+        longest = int(lengths.max(initial=0))
+        joined = b"".join(words[id].ljust(longest, b"\0") for id in order)
+        return Letters(order, np.frombuffer(joined, np.uint8).reshape(len(order), longest), lengths[order])
+
+    def after(self, table: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """(states, v): where each word leads from each state of a byte table, whose last is dead; no word: there."""
+        at = np.repeat(states.astype(np.int32)[:, None], len(self.order), 1)
+        for i in range(self.letters.shape[1]):
+            active = int((self.lengths > i).sum())
+            at[:, :active] = table[at[:, :active], self.letters[:active, i]]
+        at[:, self.lengths == 0] = len(table) - 1
+        result = np.empty_like(at)
+        result[:, self.order] = at
+        return result

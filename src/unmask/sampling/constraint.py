@@ -9,6 +9,7 @@ that matches always exists, so no draw runs into a dead end.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -41,7 +42,16 @@ class Constraint:
                 )
 
     def chain(self, canvas: Canvas) -> Chain:
-        return chain_of(self.automaton, canvas, allowed=self.allowed, whole=self.whole)
+        return chain_of(self.automaton, canvas, own_moves=self.own_moves, whole=self.whole)
+
+    @cached_property
+    def own_moves(self) -> dict[int, Float[Tensor, "s s"]]:
+        """The moves of a mask at the positions with a set of allowed tokens."""
+        classes = self.automaton.classes
+        return {
+            place: self.automaton.moves(classes[torch.tensor(sorted(ids), dtype=torch.long, device=classes.device)])
+            for place, ids in self.allowed.items()
+        }
 
     def check(self, canvas: Canvas) -> None:
         """Refuse a canvas that no filling makes match, before any network call."""
@@ -74,8 +84,15 @@ class Constraint:
     ) -> Float[Tensor, "n v"]:
         """Logits −∞ for tokens that leave no way to a match, at these hidden places of the canvas."""
         rows, index = row.unique(return_inverse=True)
-        some = Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask)
-        keep = self.chain(some).open(index, position)[:, self.automaton.classes]
+        chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        reached, hopeful = chain.forward(), chain.backward()
+        return self.left(chain.open(reached[index, position], hopeful[index, position + 1]), position, logits)
+
+    def left(
+        self, ways: Bool[Tensor, "n c"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
+    ) -> Float[Tensor, "n v"]:
+        """Logits of the tokens whose class is open, and which may stand at these positions."""
+        keep = ways[:, self.automaton.classes]
         for place in self.allowed.keys() & set(position.tolist()):
             ids = torch.tensor(sorted(self.allowed[place]), dtype=torch.long, device=keep.device)
             keep[position == place] &= torch.zeros_like(keep[0]).index_fill(0, ids, True)
@@ -93,28 +110,27 @@ class Constraint:
     ) -> Int[Tensor, " n"]:
         """A token for each place: in every row one after the other from the left, each restricted by those before.
 
-        `draw(which, logits)` draws for some of the n places. The network is not asked again in between.
+        `draw(which, logits)` draws for some of the n places. The network is not asked again in between. One sweep
+        does it: what is hopeful behind a place does not depend on the tokens before it.
         """
-        tokens = canvas.tokens.clone()
+        rows, index = row.unique(return_inverse=True)
+        chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        hopeful, here = chain.backward(), chain.start()
         result = torch.empty_like(row)
-        for which in turns(row, position):
-            left = self.pruned(canvas.with_tokens(tokens), row[which], position[which], logits[which])
-            result[which] = draw(which, left)
-            tokens[row[which], position[which]] = result[which]
+        turns: dict[int, list[int]] = {}
+        for i, place in enumerate(position.tolist()):
+            turns.setdefault(place, []).append(i)
+        for place in range(max(turns) + 1):
+            onward = chain.onward(here, place)
+            if place in turns:
+                which = torch.tensor(turns[place], device=row.device)
+                mine = index[which]
+                ways = chain.open(here[mine] > 0, hopeful[mine, place + 1])
+                result[which] = draw(which, self.left(ways, position[which], logits[which]))
+                to = self.automaton.to[self.automaton.classes[result[which]]]
+                onward[mine] = torch.zeros_like(onward[mine]).scatter_add_(1, to, here[mine]).clamp_(max=1.0)
+            here = onward
         return result
-
-
-def turns(row: Int[Tensor, " n"], position: Int[Tensor, " n"]) -> list[Int[Tensor, " k"]]:
-    """The leftmost place of each row, then the second of each, and so on."""
-    seen: dict[int, int] = {}
-    found: list[list[int]] = []
-    for i in sorted(range(len(row)), key=lambda i: int(position[i])):
-        turn = seen.get(int(row[i]), 0)
-        seen[int(row[i])] = turn + 1
-        if turn == len(found):
-            found.append([])
-        found[turn].append(i)
-    return [torch.tensor(which, device=row.device) for which in found]
 
 
 def matching(pattern: str, words: Words, *, whole: bool = False, ends: bool = True) -> Constraint:
