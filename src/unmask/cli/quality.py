@@ -142,6 +142,8 @@ def lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "repetition", f"{plus(answer['repetition'])} of 4-grams stood in the sample before"
     yield "self-overlap", f"{plus(answer['self_overlap'])} of 4-grams are in another sample too"
     yield "distinct 1, 2, 3, 4", ", ".join(plus(one) for one in answer["distinct"].values())
+    if answer["mauve"] is not None:
+        yield "MAUVE", f"{answer['mauve']:.4f}: {answer['mauve_is']}; no error bar"
     if answer["copies"]:
         copied = answer["copies"]
         yield "copied", f"{plus(copied['share'])} of words lie in runs of 8 or more of the training text"

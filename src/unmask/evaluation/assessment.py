@@ -13,6 +13,7 @@ from unmask.errors import UserError
 from unmask.evaluation import quality, variety
 from unmask.evaluation.copies import Words, copies
 from unmask.evaluation.judges import Judge
+from unmask.evaluation.likeness import mauve
 from unmask.evaluation.reading import records, whole
 from unmask.text.corpus import Corpus
 from unmask.text.documents import Layout
@@ -106,7 +107,9 @@ def assess(
         }
         encode, rows = judge.encode, list(read.rows)
     various = variety.variety(rows)
-    real = _entropy_of(training, rows, encode) if training else None
+    as_long = _as_long(training, rows, encode) if training else None
+    real = None if as_long is None else float(np.mean([variety.entropy(row) for row in as_long]))
+    likeness, why = mauve(judge, rows, as_long)
     told |= {
         "units": "words" if judge is None else "the judge's tokens",
         "samples": len(samples),
@@ -114,14 +117,18 @@ def assess(
         "tokens": sum(map(len, rows)),
         **asdict(various),
         "entropy_of_training_text": real,
+        "mauve": likeness,
+        "mauve_is": why,
         "warning": variety.collapsed(various.entropy.value, rows, real),
         "copies": asdict(copies([sample.joined for sample in samples], training)) if training else None,
     }
     return told
 
 
-def _entropy_of(texts: Iterable[str], rows: Sequence[np.ndarray], encode: Callable[[str], Any]) -> float | None:
-    """The mean entropy of real text cut into rows as long as these; None if there is too little."""
+def _as_long(
+    texts: Iterable[str], rows: Sequence[np.ndarray], encode: Callable[[str], Any]
+) -> list[np.ndarray] | None:
+    """Real text cut into rows as long as these; None if there is too little."""
     stream: list[int] = []
     needed, documents = sum(map(len, rows)), iter(texts)
     while len(stream) < needed:
@@ -129,9 +136,8 @@ def _entropy_of(texts: Iterable[str], rows: Sequence[np.ndarray], encode: Callab
         if text is None:
             return None
         stream += [int(id) for id in encode(text)] if text else []
-    starts = np.cumsum([0, *map(len, rows)])
-    ids = np.array(stream)
-    return float(np.mean([variety.entropy(ids[a:b]) for a, b in pairwise(starts)]))
+    ids = np.array(stream, np.int64)
+    return [ids[a:b] for a, b in pairwise(np.cumsum([0, *map(len, rows)]))]
 
 
 def fingerprint(samples: Sequence[Text]) -> str:

@@ -75,6 +75,11 @@ class Own:
         device = next(self.model.network.parameters()).device
         return Autoregressive().nats(self.model.network.logits, tokens.to(device), mask=self.model.mask).cpu()
 
+    @torch.no_grad()
+    def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
+        device, seen = next(self.model.network.parameters()).device, tokens[:, -self.most :]
+        return self.model.network.trunk(seen.to(device), torch.zeros(1, device=device))[0, -1].cpu()
+
 
 @dataclass(frozen=True)
 class Hugging:
@@ -114,6 +119,11 @@ class Hugging:
         logits = self.network(input_ids=seen, use_cache=False).logits[:, :-1].float()
         nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), seen[:, 1:], reduction="none")
         return torch.nn.functional.pad(nats, (1, 0)).cpu()
+
+    @torch.no_grad()
+    def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
+        seen = tokens[:, -self.most :].to(self.network.device)
+        return self.network(input_ids=seen, output_hidden_states=True, use_cache=False).hidden_states[-1][0, -1].cpu()
 
 
 def judge(place: str) -> Judge:
