@@ -286,7 +286,9 @@ def samplers_of(objective: str) -> list[answers.Sampler]:
     own = OWN[objective]
     if own == LEFT_TO_RIGHT:
         return [answers.Sampler(name=own, about="left to right", takes_steps=False, needs_steps=False)]
-    names = [own, *(name for name in SAMPLERS if name != own and name not in ONLY_FOR)]
+    # An answer is sent while it grows: samplers that hide tokens again are not for a server.
+    kept = [name for name in SAMPLERS if name not in ONLY_FOR and not name.startswith("remask-")]
+    names = [own, *(name for name in kept if name != own)]
     return [
         answers.Sampler(
             name=name,

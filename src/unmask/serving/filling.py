@@ -11,6 +11,7 @@ from unmask.model.checkpoint import Model
 from unmask.sampling.generate import beginning
 from unmask.sampling.infilling import given as given_around
 from unmask.sampling.parallel import Klass
+from unmask.sampling.policy import Revising
 from unmask.sampling.recipe import Method, Recipe, method_for
 from unmask.sampling.step import Work, begin
 from unmask.serving.advance import Turn
@@ -143,7 +144,14 @@ class Kitchen:
         if body.steps is not None and body.steps > self.limits.steps:
             raise wrong(f"steps may be {self.limits.steps} at most; saw {body.steps}.", param="steps")
         recipe = Recipe(body.sampler, body.steps, body.temperature, body.top_p, body.top_k)
-        return method_for(self.model, recipe)
+        method = method_for(self.model, recipe)
+        if isinstance(method.policy, Revising):
+            raise wrong(
+                f"the sampler {method.sampler!r} hides tokens again, and an answer is sent while it grows: use "
+                "`unmask sample`.",
+                param="sampler",
+            )
+        return method
 
     def check_rows(self, prompts: int, n: int) -> None:
         if prompts * n > self.limits.rows:
