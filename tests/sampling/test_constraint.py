@@ -4,6 +4,7 @@ import re
 from itertools import product
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from unmask.sampling.plan import Ancestral, FirstHitting, Groups
 from unmask.sampling.shape import Shape
 from unmask.sampling.windows import Sliding
 from unmask.text.canvas import blank, of_rows, of_tokens
+from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import bpe, byte
 
 ENOUGH = 1e-4
@@ -218,6 +220,46 @@ def test_words_are_what_decoding_adds(small_bpe):
         words = words_of(tokenizer)
         ids = tokenizer.encode("the cat, naïve: 12 hats €")
         assert b"".join(words.later[id] for id in ids).decode() == tokenizer.decode(ids)
+
+
+def wordpiece():
+    """Words in the manner of BERT: a space before each but the first, none before ##pieces and punctuation."""
+    names = ["[PAD]", "[MASK]", "[SEP]", "the", "cat", "##s", "sat", ".", "##er", "12", "a"]
+    core = tokenizers.Tokenizer(tokenizers.models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="a"))
+    core.decoder = tokenizers.decoders.WordPiece()
+    core.add_special_tokens(names[:3])
+    return Tokenizer(core, mask=1, pad=0, eos=2)
+
+
+def metaspace():
+    """Words in the manner of SentencePiece: ▁ is the space, left out at the start of a text."""
+    names = ["<pad>", "<mask>", "</s>", "▁the", "▁cat", "s", "▁sat", ".", "er", "▁12", "▁", "the"]
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="s"))
+    core.decoder = tokenizers.decoders.Metaspace()
+    core.add_special_tokens(names[:3])
+    return Tokenizer(core, mask=1, pad=0, eos=2)
+
+
+@pytest.mark.parametrize("tokenizer", [wordpiece(), metaspace()], ids=["wordpiece", "metaspace"])
+def test_vocabularies_whose_spaces_depend_on_the_place_match_as_decoded(tokenizer):
+    pattern = r"the cats?( sat| 12)*\."
+    shape = Shape(constraint=matching(pattern, words_of(tokenizer)))
+    canvas = blank(32, 8, mask=tokenizer.mask)
+    texts = {tokenizer.decode(row) for row in last(fill(flat(tokenizer.size), canvas, shape=shape)).canvas.tokens}
+    assert all(re.fullmatch(pattern, text) for text in texts), texts
+    assert len(texts) > 3
+    given = [tokenizer.core.token_to_id(name) for name in tokenizer.pieces if name in ("the", "▁the")][:1]
+    behind = of_tokens(torch.tensor([[*given, *[tokenizer.mask] * 4]]), mask=tokenizer.mask)
+    shape = Shape(constraint=matching(r" cats \d+", words_of(tokenizer)))
+    row = last(fill(flat(tokenizer.size), behind, shape=shape)).canvas.tokens[0]
+    assert tokenizer.decode(row) == "the cats 12"
+
+
+def test_a_decoder_that_does_not_join_token_by_token_is_refused():
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[MASK]": 1}, unk_token="a"))
+    core.decoder = tokenizers.decoders.CTC()
+    with pytest.raises(UserError, match="CTC"):
+        words_of(Tokenizer(core, mask=1))
 
 
 def test_behind_the_match_stand_only_eos_and_padding(small_bpe):
