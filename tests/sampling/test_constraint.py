@@ -341,6 +341,13 @@ def test_impossible_sets_are_told_before_any_call():
             next(fill(flat(letters.size), canvas, shape=Shape(constraint=Constraint(free, allowed=allowed))))
 
 
-def test_forced_tokens_belong_into_the_constraint():
+def test_forced_and_banned_tokens_belong_into_the_constraint():
     with pytest.raises(UserError, match="allowed tokens"):
         Shape(constraint=matching("a", ABC), forced={0: 1})
+    with pytest.raises(UserError, match="banned"):
+        Shape(constraint=matching("a", ABC), banned=(0,))
+    assert Shape(constraint=matching("a", ABC), banned=(1, 3)).banned == (1, 3)  # it has no use for these
+    only_b = over_tokens(machine_of("[ab]+"), ABC, banned=(0,))
+    network = lambda x_t, sigma, rows: torch.zeros(len(rows), 4)  # noqa: E731
+    tokens = last(fill(network, blank(1, 3, mask=3), shape=Shape(constraint=Constraint(only_b)))).canvas.tokens
+    assert tokens.tolist() == [[1, 1, 1]]

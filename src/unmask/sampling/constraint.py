@@ -8,7 +8,7 @@ that matches always exists, so no draw runs into a dead end.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -52,6 +52,17 @@ class Constraint:
             place: self.automaton.moves(classes[torch.tensor(sorted(ids), dtype=torch.long, device=classes.device)])
             for place, ids in self.allowed.items()
         }
+
+    def uses(self, token: int) -> bool:
+        """Whether a token may be part of some match."""
+        automaton, dead = self.automaton, len(self.automaton.table) - 1
+        return token < automaton.size and bool((automaton.table[:, automaton.classes[token]] != dead).any())
+
+    def on(self, device: torch.device) -> "Constraint":
+        """The same on another device."""
+        old = self.automaton
+        new = Automaton(old.classes.to(device), old.table.to(device), old.accepts.to(device), old.silent)
+        return replace(self, automaton=new)
 
     def check(self, canvas: Canvas) -> None:
         """Refuse a canvas that no filling makes match, before any network call."""

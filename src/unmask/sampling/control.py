@@ -59,9 +59,11 @@ class Control:
             return None
         words, ends = words_of(model.text_tokenizer()), not self.exact_length
         if self.one_of:
-            return one_of(self.one_of, words, whole=self.whole, ends=ends)
-        pattern = self.pattern if self.form is None else pattern_of(self.form)
-        return matching(pattern or "", words, whole=self.whole, ends=ends)
+            found = one_of(self.one_of, words, whole=self.whole, ends=ends)
+        else:
+            pattern = self.pattern if self.form is None else pattern_of(self.form)
+            found = matching(pattern or "", words, whole=self.whole, ends=ends)
+        return found.on(model.network.vocab_embed.embedding.device)
 
     def hook(self, model: Model) -> Hook | None:
         """The guidance, for models that are drawn as masked diffusion."""

@@ -67,6 +67,8 @@ class Shape:
             raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
         if self.constraint is not None and self.forced:
             raise UserError("forced tokens beside a constraint: give them to it as sets of allowed tokens.")
+        if self.constraint is not None and any(map(self.constraint.uses, self.banned)):
+            raise UserError("tokens banned beside a constraint that may need them: ban them in `over_tokens`.")
 
     def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """What the model is taken to say."""
