@@ -70,9 +70,7 @@ def run(settings: Settings) -> None:
 
 
 def encoded(model: Model, pairs: list[tuple[str, str]], names: list[str]) -> tuple[list[list[int]], list[int]]:
-    """Tokens, cut to what the model was trained on, and the numbers of the labels."""
-    tokenizer = model.text_tokenizer()
-    tokens = [
-        ids[: model.architecture.length].tolist() for ids in tokenizer.encode_batch([text for text, _ in pairs])
-    ]
-    return tokens, [names.index(name) for _, name in pairs]
+    """Tokens, cut to what the model was trained on, and the numbers of the labels; texts without a token left out."""
+    all_ids = model.text_tokenizer().encode_batch([text for text, _ in pairs])
+    kept = [(ids, name) for ids, (_, name) in zip(all_ids, pairs, strict=True) if len(ids)]
+    return [ids[: model.architecture.length].tolist() for ids, _ in kept], [names.index(name) for _, name in kept]
