@@ -32,8 +32,8 @@ MUTATIONS = {
     ),
     "the mask may be predicted": (
         "rows.py",
-        "cross_entropy(forbid(logits, mask), true",
-        "cross_entropy(logits, true",
+        "forbid(logits[part], mask).logsumexp(1)",
+        "logits[part].logsumexp(1)",
     ),
     "alpha_s swapped for 1 - alpha_s": ("d3pm.py", "p_mask * s.alpha / torch", "p_mask * (1 - s.alpha) / torch"),
     "alpha_t in the place of alpha_s": ("d3pm.py", "p_mask * s.alpha / torch", "p_mask * t.alpha / torch"),
@@ -43,6 +43,7 @@ MUTATIONS = {
         "return self.steps * kl + reconstruction(network, x0, t, self.zero_masking, mask, frozen)",
         "return self.steps * kl",
     ),
+    "gradient reaches the mask": ("rows.py", "gradient[:, ctx.mask] = 0", "pass"),
     "sign of the loss": ("subs.py", "return spread(row_nats", "return spread(-row_nats"),
     "count weight is 1 % off": ("bound.py", "weight = free.to(u.dtype) / k", "weight = 1.01 * free.to(u.dtype) / k"),
     "counts start at zero": ("times.py", "torch.minimum((u * free).long(), free - 1) + 1", "(u * free).long()"),

@@ -41,9 +41,7 @@ def test_imports_point_down_the_floors_and_rooms_on_one_floor_do_not_know_each_o
         for path in (HOUSE / room).rglob("*.py"):
             for other in rooms_imported(path) - GROUND - {room}:
                 if FLOOR[other] >= floor:
-                    wrong.append(
-                        f"{path.relative_to(HOUSE)} on floor {floor} imports {other} on {FLOOR[other]}"
-                    )
+                    wrong.append(f"{path.relative_to(HOUSE)} on floor {floor} imports {other} on {FLOOR[other]}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,4 @@
-"""One small run, in pieces, for any team: test_many_processes.py does it alone and two_ranks.py with two processes."""
+"""One small run, in pieces, for any team: test_many_processes.py does it alone, two_ranks.py with two processes."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

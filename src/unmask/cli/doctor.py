@@ -25,17 +25,13 @@ class Settings:
 def bf16_on_cpu() -> str:
     """What happens to a child process that multiplies two bf16 matrices on the CPU."""
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", BF16_TRIAL], capture_output=True, timeout=120, text=True
-        )
+        child = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, timeout=120, text=True)
     except subprocess.TimeoutExpired:
         return "not usable: a trial did not finish within 120 s"
     if child.returncode == 0:
         return "usable (a trial in a child process worked); float32 is the default on CPU all the same"
     if child.returncode < 0:
-        return (
-            f"not usable: a trial died with {signal.Signals(-child.returncode).name}; float32 is used instead"
-        )
+        return f"not usable: a trial died with {signal.Signals(-child.returncode).name}; float32 is used instead"
     return f"not usable: {child.stderr.strip().splitlines()[-1]}"
 
 
