@@ -40,6 +40,7 @@ def test_the_python_in_the_readme_runs(snippet):
     subprocess.run([sys.executable, "-c", snippet], check=True, timeout=120, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_the_demo_trains_bounds_samples_and_infills(tmp_path, capsys):
     assert main(["demo", "--steps", "4", "--out", str(tmp_path / "demo")]) == 0
     out = "".join(capsys.readouterr())

@@ -40,6 +40,7 @@ def test_an_unknown_option_exits_with_2():
     assert "Traceback" not in out.stderr
 
 
+@pytest.mark.slow
 def test_doctor_survives_a_cpu_on_which_bf16_kills_the_process():
     out = command("doctor")
     assert out.returncode == 0

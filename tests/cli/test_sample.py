@@ -34,6 +34,7 @@ def lines(out):
     return [json.loads(line) for line in out.splitlines()]
 
 
+@pytest.mark.slow
 def test_json_is_one_object_a_sample_with_stable_keys(folder):
     out = command("sample", folder, "--n", "3", "--length", "8", "--prompt", "ba", "--seed", "7", "--json")
     assert out.returncode == 0
@@ -50,6 +51,7 @@ def test_json_is_one_object_a_sample_with_stable_keys(folder):
     assert "3 x first-hitting: exact" in out.stderr
 
 
+@pytest.mark.slow
 def test_piped_output_is_the_text_and_nothing_else(folder, capsys):
     assert main(["sample", folder, "--n", "2", "--json"]) == 0
     texts = [one["text"] for one in lines(capsys.readouterr().out)]
@@ -104,6 +106,7 @@ def test_a_mistake_exits_with_2(folder, capsys, arguments, told):
     assert seen.out == ""
 
 
+@pytest.mark.slow
 def test_a_mistake_has_no_traceback_in_a_real_process(folder):
     out = command("sample", folder, "--sampler", "ancestal")
     assert out.returncode == 2
@@ -117,6 +120,7 @@ def test_a_model_without_a_tokenizer_exits_with_2(tmp_path, capsys):
     assert "this model has no tokenizer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_in_a_terminal_masks_are_shown_and_the_text_stays(folder):
     leader, follower = pty.openpty()
     line = [sys.executable, "-m", "unmask", "sample", folder, "--length", "6", "--pace", "0.1"]
@@ -138,6 +142,7 @@ def test_in_a_terminal_masks_are_shown_and_the_text_stays(folder):
     assert b"masks left" in seen
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_not_utf8_gets_an_escape_and_no_traceback(folder):
     out = command("sample", folder, "--length", "3", "--stream", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert out.returncode == 0
@@ -168,6 +173,7 @@ def test_infill_prints_ranked_candidates_and_says_what_the_numbers_are(folder, c
     assert "lower bounds, estimated with 32 looks" in seen.err
 
 
+@pytest.mark.slow
 def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp_path):
     path = tmp_path / "templates.txt"
     path.write_text("ba[2]d\n\n[1]a[1]\n")

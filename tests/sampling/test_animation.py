@@ -53,6 +53,7 @@ def test_a_gif_has_a_frame_before_and_after_every_call(shown):
         assert picture.info["loop"] == 0
 
 
+@pytest.mark.slow
 def test_a_gif_of_many_calls_skips_some_and_ends_with_the_last():
     long = Film(tuple(Cell("a ", i + 1, -1.0) for i in range(200)), "")
     grey = bytes.fromhex(Colours().mask[1:])

@@ -43,6 +43,7 @@ patterns = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(pattern=patterns, text=st.text(alphabet="abcA1é€😀\n", max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_a_machine_matches_what_python_matches(pattern, text):
@@ -148,6 +149,7 @@ def test_tokens_of_one_call_are_drawn_from_the_left_each_restricted_by_those_bef
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
+@pytest.mark.slow
 @given(
     pattern=patterns,
     start=st.lists(st.integers(0, 3), min_size=1, max_size=5),

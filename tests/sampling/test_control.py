@@ -74,6 +74,7 @@ def test_lengths_that_cannot_match_are_passed_over_and_none_at_all_is_an_error(m
         infill(model, "a[2]b", control=control, looks=2)
 
 
+@pytest.mark.slow
 def test_rejection_gives_the_models_law_given_the_pattern():
     world = exact.ChainWorld.random(5, length=3)
     words = Words((b"a", b"b", b"c", b""), (b"a", b"b", b"c", b""), silent=frozenset([3]))
@@ -109,6 +110,7 @@ def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_control_is_a_flag_of_sample(folder, capsys):
     assert main(["sample", folder, "--json", "--n", "3", "--one-of", "abc", "head.", "hello"]) == 0
     assert {one["text"] for one in lines(capsys)} <= {"abc", "head."}  # this vocabulary cannot spell hello
@@ -129,6 +131,7 @@ def test_every_control_is_a_flag_of_sample(folder, capsys):
     assert one["law"] == "exact, given the pattern (by rejection)"
 
 
+@pytest.mark.slow
 def test_every_control_is_a_flag_of_infill(folder, capsys):
     flags = ["--pattern", "[ab]+", "--exact-length", "--looks", "2", "--json"]
     assert main(["infill", folder, "c[3]d[2]", *flags]) == 0

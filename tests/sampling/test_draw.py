@@ -43,6 +43,7 @@ def test_a_rare_token_beside_a_dominating_class_keeps_its_chance_and_loses_it_in
     assert chance_of_rare_in_race(q) < 0.8 * q
 
 
+@pytest.mark.slow
 def test_draws_follow_a_law_with_a_dominating_class_and_a_long_tail():
     p = torch.cat([torch.tensor([0.99]), 0.01 * torch.ones(200).div(torch.arange(1, 201)).softmax(-1)])
     n = 1_000_000

@@ -106,6 +106,7 @@ def test_a_text_longer_than_the_model_was_trained_on_is_warned_of_with_the_way_o
         unmask.sample(model, length=20, window=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mdlm", "d3pm", "sedd", "ar"])
 def test_every_kind_of_model_has_a_sampler_of_its_own(tmp_path, objective):
     own = {

@@ -88,6 +88,7 @@ class LastLetter:
         return self.world.posteriors(tokens)[:, -1].clamp(min=1e-300).log()
 
 
+@pytest.mark.slow
 def test_exact_classifier_guidance_is_bayes_rule():
     world = exact.ChainWorld.random(4, length=3)
     joint = exact.law_of_chain(world)
@@ -98,6 +99,7 @@ def test_exact_classifier_guidance_is_bayes_rule():
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
+@pytest.mark.slow
 def test_exact_classifier_guidance_on_the_table_follows_the_enumerated_law():
     world, weight = exact.TableWorld.random(12), 1.7
     score = torch.randn(64, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log_softmax(-1)

@@ -102,6 +102,7 @@ def test_padding_changes_nothing(net, policy):
     assert bool((padded[~(torch.arange(LENGTH) < canvas.lengths[:, None])] == MASK).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [Sliding(8, 3), Blocks(5)], ids=str)
 def test_windows_keep_rows_independent(net, windows):
     tokens = some_rows(3, length=30)

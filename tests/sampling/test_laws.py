@@ -23,6 +23,8 @@ from unmask.text.canvas import blank, of_prompt
 
 ENOUGH = 1e-3
 
+pytestmark = pytest.mark.slow
+
 
 def test_first_hitting_is_the_mean_over_all_orders():
     world = exact.TableWorld.random()

@@ -68,6 +68,7 @@ def test_texts_are_compared_with_the_same_random_numbers_wherever_their_blanks_a
     assert first.any()
 
 
+@pytest.mark.slow
 def test_the_sum_over_a_trace_is_too_high_to_rank_by(model):
     found = unmask.infill(model, "b[3]d", n=300, looks=2)
     summed = torch.tensor([sum(event.log_prob for event in one.trace) for one in found])

@@ -28,6 +28,7 @@ def test_a_score_lies_within_its_error_bar_of_the_enumerated_bound(client, maske
         assert one["tokens"] == len(ids)
 
 
+@pytest.mark.slow
 def test_the_error_bar_is_what_another_seed_changes(client):
     runs = [score(client, texts=TEXTS[:1], seed=seed)[0] for seed in range(40)]
     spread = statistics.stdev(one["nats"] for one in runs)
