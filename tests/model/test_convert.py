@@ -88,3 +88,31 @@ def test_the_command_line_converts_and_inspects(tmp_path, capsys):
     assert "none recorded" in capsys.readouterr().out
     assert main(["convert", str(theirs), str(ours)]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype, digits", [("float16", 11), ("bfloat16", 8)])
+def test_rounded_weights_halve_the_file_and_prove_themselves(dtype, digits, tmp_path):
+    letters = vocabulary.character(["abc"])
+    net = random_network(replace(KINDS["modulated"], vocab=letters.size), dtype=torch.float32)
+    save(tmp_path / "ours", net, mask=letters.mask, tokenizer=letters, step=7, ema=True)
+    convert(tmp_path / "ours", tmp_path / "half", dtype=dtype)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "ours")]
+    assert sizes[0] < 0.6 * sizes[1]
+    half, whole = load(tmp_path / "half"), load(tmp_path / "ours", trainable=True)
+    assert half.self_test is not None
+    assert half.self_test < 1e-6
+    assert (half.step, half.ema, half.tokenizer.fingerprint) == (7, True, letters.fingerprint)
+    kept = load(tmp_path / "half", trainable=True).network.state_dict()
+    for name, tensor in whole.network.state_dict().items():
+        assert torch.allclose(kept[name], tensor, rtol=2.0**-digits, atol=1e-7), name
+
+
+def test_weights_that_half_precision_cannot_hold_are_refused_by_name_and_nothing_is_written(tmp_path):
+    net = random_network(KINDS["modulated"], dtype=torch.float32)
+    with torch.no_grad():
+        net.vocab_embed.embedding[0, 0] = 1e6
+    with pytest.raises(UserError, match=r"vocab_embed.embedding .* float16"):
+        save(tmp_path / "half", net, mask=KINDS["modulated"].vocab - 1, dtype="float16")
+    with pytest.raises(UserError, match="float8"):
+        save(tmp_path / "half", net, mask=KINDS["modulated"].vocab - 1, dtype="float8")
+    assert list(tmp_path.iterdir()) == []

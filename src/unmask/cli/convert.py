@@ -14,8 +14,10 @@ class Settings:
     source: Annotated[str, tyro.conf.Positional]  # a checkpoint's folder, or its name on the hub
     target: Annotated[Path, tyro.conf.Positional]  # a folder that does not exist yet
     to: Literal["unmask", "official"] = "unmask"  # the layout to write
+    dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # round the weights; empty: leave them as they are
 
 
 def run(settings: Settings) -> None:
-    model = convert.convert(settings.source, settings.target, to=settings.to)
-    print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, weights equal bit for bit")
+    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype)
+    weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
+    print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")

@@ -20,6 +20,7 @@ from unmask.model import probe
 from unmask.model.appearing import appearing
 from unmask.model.config import architecture_of, config_of, mask_of, read_config
 from unmask.model.denoiser import check_objective, log_probs
+from unmask.model.shipped import shipped
 from unmask.model.transformer import Architecture, Transformer
 from unmask.model.weights import AGAIN, FILE, check_names, fingerprint, names_in, read_network, write_network
 from unmask.text.tokenizer import Tokenizer
@@ -106,19 +107,24 @@ def save(
     settings: Mapping[str, Any] | None = None,
     step: int | None = None,
     ema: bool = False,
+    dtype: str = "float32",
 ) -> Path:
-    """Write a checkpoint of the network as it is; the folder appears when it is complete, or not at all."""
+    """Write a checkpoint of the network as it is; the folder appears when it is complete, or not at all.
+
+    `dtype` is what the file holds; of weights that are rounded, the rounded network is what the self-test records.
+    """
     folder = Path(folder)
     check_objective(objective)
     if tokenizer is not None:
         check_tokenizer(tokenizer, network.architecture, mask, folder)
     with appearing(folder) as draft:
-        write_network(draft / FILE, network)
-        write_json(draft / "config.json", config_of(network.architecture, mask=mask))
+        write_network(draft / FILE, network, dtype)
+        write_json(draft / "config.json", config_of(network.architecture, mask=mask, dtype=dtype))
         if tokenizer is not None:
             tokenizer.save(draft)
         note = {"objective": objective, "step": step, "ema": ema, "settings": dict(settings or {})}
-        write_note(draft, note, network, mask=mask, tokenizer=tokenizer)
+        kept = network if dtype == "float32" else read_network(draft / FILE, network.architecture)
+        write_note(draft, note, kept, mask=mask, tokenizer=tokenizer)
     return folder
 
 
@@ -189,7 +195,9 @@ def in_run(folder: Path) -> Path:
 
 def find(path: str | Path) -> tuple[Path, bool]:
     """The folder of a checkpoint, and whether it was fetched from the hub."""
-    folder = in_run(Path(path))
+    folder, ours = in_run(Path(path)), shipped()
+    if str(path) in ours and not (folder / "config.json").is_file():
+        return ours[str(path)], False
     if folder.is_dir():
         return folder, False
     if folder.is_file():
@@ -197,7 +205,8 @@ def find(path: str | Path) -> tuple[Path, bool]:
     name = str(path)
     if isinstance(path, Path) or name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise UserError(
-            f"there is no folder {path}. Give a checkpoint's folder, or a hub name such as kuleshov-group/mdlm-owt."
+            f"there is no folder {path}. Give a checkpoint's folder, a hub name such as kuleshov-group/mdlm-owt, or "
+            f"a model that comes with unmask: {', '.join(ours)}."
         )
     from huggingface_hub import snapshot_download
 

@@ -74,11 +74,11 @@ def mask_of(config: dict[str, Any]) -> int:
     return mask
 
 
-def config_of(architecture: Architecture, *, mask: int) -> dict[str, Any]:
+def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") -> dict[str, Any]:
     """config.json of a network: published keys, and ours where they say something new."""
     a = architecture
     config: dict[str, Any] = {names[0]: getattr(a, field) for field, names in KEYS.items()}
-    config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED}
+    config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED, "torch_dtype": dtype}
     if not a.cond:
         del config["cond_dim"]
     said = {"causal": a.causal, "reads_before": a.reads_before, "tied": a.tied, "mask_index": mask}

@@ -1,11 +1,14 @@
-"""Published checkpoints to ours and back. The weights are the same file, so both ways are exact to the bit."""
+"""Published checkpoints to ours and back. The weights are the same file, so both ways are exact to the bit.
+
+Asked for another type of weights, the copy is rounded, and its self-test is that of the rounded network.
+"""
 
 import shutil
 from pathlib import Path
 
 from unmask.errors import UserError, unknown
 from unmask.model.appearing import appearing
-from unmask.model.checkpoint import Model, load, write_note
+from unmask.model.checkpoint import Model, load, save, write_note
 from unmask.model.config import OURS, is_published, read_config
 from unmask.model.weights import FILE
 
@@ -21,13 +24,18 @@ TEXT_FILES = (
 )
 
 
-def convert(source: str | Path, target: str | Path, *, to: str = "unmask") -> Model:
-    """Check a checkpoint and write it anew: `to` ours, with a proof, or to the official layout, without ours."""
+def convert(source: str | Path, target: str | Path, *, to: str = "unmask", dtype: str = "") -> Model:
+    """Check a checkpoint and write it anew: `to` ours, with a proof, or to the official layout, without ours.
+
+    `dtype`: float16 or bfloat16 halve the file; empty leaves the weights as they are.
+    """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, FORMATS)
     target = Path(target)
     if target.exists():
         raise UserError(f"{target} exists already: give a folder that does not.")
+    if dtype:
+        return rounded(load(source, trainable=True), target, to=to, dtype=dtype)
     model = load(source)
     assert model.folder is not None
     config = read_config(model.folder)
@@ -51,4 +59,22 @@ def convert(source: str | Path, target: str | Path, *, to: str = "unmask") -> Mo
                 "settings": dict(model.settings),
             }
             write_note(draft, said, model.network, mask=model.mask, tokenizer=model.tokenizer)
+    return model
+
+
+def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
+    """A copy in our layout whose weights have another type."""
+    if to != "unmask":
+        raise UserError(f"weights are rounded to {dtype} in our layout only: convert twice.")
+    save(
+        target,
+        model.network,
+        mask=model.mask,
+        objective=model.objective,
+        tokenizer=model.tokenizer,
+        settings=model.settings,
+        step=model.step,
+        ema=bool(model.ema),
+        dtype=dtype,
+    )
     return model

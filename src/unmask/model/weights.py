@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmask.errors import UserError
+from unmask.errors import UserError, unknown
 from unmask.model.attention import Rotary
 from unmask.model.transformer import Architecture, Transformer
 
@@ -84,11 +84,15 @@ def read_network(path: Path, a: Architecture) -> Transformer:
     return network.eval()
 
 
-def write_network(path: Path, network: Transformer) -> None:
+def write_network(path: Path, network: Transformer, dtype: str = "float32") -> None:
+    if dtype not in DTYPES:
+        raise unknown("type of weights", dtype, DTYPES)
     state: dict[str, Tensor] = network.state_dict()
-    save_file(
-        {PREFIX + name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state.items()}, path
-    )
+    kept = {PREFIX + name: tensor.detach().to("cpu", getattr(torch, dtype)) for name, tensor in state.items()}
+    for name, tensor in kept.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"tensor {name} has values that {dtype} cannot hold, or that are not finite.")
+    save_file({name: tensor.contiguous() for name, tensor in kept.items()}, path)
 
 
 def fingerprint(path: Path) -> str:
