@@ -62,6 +62,13 @@ def test_a_machine_matches_single_characters_as_python_does(pattern):
         assert machine.matches(character.encode()) == matched, hex(ord(character))
 
 
+def test_a_machine_of_many_states_is_made_in_a_moment():
+    """Telling the states apart takes a round for each of them; the rounds must be short."""
+    machine = machine_of(".{0,300}b")
+    assert len(machine.table) > 1000
+    assert [machine.matches(b"a" * count + b"b") for count in (0, 300, 301)] == [True, True, False]
+
+
 def test_a_machine_takes_no_bytes_that_are_not_utf8():
     machine = machine_of("(?s:.)")
     for wrong in (b"\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xe2\x82"):
@@ -80,6 +87,7 @@ def test_a_machine_takes_no_bytes_that_are_not_utf8():
         ("(?=a)a", "lookahead"),
         ("(?>a)", "atomic"),
         ("((a{100}){100}){100}", "too|states"),
+        ("((a{0,30}){0,30}){0,15}", "too many ways"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_column_or_its_reason(pattern, told):

@@ -18,6 +18,7 @@ import numpy as np
 from unmask.errors import UserError
 
 LARGEST = 20_000  # states of the machine, before and after it is made deterministic
+EFFORT = 2_000_000  # states met while it is made deterministic: a few seconds at most
 LAST = 0x10FFFF  # the last code point
 
 Range = tuple[int, int]  # code points or bytes, both ends included
@@ -241,13 +242,16 @@ def deterministic(net: Net, start: int, end: int) -> Machine:
     """Sets of states as states; the last one is the empty set."""
     first = closure(net, [start])
     known = {first: 0}
-    queue, rows = [first], []
+    queue, rows, effort = [first], [], 0
     for here in queue:
         moves = [move for state in here for move in net.moves[state]]
         row = np.full(256, -1, np.int32)
         edges = sorted({edge for low, high, _ in moves for edge in (low, high + 1)})
         for low, above in pairwise(edges):
             new = closure(net, (to for a, b, to in moves if a <= low and above <= b + 1))
+            effort += len(new)
+            if effort > EFFORT:
+                raise UserError("the pattern has too many ways to match: use smaller counts, or fewer nested repeats.")
             if not new:
                 continue
             if new not in known:
@@ -264,10 +268,14 @@ def deterministic(net: Net, start: int, end: int) -> Machine:
 
 def minimal(machine: Machine) -> Machine:
     """States that cannot be told apart by what matches behind them become one. The dead one stays last."""
+    _, kinds = np.unique(machine.table, axis=1, return_index=True)  # bytes that lead to the same states count once
+    moves = machine.table[:, kinds]
+    weights = np.random.default_rng(0).integers(1, 2**63, moves.shape[1] + 1, dtype=np.uint64)
     label = machine.accepts.astype(np.int64)
     while True:
-        rows = np.concatenate([label[:, None], label[machine.table]], 1)
-        _, new = np.unique(rows, axis=0, return_inverse=True)
+        # Equal sums with random weights stand for equal rows: a pattern may take a round for each of its states.
+        rows = np.concatenate([label[:, None], label[moves]], 1).astype(np.uint64)
+        _, new = np.unique(rows @ weights, return_inverse=True)
         if new.max() == label.max():
             break
         label = new.reshape(-1)
