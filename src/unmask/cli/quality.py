@@ -4,7 +4,7 @@
     unmask quality samples.jsonl --judge gpt2-large
     unmask quality runs/mine --judge runs/ar --n 64 --train stories.txt
 
-A JUDGE is an autoregressive run of ours, a .gguf file, or a causal model that transformers loads.
+A JUDGE is an autoregressive model of ours, a .gguf or llama2.c .bin file, or a causal model of transformers.
 """
 
 import sys

@@ -1,8 +1,9 @@
 """Judges: causal language models that read a text from left to right and say what each token costs.
 
-    runs/ar                  an autoregressive model of ours
+    runs/ar, stories-ar      an autoregressive model of ours, or one that comes with the package
     gpt2-large, folder/      any causal model that transformers loads, from the hub or a folder: safetensors only
     folder/model.gguf        a GGUF file, through transformers
+    folder/model.bin         a model of llama2.c with its tok*.bin beside it
 
 Rows of a batch are padded at their ends: a causal model sees nothing of that, so a batch changes no number.
 """
@@ -19,11 +20,14 @@ from torch import Tensor
 
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError
+from unmask.evaluation import llama2c
 from unmask.evaluation.record import of_model
 from unmask.model.checkpoint import NOTE, Model, in_run, load
+from unmask.model.shipped import shipped
 from unmask.model.weights import FILE, fingerprint
 
 BUDGET = 2048  # tokens in a forward pass
+NEEDS = "this judge needs transformers: pip install 'unmask[eval]'."
 
 
 @runtime_checkable
@@ -127,9 +131,9 @@ class Hugging:
 
 
 def judge(place: str) -> Judge:
-    """The judge at a place: a checkpoint or run of ours, a GGUF file, or what transformers finds there."""
+    """The judge at a place: a model of ours, a GGUF or llama2.c file, or what transformers finds there."""
     folder = in_run(Path(place))
-    if (folder / NOTE).is_file():
+    if (folder / NOTE).is_file() or place in shipped():
         model = load(place)
         if model.objective != "ar":
             raise UserError(
@@ -138,12 +142,23 @@ def judge(place: str) -> Judge:
             )
         model.text_tokenizer()
         return Own(model)
+    if place.endswith((".gguf", ".bin")) and not folder.is_file():
+        raise UserError(f"there is no file {place}.")
+    if place.endswith(".bin"):
+        return _llama2c(folder)
     if place.endswith(".gguf"):
-        if not folder.is_file():
-            raise UserError(f"there is no file {place}.")
         return _hugging(str(folder.parent), place, fingerprint(folder), gguf_file=folder.name)
     weights = folder / FILE
     return _hugging(place, place, fingerprint(weights) if weights.is_file() else None)
+
+
+def _llama2c(path: Path) -> Judge:
+    try:
+        network = llama2c.read_network(path)
+        tokenizer = llama2c.read_tokenizer(llama2c.tokens_beside(path), network.config.vocab_size)
+    except ImportError:
+        raise UserError(NEEDS) from None
+    return Hugging(network, tokenizer, str(path), fingerprint(path))
 
 
 def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
@@ -151,7 +166,7 @@ def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils.logging import disable_progress_bar
     except ImportError:
-        raise UserError("this judge needs transformers: pip install 'unmask[eval]'.") from None
+        raise UserError(NEEDS) from None
     disable_progress_bar()
     safe: dict[str, Any] = {"trust_remote_code": False, **more}
     if not more:
@@ -163,7 +178,7 @@ def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
             f"the judge {name} cannot be loaded: {said.rstrip('.')}. A judge is an autoregressive run of ours, a "
-            ".gguf file, or the folder or hub name of a causal model with safetensors."
+            ".gguf file, a llama2.c .bin file, or the folder or hub name of a causal model with safetensors."
         ) from None
     return Hugging(network, tokenizer, name, sha256)
 
