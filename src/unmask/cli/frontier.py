@@ -40,7 +40,7 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A checkpoint's folder, a run's folder, or a name on the hub."""
     judge: str
-    """Who reads the samples: an autoregressive model of ours, a .gguf or llama2.c .bin file, or what transformers loads."""
+    """Who reads the samples: an autoregressive model of ours, a .gguf or .bin file, or what transformers loads."""
     samplers: tuple[str, ...] = ()
     """Samplers to compare; none: the model's own and, for mdlm, ancestral, groups and confidence."""
     steps: tuple[int, ...] = (8, 32, 128)
