@@ -1,5 +1,7 @@
 """Samples as a person asks for them: text, trace, law, and the mistakes that can be made."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -194,3 +196,18 @@ def test_a_diffusion_sampler_is_not_for_an_autoregressive_model(tmp_path):
         unmask.sample(reader, sampler="first-hitting")
     with pytest.raises(UserError, match="one call a token"):
         unmask.sample(reader, steps=8)
+
+
+def test_a_model_of_a_stream_of_documents_writes_one_from_beginning_to_end(model):
+    streamed = replace(model, settings={"text": {"pack": "stream"}})
+    eos = model.tokenizer.eos
+    mark = model.tokenizer.pieces[eos]
+    by_hand = unmask.sample(model, n=40, prompt=[eos], until=mark, seed=5)
+    whole = unmask.sample(streamed, n=40, seed=5)
+    assert [one.tokens for one in whole] == [one.tokens for one in by_hand]
+    assert {one.tokens[0] for one in whole} == {eos}
+    ended = [one for one in whole if len(one.tokens) < tiny.LENGTH]
+    assert ended, "no text of 40 came to its end"
+    assert all(one.tokens[-1] == eos and eos not in one.tokens[1:-1] for one in ended)
+    assert unmask.sample(streamed, document=False, seed=5)[0].tokens == unmask.sample(model, seed=5)[0].tokens
+    assert unmask.sample(streamed, prompt="bad", seed=5)[0].text.startswith("bad")

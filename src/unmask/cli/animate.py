@@ -10,7 +10,7 @@ import tyro
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.animation import Film, film, html
-from unmask.sampling.generate import Sample, generate
+from unmask.sampling.generate import Sample, generate, writes_documents
 from unmask.sampling.gif import gif, pillow
 from unmask.sampling.infilling import Infilled, candidates
 from unmask.sampling.recipe import Recipe, doubt
@@ -60,7 +60,14 @@ def draw(model: Model, settings: Settings) -> Film:
         told = doubt(model, settings.length or model.architecture.length, settings.recipe)
         if told is not None:
             print(f"unmask: warning: {told}", file=sys.stderr)
-        drawn = generate(model, settings.recipe, length=settings.length, prompt=settings.prompt, until=settings.until)
+        drawn = generate(
+            model,
+            settings.recipe,
+            length=settings.length,
+            prompt=settings.prompt,
+            until=settings.until,
+            document=writes_documents(model),
+        )
         found = next(event for event in drawn if isinstance(event, Sample))
     caption = f"{found.sampler}: {found.law}. {found.calls} network calls, seed {found.seed}."
     return film(model.text_tokenizer(), found.tokens, found.trace, caption=caption)

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -16,7 +16,7 @@ from unmask.cli.live import printable, watch
 from unmask.cli.together import collected, together
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.generate import Sample, generate
+from unmask.sampling.generate import Sample, generate, writes_documents
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.trace import Event, Moment, record
 from unmask.text.tokenizer import Tokenizer
@@ -37,6 +37,9 @@ class Settings:
     length: int | None = None  # tokens of a sample, the prompt included; None: what the model was trained on
     prompt: str = ""  # the text begins with it
     until: str | None = None  # the text ends before this text or special token, such as '<|endoftext|>'
+    document: Literal["auto", "yes", "no"] = (
+        "auto"  # begin and end as a document does; auto: if the model learned from a stream of them
+    )
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a sample, one a line
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step as it comes
     pace: float = 0.0  # seconds to pause after every call, to watch a small model
@@ -71,6 +74,7 @@ def draw(settings: Settings, team: Team) -> None:
         length=settings.length,
         prompt=settings.prompt,
         until=settings.until,
+        document=settings.document == "yes" or (settings.document == "auto" and writes_documents(model)),
         share=(team.rank, team.world),
     )
     finished: Iterable[Sample]

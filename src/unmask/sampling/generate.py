@@ -4,7 +4,7 @@
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ def sample(
     length: int | None = None,
     prompt: str | Sequence[int] = "",
     until: str | None = None,
+    document: bool | None = None,
     sampler: str | None = None,
     steps: int | None = None,
     temperature: float = 1.0,
@@ -58,6 +59,8 @@ def sample(
             print(sample.text, sample.law)
 
     until    the text ends before this text or special token ("<|endoftext|>"), if it comes
+    document the text begins where a document begins and ends where it ends; None: if the model was trained on a
+             stream of documents, whose rows else begin and end anywhere
     window   tokens the model sees at once; with it, texts may be longer than the model was trained on
     control  a pattern that every text matches, guidance, remasking: `Control(pattern="[0-9]+")`
     The others are those of `sampling.recipe.Recipe`, which `unmask sample --help` explains.
@@ -67,7 +70,8 @@ def sample(
     told = doubt(model, length or model.architecture.length, recipe)
     if told is not None:
         warnings.warn(told, stacklevel=2)
-    events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until)
+    whole = writes_documents(model) if document is None else document
+    events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until, document=whole)
     return [event for event in events if isinstance(event, Sample)]
 
 
@@ -79,6 +83,7 @@ def generate(
     length: int | None = None,
     prompt: str | Sequence[int] = "",
     until: str | None = None,
+    document: bool = False,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Sample]:
     """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples.
@@ -86,12 +91,14 @@ def generate(
     `share` is (rank, world) where several processes draw: this one draws every world-th batch.
     """
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
-    given = beginning(model, tokenizer, prompt)
+    given = beginning(model, tokenizer, prompt, document=document)
     if recipe.control.guidance != 1 and not given:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
     length = model.architecture.length if length is None else length
     check_length(length)
     start = canvas_of(given, length=length, mask=model.mask).tokens[0]
+    if until is None and document and tokenizer.eos is not None:
+        until = tokenizer.pieces[tokenizer.eos]
     end = None if until is None else Until(until)
 
     def enough(canvas: Canvas) -> bool:
@@ -113,14 +120,28 @@ def generate(
         )
 
 
-def beginning(model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
-    """The tokens a text begins with; an autoregressive model needs one before the first, its bos."""
+def writes_documents(model: Model) -> bool:
+    """Whether the model was trained on a stream of documents with an eos between them."""
+    text = model.settings.get("text")
+    streamed = isinstance(text, Mapping) and text.get("pack") == "stream"
+    return streamed and model.tokenizer is not None and model.tokenizer.eos is not None
+
+
+def beginning(
+    model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int], *, document: bool = False
+) -> list[int]:
+    """The tokens a text begins with: a document's stand behind the eos of the one before.
+
+    An autoregressive model always needs one before the first, its bos.
+    """
     ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.architecture.vocab or id == model.mask]
     if wrong:
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
     if model.objective != "ar":
-        return ids
+        if document and tokenizer.eos is None:
+            raise UserError("this model's tokenizer has no eos token, so it does not know where a document begins.")
+        return [tokenizer.eos, *ids] if document and tokenizer.eos is not None else ids
     if tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with: name one.")
     return [tokenizer.bos, *ids]
