@@ -63,10 +63,21 @@ def test_a_machine_matches_single_characters_as_python_does(pattern):
 
 
 def test_a_machine_of_many_states_is_made_in_a_moment():
-    """Telling the states apart takes a round for each of them; the rounds must be short."""
     machine = machine_of(".{0,300}b")
     assert len(machine.table) > 1000
     assert [machine.matches(b"a" * count + b"b") for count in (0, 300, 301)] == [True, True, False]
+    assert machine_of("ab" * 5000).matches(b"ab" * 5000)
+
+
+@pytest.mark.parametrize(
+    "pattern, states", [("(a|b)*abb", 5), ("a{0,3}|a{2,7}", 9), ("(ab|ac|db|dc)*", 3), ("[ab]|b", 3)]
+)
+def test_a_machine_has_no_more_states_than_it_needs(pattern, states):
+    assert len(machine_of(pattern).table) == states  # the dead one included
+
+
+def test_a_set_within_a_set_is_read_as_python_reads_it_now():
+    assert machine_of("[[a]").matches(b"[")
 
 
 def test_a_machine_takes_no_bytes_that_are_not_utf8():
@@ -88,6 +99,7 @@ def test_a_machine_takes_no_bytes_that_are_not_utf8():
         ("(?>a)", "atomic"),
         ("((a{100}){100}){100}", "too|states"),
         ("((a{0,30}){0,30}){0,15}", "too many ways"),
+        ("(?u)a", "incompatible"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_column_or_its_reason(pattern, told):

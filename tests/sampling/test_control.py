@@ -47,7 +47,13 @@ def test_a_form_is_filled_as_it_says(form, good, bad):
 
 
 @pytest.mark.parametrize(
-    "form, told", [("a <int", "column 3"), ("<intt>", "Did you mean 'int'"), ("<list x>", "'x'")]
+    "form, told",
+    [
+        ("a <int", "column 3"),
+        ("<intt>", "Did you mean 'int'"),
+        ("<list x>", "'x'"),
+        ("<" + "list " * 9 + "int>", "8 deep"),
+    ],
 )
 def test_a_wrong_form_is_refused(form, told):
     with pytest.raises(UserError, match=told):

@@ -6,6 +6,7 @@ byte-level vocabulary may end within a character.
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.sampling.automaton_states import told_apart
 
 LARGEST = 20_000  # states of the machine, before and after it is made deterministic
 EFFORT = 2_000_000  # states met while it is made deterministic: a few seconds at most
@@ -78,7 +80,9 @@ class Net:
 def machine_of(pattern: str) -> Machine:
     """The machine of a regular expression; an error in it is reported with its column."""
     try:
-        tree = _parser.parse(pattern, re.ASCII)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the syntax may mean in Python's future
+            tree = _parser.parse(pattern, re.ASCII)
     except re.error as error:
         column = 1 if error.pos is None else error.pos + 1
         raise UserError(
@@ -87,6 +91,8 @@ def machine_of(pattern: str) -> Machine:
         ) from None
     except (OverflowError, RecursionError):
         raise too_large() from None
+    except ValueError as error:
+        raise UserError(f"the regular expression {pattern!r} is not valid: {error}.") from None
     net = Net()
     start = net.state()
     try:
@@ -251,7 +257,7 @@ def deterministic(net: Net, start: int, end: int) -> Machine:
             new = closure(net, (to for a, b, to in moves if a <= low and above <= b + 1))
             effort += len(new)
             if effort > EFFORT:
-                raise UserError("the pattern has too many ways to match: use smaller counts, or fewer nested repeats.")
+                raise UserError("the pattern has too many ways to match: use smaller or fewer nested counts.")
             if not new:
                 continue
             if new not in known:
@@ -268,17 +274,7 @@ def deterministic(net: Net, start: int, end: int) -> Machine:
 
 def minimal(machine: Machine) -> Machine:
     """States that cannot be told apart by what matches behind them become one. The dead one stays last."""
-    _, kinds = np.unique(machine.table, axis=1, return_index=True)  # bytes that lead to the same states count once
-    moves = machine.table[:, kinds]
-    weights = np.random.default_rng(0).integers(1, 2**63, moves.shape[1] + 1, dtype=np.uint64)
-    label = machine.accepts.astype(np.int64)
-    while True:
-        # Equal sums with random weights stand for equal rows: a pattern may take a round for each of its states.
-        rows = np.concatenate([label[:, None], label[moves]], 1).astype(np.uint64)
-        _, new = np.unique(rows @ weights, return_inverse=True)
-        if new.max() == label.max():
-            break
-        label = new.reshape(-1)
+    label = told_apart(machine.table, machine.accepts)
     _, first = np.unique(label, return_index=True)
     # In order of appearance, so that the start is 0; the dead state's class goes last.
     dead = label[-1]

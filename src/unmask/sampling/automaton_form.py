@@ -20,6 +20,7 @@ HOLES = {
     "line": r"[^\n]+",
     "text": r"(?s:.+)",
 }
+DEEPEST = 8  # lists within lists; each level doubles the pattern
 MARK = re.compile(r"\\(?P<literal>[<\\])|<(?P<hole>[^<>]*)>|(?P<open><)")
 
 
@@ -40,6 +41,8 @@ def pattern_of(form: str) -> str:
 def hole(name: str) -> str:
     if "|" in name:
         return "(?:" + "|".join(re.escape(choice) for choice in name.split("|")) + ")"
+    if name.count("list ") > DEEPEST:
+        raise UserError(f"lists within lists may be {DEEPEST} deep in a form; saw {name.count('list ')}.")
     if name.startswith("list "):
         one = hole(name.removeprefix("list "))
         return rf"\[(?:{one}(?:, {one})*)?\]"
