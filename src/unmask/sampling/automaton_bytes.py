@@ -77,8 +77,8 @@ class Net:
         return len(self.free) - 1
 
 
-def machine_of(pattern: str) -> Machine:
-    """The machine of a regular expression; an error in it is reported with its column."""
+def machine_of(pattern: str, *, largest: int = LARGEST) -> Machine:
+    """The machine of a regular expression, of at most so many states; an error in it is reported with its column."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the syntax may mean in Python's future
@@ -99,12 +99,12 @@ def machine_of(pattern: str) -> Machine:
         end = sequence(net, tree, start, tree.state.flags)
     except RecursionError:
         raise too_large() from None
-    return minimal(deterministic(net, start, end))
+    return minimal(deterministic(net, start, end, largest))
 
 
-def too_large() -> UserError:
+def too_large(largest: int = LARGEST) -> UserError:
     return UserError(
-        f"the pattern needs more than {LARGEST:,} states: use smaller repeat counts, or fewer nested repeats."
+        f"the pattern needs more than {largest:,} states: use smaller repeat counts, or fewer nested repeats."
     )
 
 
@@ -244,7 +244,7 @@ def closure(net: Net, states: Iterable[int]) -> frozenset[int]:
     return frozenset(seen)
 
 
-def deterministic(net: Net, start: int, end: int) -> Machine:
+def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
     """Sets of states as states; the last one is the empty set."""
     first = closure(net, [start])
     known = {first: 0}
@@ -261,8 +261,8 @@ def deterministic(net: Net, start: int, end: int) -> Machine:
             if not new:
                 continue
             if new not in known:
-                if len(known) >= LARGEST:
-                    raise too_large()
+                if len(known) >= largest:
+                    raise too_large(largest)
                 known[new] = len(queue)
                 queue.append(new)
             row[low:above] = known[new]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.sampling.automaton import Automaton, over_tokens
-from unmask.sampling.automaton_bytes import machine_of
+from unmask.sampling.automaton_bytes import LARGEST, machine_of
 from unmask.sampling.automaton_words import Words
 from unmask.sampling.constraint_chain import Chain, chain_of
 from unmask.text.canvas import Canvas
@@ -144,18 +144,22 @@ class Constraint:
         return result
 
 
-def matching(pattern: str, words: Words, *, whole: bool = False, ends: bool = True) -> Constraint:
+def matching(
+    pattern: str, words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+) -> Constraint:
     """Text that matches a regular expression. `ends`: shorter text is followed by eos and padding."""
-    automaton = over_tokens(machine_of(pattern), words, ends=ends)
+    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
     return Constraint(automaton, whole=whole, about=f"the pattern {short(pattern)!r}")
 
 
-def one_of(texts: Sequence[str], words: Words, *, whole: bool = False, ends: bool = True) -> Constraint:
+def one_of(
+    texts: Sequence[str], words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+) -> Constraint:
     """One of some texts."""
     if not texts:
         raise UserError("a list of texts to choose from needs at least one text.")
     pattern = "|".join(re.escape(text) for text in texts)
-    automaton = over_tokens(machine_of(pattern), words, ends=ends)
+    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
     return Constraint(automaton, whole=whole, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")
 
 

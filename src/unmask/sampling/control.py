@@ -9,6 +9,7 @@ import tyro
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
 from unmask.model.classifier import load_classifier
+from unmask.sampling.automaton_bytes import LARGEST
 from unmask.sampling.automaton_form import pattern_of
 from unmask.sampling.automaton_words import words_of
 from unmask.sampling.constraint import Constraint, matching, one_of
@@ -53,16 +54,16 @@ class Control:
     def constrains(self) -> bool:
         return self.pattern is not None or bool(self.one_of) or self.form is not None
 
-    def constraint(self, model: Model) -> Constraint | None:
-        """The constraint over the model's vocabulary."""
+    def constraint(self, model: Model, *, largest: int = LARGEST) -> Constraint | None:
+        """The constraint over the model's vocabulary, of a pattern of at most so many states."""
         if not self.constrains:
             return None
         words, ends = words_of(model.text_tokenizer()), not self.exact_length
         if self.one_of:
-            found = one_of(self.one_of, words, whole=self.whole, ends=ends)
+            found = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest)
         else:
             pattern = self.pattern if self.form is None else pattern_of(self.form)
-            found = matching(pattern or "", words, whole=self.whole, ends=ends)
+            found = matching(pattern or "", words, whole=self.whole, ends=ends, largest=largest)
         return found.on(model.network.vocab_embed.embedding.device)
 
     def hook(self, model: Model) -> Hook | None:
