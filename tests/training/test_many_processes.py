@@ -16,9 +16,8 @@ import torch
 
 from training.runs import HALF, OTHERS, STEPS, alone, begun, steps
 from training.small import Chain, settings
+from unmask.cli.claiming import claim
 from unmask.cli.main import main
-from unmask.cli.silence import Silence
-from unmask.cli.train import claim
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.training import shards, state
@@ -249,5 +248,5 @@ def test_a_lost_connection_is_said_in_plain_words_and_other_errors_are_left_alon
 def test_a_batch_that_cannot_be_shared_equally_is_refused_before_anything_is_written(tmp_path, text):
     asked = replace(settings(), data=str(text), out=str(tmp_path / "run"))
     with pytest.raises(UserError, match=r"optim.batch = 16 rows cannot be shared equally by 3 processes"):
-        claim(asked, Silence(), resume=False, world=3)
+        claim(asked, print, resume=False, world=3)
     assert not (tmp_path / "run").exists()

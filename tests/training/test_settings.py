@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from unmask.cli import train as verb
+from unmask.cli.claiming import write_settings
 from unmask.errors import UserError
 from unmask.training import toml
 from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train, Warm
@@ -73,5 +74,5 @@ def test_flags_come_after_the_file_and_a_resumed_run_keeps_its_settings(tmp_path
     config.write_text("seed = 5\n[optim]\nlr = 0.5\n")
     assert verb.default(["--config", str(config)]).train == replace(Train(), seed=5, optim=Optim(lr=0.5))
     assert verb.default([f"--config={config}", "--resume", "--out", str(out)]).train.seed == 5
-    verb.write_settings(out, ODD)
+    write_settings(out, ODD)
     assert verb.default(["--resume", "--out", str(out)]).train == ODD

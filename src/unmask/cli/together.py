@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from unmask.cli.train import said_once
+from unmask.cli.stopping import said_once
 from unmask.training.parallel import Team, joined
 
 T = TypeVar("T")

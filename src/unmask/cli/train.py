@@ -5,21 +5,19 @@ in --out, with the settings it had, and begins it if it has not begun. Several p
 under torchrun: torchrun --nproc-per-node 8 -m unmask train ...
 """
 
-import signal
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import torch
 import tyro
 
+from unmask.cli.claiming import claim
 from unmask.cli.silence import Silence
+from unmask.cli.stopping import halted, said_once, stopping
 from unmask.cli.training_display import Display
 from unmask.errors import UserError
 from unmask.model import checkpoint
@@ -28,14 +26,11 @@ from unmask.model.transformer import Transformer
 from unmask.training import ema, state, toml
 from unmask.training.data import Data, prepared
 from unmask.training.loop import Diverged, Progress, State, begin, train
-from unmask.training.parallel import Lost, Team, Told, joined
+from unmask.training.parallel import Team, Told, joined
 from unmask.training.phases import Phase, architecture, continued, phases
 from unmask.training.settings import Train
 from unmask.training.state import Point
 from unmask.training.validation import Score, validate
-
-FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")  # what a resumed run cannot change
-GRACE = 2.0  # seconds in which rank 0 says what all processes have found
 
 Voice = Display | Silence
 
@@ -76,7 +71,7 @@ def run(settings: Settings) -> None:
         said_once(team),
         Silence() if team.rank else Display(asked, out) as display,
     ):
-        team.lead(lambda: claim(asked, display, resume=settings.resume, world=team.world))
+        team.lead(lambda: claim(asked, display.say, resume=settings.resume, world=team.world))
         data = prepared(asked, out, display.say)
         with stopping() as stop:
             point = go(asked, out, data, display, stop, team)
@@ -88,95 +83,6 @@ def run(settings: Settings) -> None:
             display.say(f"done: {point.step} steps; the model is in {where}")
     if number:
         sys.exit(128 + number)
-
-
-@contextmanager
-def said_once(team: Team) -> Iterator[None]:
-    """What all processes find wrong is said by rank 0 alone; what one of the others finds, by that one."""
-    try:
-        yield
-    except UserError as error:
-        if team.rank == 0 or isinstance(error, Lost):
-            raise
-        time.sleep(GRACE)  # if rank 0 ends too, torchrun ends this process meanwhile
-        if isinstance(error, Told):
-            sys.exit(2)
-        raise UserError(f"process {team.rank}: {error}") from None
-
-
-def claim(asked: Train, display: Voice, *, resume: bool, world: int) -> None:
-    """Make the run's folder ready: checked, with its data and its settings."""
-    out = claimed(asked, resume=resume)
-    if asked.optim.batch % world:
-        raise UserError(
-            f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "
-            f"make it a multiple of {world}."
-        )
-    prepared(asked, out, display.say)
-    if resume or not (out / "settings.toml").exists():
-        write_settings(out, asked)
-
-
-def claimed(asked: Train, *, resume: bool) -> Path:
-    """The run's folder, refused if it holds another run or other things."""
-    if not asked.out:
-        raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
-    if not asked.data:
-        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
-    out = Path(asked.out)
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; give a folder.")
-    saved = out / "settings.toml"
-    if saved.is_file():
-        if not resume:
-            raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
-        before = toml.read(saved, Train())
-        changed = [name for name in FIXED if getattr(before, name) != getattr(asked, name)]
-        if changed:
-            raise UserError(
-                f"a resumed run keeps its {', '.join(changed)}: {describe(before, asked, changed[0])}. "
-                "Start a new run, with --init to begin from this one's weights."
-            )
-    elif out.is_dir() and any(path.name != "data" for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
-    state.clear_drafts(out)
-    return out
-
-
-def describe(before: Train, now: Train, name: str) -> str:
-    return f"it has {getattr(before, name)}, asked for is {getattr(now, name)}"
-
-
-def write_settings(out: Path, asked: Train) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    draft = out / ".settings.toml"
-    draft.write_text(toml.dumps(asked), encoding="utf-8")
-    draft.replace(out / "settings.toml")
-
-
-@contextmanager
-def stopping() -> Iterator[list[int]]:
-    """A list that SIGTERM or Ctrl-C fills with the signal's number; a second one ends the process at once."""
-    stop: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        stop.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def halted(stop: list[int], team: Team) -> int:
-    """The signal that any process was sent, or 0: all processes stop after the same step."""
-    return team.most(stop[0] if stop else 0)
 
 
 def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], team: Team) -> Point:

@@ -1,0 +1,61 @@
+"""A run's folder before the first step: empty or a run to go on with, its data and its settings in place."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.training import state, toml
+from unmask.training.data import prepared
+from unmask.training.settings import Train
+
+FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")  # what a resumed run cannot change
+
+
+def claim(asked: Train, say: Callable[[str], None], *, resume: bool, world: int) -> None:
+    """Make the run's folder ready: checked, with its data and its settings."""
+    out = claimed(asked, resume=resume)
+    if asked.optim.batch % world:
+        raise UserError(
+            f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "
+            f"make it a multiple of {world}."
+        )
+    prepared(asked, out, say)
+    if resume or not (out / "settings.toml").exists():
+        write_settings(out, asked)
+
+
+def claimed(asked: Train, *, resume: bool) -> Path:
+    """The run's folder, refused if it holds another run or other things."""
+    if not asked.out:
+        raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
+    if not asked.data:
+        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
+    out = Path(asked.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; give a folder.")
+    saved = out / "settings.toml"
+    if saved.is_file():
+        if not resume:
+            raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
+        before = toml.read(saved, Train())
+        changed = [name for name in FIXED if getattr(before, name) != getattr(asked, name)]
+        if changed:
+            raise UserError(
+                f"a resumed run keeps its {', '.join(changed)}: {describe(before, asked, changed[0])}. "
+                "Start a new run, with --init to begin from this one's weights."
+            )
+    elif out.is_dir() and any(path.name != "data" for path in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
+    state.clear_drafts(out)
+    return out
+
+
+def describe(before: Train, now: Train, name: str) -> str:
+    return f"it has {getattr(before, name)}, asked for is {getattr(now, name)}"
+
+
+def write_settings(out: Path, asked: Train) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    draft = out / ".settings.toml"
+    draft.write_text(toml.dumps(asked), encoding="utf-8")
+    draft.replace(out / "settings.toml")
