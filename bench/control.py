@@ -13,24 +13,36 @@ Tables go to standard output, progress to standard error, a record to --json FIL
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from studies import sudoku
+from studies import mending, middle, promises, sudoku
+from studies.pupils import Sudoku
 from studies.results import Table
+from studies.stories import judges, writer
 from unmask.errors import UserError
 from unmask.evaluation.record import record
 
-NINE = sudoku.Sudoku(box=3, steps=5000, batch=16, width=64, blocks=4, constrained=50)
+Study = Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all"]
+STUDIES = ("sudoku4", "sudoku9", "infill", "keywords", "remask")
+NINE = Sudoku(box=3, steps=5000, batch=16, width=64, blocks=4, constrained=50)
 
 
 @dataclass(frozen=True)
 class Settings:
-    what: Annotated[Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all"], tyro.conf.Positional] = "sudoku4"
+    what: Annotated[Study, tyro.conf.Positional] = "sudoku4"
+    model: str = ""
+    """A masked diffusion run that writes stories (infill, keywords, remask)."""
+    ar: str = ""
+    """An autoregressive run with the same tokenizer (infill, keywords)."""
+    judge: tuple[str, ...] = ()
+    """Who judges the stories: autoregressive runs, .gguf files, folders or hub names; none: the --ar run."""
+    texts: str = ""
+    """A text file of stories that neither model has seen, with <|endoftext|> between them (infill)."""
     data: str = ""
     """A folder with the Sudoku test files 4x4_test_sudoku.csv and sudoku_test.csv.gz; without it puzzles are made."""
     keep: Path | None = None
@@ -39,6 +51,8 @@ class Settings:
     """Training steps of each Sudoku network; None: 3000 for 4x4, 5000 for 9x9."""
     n: int | None = None
     """Puzzles, stories or samples, at most; None: each study's own number."""
+    budgets: tuple[int, ...] = mending.BUDGETS
+    """Numbers of steps in the study of remasking."""
     seed: int = 1
     markdown: bool = False
     """Print the tables as Markdown."""
@@ -46,7 +60,7 @@ class Settings:
     """Write a record: tables, settings, models, machine."""
 
 
-def of_sudoku(settings: Settings, asked: sudoku.Sudoku) -> Table:
+def of_sudoku(settings: Settings, asked: Sudoku) -> Table:
     asked = replace(asked, seed=settings.seed)
     if settings.steps is not None:
         asked = replace(asked, steps=settings.steps)
@@ -55,12 +69,27 @@ def of_sudoku(settings: Settings, asked: sudoku.Sudoku) -> Table:
     return sudoku.study(asked, folder=settings.data, keep=settings.keep)
 
 
+def of_stories(settings: Settings, wanted: Sequence[str]) -> Iterator[Table]:
+    """The studies that need trained models: these and the judges are loaded once, and before anything is drawn."""
+    mdlm = writer(settings.model, "model", "mdlm")
+    ar = writer(settings.ar, "ar", "ar") if {"infill", "keywords"} & set(wanted) else None
+    told = dict(judges(settings.judge or ((settings.ar,) if settings.ar else ())))
+    if ar is not None and "infill" in wanted:
+        yield middle.study(mdlm, ar, told, settings.texts, n=settings.n or 100, seed=settings.seed)
+    if ar is not None and "keywords" in wanted:
+        yield promises.study(mdlm, ar, told, n=settings.n or 48, seed=settings.seed)
+    if "remask" in wanted:
+        yield mending.study(mdlm, told, n=settings.n or 32, seed=settings.seed, budgets=settings.budgets)
+
+
 def tables(settings: Settings) -> Iterator[Table]:
-    everything = settings.what == "all"
-    if everything or settings.what == "sudoku4":
-        yield of_sudoku(settings, sudoku.Sudoku())
-    if everything or settings.what == "sudoku9":
+    wanted = STUDIES if settings.what == "all" else (settings.what,)
+    if "sudoku4" in wanted:
+        yield of_sudoku(settings, Sudoku())
+    if "sudoku9" in wanted:
         yield of_sudoku(settings, NINE)
+    if {"infill", "keywords", "remask"} & set(wanted):
+        yield from of_stories(settings, wanted)
 
 
 def main(settings: Settings) -> None:

@@ -1,0 +1,59 @@
+"""Remasking: what judges think of samples, with tokens hidden again and without, at about as many network calls."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from studies.results import Cell, Mean, Table, mean
+from studies.stories import say
+from unmask.evaluation.assessment import of_tokens
+from unmask.evaluation.judges import Judge
+from unmask.evaluation.quality import perplexity, read
+from unmask.evaluation.variety import entropy
+from unmask.model.checkpoint import Model
+from unmask.sampling.control import Control
+from unmask.sampling.generate import sample
+
+WAYS: dict[str, tuple[str, float | None]] = {  # name: (sampler, η)
+    "without (ancestral)": ("ancestral", None),
+    "rescale, η 0.05": ("remask-rescale", 0.05),
+    "conf, η 0.05": ("remask-conf", 0.05),
+    "cap, η 0.02": ("remask-cap", 0.02),
+    "loop, η 0.02": ("remask-loop", 0.02),
+}
+BUDGETS = (16, 32, 64, 128)
+
+
+def study(
+    model: Model, judges: dict[str, Judge], *, n: int, seed: int, budgets: Sequence[int] = BUDGETS, top_p: float = 0.9
+) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    texts: list[dict[str, Any]] = []
+    for steps in budgets:
+        for name, (sampler, eta) in WAYS.items():
+            began = perf_counter()
+            drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed, control=Control(eta=eta))
+            documents = [of_tokens(one.tokens, model.text_tokenizer()).documents for one in drawn]
+            said = [judged(judge, documents) for judge in judges.values()]
+            rich = mean([entropy(np.array(one.tokens)) for one in drawn])
+            calls = max(one.calls for one in drawn)
+            rows.append((steps, name, calls, *said, rich))
+            texts += [{"steps": steps, "method": name, "text": one.text} for one in drawn]
+            say(f"{' | '.join(map(str, rows[-1]))} ({perf_counter() - began:.0f} s)")
+    head = ("steps", "remasking", "calls", *[f"ppl ({who})" for who in judges], "entropy")
+    about = {"n": n, "top_p": top_p, "judges": {who: judge.about for who, judge in judges.items()}, "texts": texts}
+    length = model.architecture.length
+    return Table(f"Remasking: {n} samples of {length} tokens, top-p {top_p:g}", head, tuple(rows), NOTES, about)
+
+
+def judged(judge: Judge, samples: Sequence[Sequence[str]]) -> Mean:
+    found = perplexity(read(judge, samples), "pooled")
+    return Mean(found.perplexity, found.standard_error)
+
+
+NOTES = (
+    "Perplexity (pooled, as `unmask quality` has it) ± standard error over samples; entropy of a sample's own "
+    "tokens, in nats: lower perplexity at lower entropy is duller text, not better text. Rows share their seed.",
+)
