@@ -4,8 +4,8 @@ A work's random numbers are its own and padding is shown to nobody, so what a wo
 else is in the tick, but for the last bits of float arithmetic.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,9 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.rows import forbid, rows_where
+from unmask.sampling.guidance import ClassifierFree
+from unmask.sampling.policy import Revising
 from unmask.sampling.shape import Ask
-from unmask.sampling.step import Work, ask, commit, look_at
-from unmask.serving.joining import groups, join, part, width
+from unmask.sampling.step import Committed, Work, ask, commit, look_at, within
+from unmask.serving.joining import groups, join, part, passes, width
 
 LOGITS = 2**26  # numbers that the head makes at a time: 256 MB
 
@@ -44,6 +46,7 @@ class Turn:
 
     work: Work
     brought: Tokens
+    masked: list[int] = field(default_factory=list)  # flat positions hidden again, when what was brought stood there
     draft: Tokens | None = None  # the likeliest token at every position still hidden, if it was asked for
 
 
@@ -56,6 +59,15 @@ class Question:
     asked: Ask  # as the works' policy asks
     rows: Int[Tensor, " n"]  # what the network is asked: these, or all that is hidden where a draft is wanted
     draft: bool
+
+    @property
+    def shown(self) -> list[Int[Tensor, "b w"]]:
+        """What the network is shown: the rows, and for guidance the same rows again without what is given."""
+        tokens, frozen = self.asked.tokens, self.asked.frozen
+        if passes(self.joined) == 1:
+            return [tokens]
+        assert frozen is not None
+        return [tokens, tokens.masked_fill(frozen, self.joined.canvas.mask)]
 
 
 def question(works: list[Work], draft: bool) -> Question:
@@ -88,18 +100,19 @@ def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tens
     tokens, sigmas, rows, lengths = [], [], [], []
     first = 0
     for one in questions:
-        count, own = one.asked.tokens.shape
-        tokens.append(torch.nn.functional.pad(one.asked.tokens, (0, most - own), value=one.joined.canvas.mask))
-        sigmas.append(one.asked.sigma)
-        rows.append((first + one.rows // own) * most + one.rows % own)
-        lengths.append(torch.full_like(one.asked.live, own) if one.asked.lengths is None else one.asked.lengths)
-        first += count
+        for shown in one.shown:
+            count, own = shown.shape
+            tokens.append(torch.nn.functional.pad(shown, (0, most - own), value=one.joined.canvas.mask))
+            sigmas.append(one.asked.sigma)
+            rows.append((first + one.rows // own) * most + one.rows % own)
+            lengths.append(torch.full_like(one.asked.live, own) if one.asked.lengths is None else one.asked.lengths)
+            first += count
     reach = torch.cat(lengths)
     padded = bool((reach < most).any())
     hidden = network.trunk(
         torch.cat(tokens), torch.cat(sigmas).float(), rows=torch.cat(rows), lengths=reach if padded else None
     )
-    return hidden.split([len(one.rows) for one in questions])
+    return hidden.split([len(one.rows) * passes(one.joined) for one in questions])
 
 
 def in_portions(
@@ -118,51 +131,93 @@ def in_portions(
     return portions
 
 
-def taken(one: Question, logits: Float[Tensor, "n v"]) -> list[Turn | Exception]:
+def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]:
     """Works after their answer. If they fail together they are tried one by one, so that only the culprits do."""
     try:
-        places = torch.searchsorted(one.rows, one.asked.rows) if one.draft else slice(None)
-        after, brought = commit(one.joined, one.asked, logits[places])
+        seeing, *blind = logits.chunk(passes(one.joined))
+        work = guided(one, blind[0]) if blind else one.joined
+        after, brought = commit(work, one.asked, seeing[places(one, one.asked.rows)])
         found = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
-        draft = drafted(one, logits, set(found.rows)) if one.draft else None
+        masked = again(one, after, brought)
+        draft = drafted(one, work, seeing, set(found.rows)) if one.draft else None
     except Exception as error:  # the mistake of one of them, which must not stop the others
         if len(one.works) == 1:
             return [error]
         return [turn for work, part in alone(one, logits) for turn in taken(question([work], one.draft), part)]
     each = zip(
-        part(after, one.works),
+        part(replace(after, shape=one.joined.shape), one.works),
         shared(found, one),
+        owned(masked, one),
         shared(draft, one) if draft is not None else [None] * len(one.works),
         strict=True,
     )
-    return [Turn(work, tokens, lean) for work, tokens, lean in each]
+    return [Turn(work, tokens, hidden, lean) for work, tokens, hidden, lean in each]
 
 
-def alone(one: Question, logits: Float[Tensor, "n v"]) -> list[tuple[Work, Tensor]]:
+def places(one: Question, rows: Int[Tensor, " k"]) -> Tensor | slice:
+    """Where the answers at some of the rows stand among all that were asked for."""
+    return torch.searchsorted(one.rows, rows) if one.draft else slice(None)
+
+
+def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
+    """The joined work, its guidance given the answer it would otherwise ask the network for."""
+    hook = one.joined.shape.hook
+    assert isinstance(hook, ClassifierFree)
+
+    def known(tokens: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        return blind[places(one, rows)]
+
+    return replace(one.joined, shape=replace(one.joined.shape, hook=ClassifierFree(known, hook.weight)))
+
+
+def again(one: Question, after: Work, brought: Committed) -> list[int]:
+    """The flat positions that held a token, if only for a moment, and are hidden now."""
+    if not isinstance(one.joined.policy, Revising):
+        return []
+    stood = ~one.joined.canvas.hidden.flatten().index_fill(0, brought.rows, False)
+    return rows_where(after.canvas.hidden & stood.view_as(after.canvas.hidden)).tolist()
+
+
+def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Work, Tensor]]:
     """Each work of a question with its part of the answer."""
     row = one.asked.live[one.rows // one.asked.tokens.shape[1]]
     ends = torch.tensor([len(work.key) for work in one.works], device=row.device).cumsum(0)
     counts = torch.bincount(torch.searchsorted(ends, row, right=True), minlength=len(ends)).tolist()
-    return list(zip(one.works, logits.split(counts), strict=True))
+    parts = zip(*(some.split(counts) for some in logits.chunk(passes(one.joined))), strict=True)
+    return [(work, torch.cat(both)) for work, both in zip(one.works, parts, strict=True)]
 
 
 def shared(tokens: Tokens, one: Question) -> list[Tokens]:
     """Tokens at flat positions over the joined canvas, as each work's own."""
-    most = width(one.joined)
-    owner = [(i, row) for i, work in enumerate(one.works) for row in range(len(work.key))]
     found = [Tokens([], [], []) for _ in one.works]
-    for at, id, prob in zip(tokens.rows, tokens.ids, tokens.probs, strict=True):
-        i, row = owner[at // most]
-        found[i].rows.append(row * width(one.works[i]) + at % most)
+    for (i, at), id, prob in zip(own(tokens.rows, one), tokens.ids, tokens.probs, strict=True):
+        found[i].rows.append(at)
         found[i].ids.append(id)
         found[i].probs.append(prob)
     return found
 
 
-def drafted(one: Question, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
+def owned(rows: list[int], one: Question) -> list[list[int]]:
+    """Flat positions over the joined canvas, as each work's own."""
+    found: list[list[int]] = [[] for _ in one.works]
+    for i, at in own(rows, one):
+        found[i].append(at)
+    return found
+
+
+def own(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
+    """Which work each flat position over the joined canvas belongs to, and where it is there."""
+    most = width(one.joined)
+    owner = [(i, row * width(work)) for i, work in enumerate(one.works) for row in range(len(work.key))]
+    for at in rows:
+        i, start = owner[at // most]
+        yield i, start + at % most
+
+
+def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
     """What the model would say now at every position that is left."""
     wide = replace(one.asked, rows=one.rows)
-    log_p = forbid(one.joined.shape.meaning(wide, logits), one.joined.canvas.mask).log_softmax(-1)
+    log_p = forbid(within(work, wide, one.rows, work.shape.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)
     best = log_p.max(-1)
     at = (wide.live[wide.row] * width(one.joined) + wide.position).tolist()
     left = [i for i, place in enumerate(at) if place not in done]

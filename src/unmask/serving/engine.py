@@ -16,6 +16,7 @@ from typing import TypeVar
 from unmask.errors import UserError
 from unmask.sampling.step import Work
 from unmask.serving.advance import Halves, Turn, advance
+from unmask.serving.joining import passes
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, failed, late
@@ -40,7 +41,8 @@ class Ticket:
 
     @property
     def rows(self) -> int:
-        return len(self.work.canvas.tokens)
+        """Rows that the network is shown for it in a call."""
+        return len(self.work.canvas.tokens) * passes(self.work)
 
     @property
     def width(self) -> int:
@@ -72,6 +74,7 @@ class Engine:
         self.open = False
         self.wake = asyncio.Event()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self.side = ThreadPoolExecutor(max_workers=4, thread_name_prefix="side")
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -88,15 +91,17 @@ class Engine:
         if self.task is not None:
             await self.task
         self.thread.shutdown(wait=True)
+        self.side.shutdown(wait=True)
 
-    async def enter(self, make: Callable[[], Work], *, draft: bool = False) -> Ticket:
+    async def enter(self, make: Callable[[], Work], *, draft: bool = False, again: bool = False) -> Ticket:
         """A place for the work that `make` makes, in the engine's thread; refused when too many wait."""
         deadline = monotonic() + self.limits.seconds
-        ticket = Ticket(await self.between(make), draft, deadline)
+        ticket = Ticket(await self.between(make, again=again), draft, deadline)
         if ticket.rows * ticket.width > self.limits.positions:
+            twice = ", each shown twice for its guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
-                f"the request has {ticket.rows} texts of up to {ticket.width} tokens; a call to the network takes "
-                f"{self.limits.positions} tokens at most. Ask for fewer or shorter texts."
+                f"the request has {len(ticket.work.key)} texts of up to {ticket.width} tokens{twice}; a call to the "
+                f"network takes {self.limits.positions} tokens at most. Ask for fewer or shorter texts."
             )
         if ticket.done:
             ticket.turns.put_nowait(None)  # nothing to fill
@@ -105,15 +110,22 @@ class Engine:
             self.wake.set()
         return ticket
 
-    async def between(self, make: Callable[[], Made], *, again: bool = False) -> Made:
-        """Run something in the engine's thread, between two ticks; `again` for one who has been let in before."""
+    async def between(self, make: Callable[[], Made], *, again: bool = False, beside: bool = False) -> Made:
+        """Run something in the engine's thread, between two ticks; `again` for one who has been let in before.
+
+        `beside` the ticks, in another thread, goes what may take long and asks nothing of the network.
+        """
         if not self.open:
             raise closing()
         if not again and self.entering + len(self.waiting) >= self.limits.queue + self.idle:
             raise busy(self.patience())
         self.entering += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.thread, make)
+            async with asyncio.timeout(self.limits.seconds):
+                thread = self.side if beside else self.thread
+                return await asyncio.get_running_loop().run_in_executor(thread, make)
+        except TimeoutError:
+            raise late(self.limits.seconds) from None
         finally:
             self.entering -= 1
 

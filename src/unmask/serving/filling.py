@@ -8,20 +8,22 @@ import torch
 
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
+from unmask.sampling.constraint import Constraint
 from unmask.sampling.generate import beginning
 from unmask.sampling.infilling import given as given_around
 from unmask.sampling.parallel import Klass
 from unmask.sampling.policy import Revising
-from unmask.sampling.recipe import Method, Recipe, method_for
+from unmask.sampling.recipe import Method
 from unmask.sampling.step import Work, begin
 from unmask.serving.advance import Turn
+from unmask.serving.controls import Controls, field_of
 from unmask.serving.growing import Growing
 from unmask.serving.limits import Limits
 from unmask.serving.refusal import wrong
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest
-from unmask.text.canvas import Canvas, of_rows
+from unmask.text.canvas import Canvas, of_rows, of_tokens
 from unmask.text.given import encode_given
-from unmask.text.template import Lengths, parse
+from unmask.text.template import Lengths, Template, parse
 
 TRIES = 16  # choices of lengths that are compared
 LOOKS = 8  # network evaluations for each of them, twice
@@ -48,24 +50,35 @@ class Filling:
     starts: list[int]  # where that begins
     prompt_tokens: int
     calls: int = 0
-    drawn: int = 0
     came: list[dict[int, Came]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.came = [{} for _ in self.rows]
 
     def take(self, turn: Turn) -> None:
-        """Put in what a turn brought."""
+        """Put in what a turn brought, and take out what it hid again."""
         self.calls += 1
-        self.drawn += len(turn.brought.ids)
         width = turn.work.canvas.tokens.shape[1]
         for at, id, prob in zip(turn.brought.rows, turn.brought.ids, turn.brought.probs, strict=True):
-            row, position = at // width, at % width
-            self.rows[row][position] = id
+            row, position = divmod(at, width)
+            self.put(row, position, id)
             self.came[row][position] = Came(self.calls, prob)
-            answer = self.answers[row]
-            if 0 <= position - self.starts[row] < len(answer.ids):
-                answer.put(position - self.starts[row], id)
+        for at in turn.masked:
+            row, position = divmod(at, width)
+            self.put(row, position, None)
+            del self.came[row][position]
+
+    def put(self, row: int, position: int, id: int | None) -> None:
+        """A token, or None for a blank."""
+        self.rows[row][position] = self.work.canvas.mask if id is None else id
+        answer, place = self.answers[row], position - self.starts[row]
+        if 0 <= place < len(answer.ids):
+            answer.put(place, id)
+
+    @property
+    def drawn(self) -> int:
+        """Tokens that were drawn and stand."""
+        return sum(map(len, self.came))
 
     @property
     def over(self) -> bool:
@@ -79,11 +92,12 @@ class Kitchen:
 
     model: Model
     limits: Limits
+    controls: Controls
 
     def completion(self, body: CompletionRequest) -> Filling:
         """Prompt, blanks, suffix: a row for each candidate of each prompt."""
         tokenizer = self.model.text_tokenizer()
-        method = self.method(body)
+        method = self.controls.method(body)
         behind = encode_given(tokenizer, body.suffix)
         if behind and self.model.objective == "ar":
             raise wrong("an autoregressive model cannot fill in before given text: no suffix.", param="suffix")
@@ -94,7 +108,8 @@ class Kitchen:
         rows = [[*start, *blanks, *behind] for start in starts]
         ends = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
         answers = [
-            Growing(tokenizer, start, [None] * body.max_tokens, stops=body.stops, ends=ends) for start in starts
+            Growing(tokenizer, start, [None] * body.max_tokens, body.stops, ends, isinstance(method.policy, Revising))
+            for start in starts
         ]
         given = sum(map(len, starts[:: body.n])) + len(behind) * len(body.prompts)
         return self.filling(method, body, rows, answers, [len(start) for start in starts], given)
@@ -104,12 +119,12 @@ class Kitchen:
         tokenizer = self.model.text_tokenizer()
         if self.model.objective == "ar":
             raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
-        method = self.method(body)
+        method = self.controls.method(body)
         self.check_rows(1, body.n)
         rows = self.blanked(body, lengths)
         self.check_length(max(map(len, rows)))
         known: list[list[int | None]] = [[None if id == self.model.mask else id for id in row] for row in rows]
-        answers = [Growing(tokenizer, [], ids) for ids in known]
+        answers = [Growing(tokenizer, [], ids, revised=isinstance(method.policy, Revising)) for ids in known]
         given = sum(id is not None for id in known[0])
         return self.filling(method, body, rows, answers, [0] * len(rows), given)
 
@@ -132,26 +147,26 @@ class Kitchen:
         given = len(template.tokens(tokenizer, (0,) * len(template.blanks)))
         self.check_length(given + sum(blank.least for blank in template.blanks))
         longest = self.limits.of_text(self.model.architecture.length)
-        return [lengths for lengths in template.lengths(TRIES) if given + sum(lengths) <= longest]
+        choices = [lengths for lengths in template.lengths(TRIES) if given + sum(lengths) <= longest]
+        constraint = self.controls.constraint(body)
+        if constraint is None:
+            return choices
+        can = [lengths for lengths in choices if can_match(constraint, self.row(template, lengths))]
+        return can or choices[:1]  # which will be refused, with the reason
 
     def fit(self, body: InfillRequest, lengths: Lengths, seed: int) -> float:
         """How well the given text fits around blanks of these lengths, in nats."""
-        start = torch.tensor(parse(body.text).tokens(self.model.text_tokenizer(), lengths))
-        device = self.model.network.vocab_embed.embedding.device
-        return given_around(self.model, start.to(device), looks=LOOKS, seed=seed % 2**63)
+        start = self.row(parse(body.text), lengths).tokens[0]
+        return given_around(self.model, start, looks=LOOKS, seed=seed % 2**63)
 
-    def method(self, body: Drawing) -> Method:
-        if body.steps is not None and body.steps > self.limits.steps:
-            raise wrong(f"steps may be {self.limits.steps} at most; saw {body.steps}.", param="steps")
-        recipe = Recipe(body.sampler, body.steps, body.temperature, body.top_p, body.top_k)
-        method = method_for(self.model, recipe)
-        if isinstance(method.policy, Revising):
-            raise wrong(
-                f"the sampler {method.sampler!r} hides tokens again, and an answer is sent while it grows: use "
-                "`unmask sample`.",
-                param="sampler",
-            )
-        return method
+    def row(self, template: Template, lengths: Lengths) -> Canvas:
+        """A template with blanks of these lengths."""
+        ids = torch.tensor([template.tokens(self.model.text_tokenizer(), lengths)], device=self.device)
+        return of_tokens(ids, mask=self.model.mask)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.network.vocab_embed.embedding.device
 
     def check_rows(self, prompts: int, n: int) -> None:
         if prompts * n > self.limits.rows:
@@ -182,17 +197,36 @@ class Kitchen:
         width, vocab = max(map(len, rows)), self.model.architecture.vocab
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
             raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
-        device = self.model.network.vocab_embed.embedding.device
-        canvas = on_device(of_rows(rows, mask=self.model.mask), device)
+        check_controls(body, rows, mask=self.model.mask)
+        canvas = on_device(of_rows(rows, mask=self.model.mask), self.device)
         seed = seed_of(body)
-        ids = torch.arange(len(rows), device=device) % body.n
-        work = begin(canvas, method.policy, seed=seed, ids=ids, windows=method.windows, shape=method.shape)
+        ids = torch.arange(len(rows), device=self.device) % body.n
+        try:
+            work = begin(canvas, method.policy, seed=seed, ids=ids, windows=method.windows, shape=method.shape)
+        except UserError as error:  # no filling matches
+            raise wrong(str(error), param=field_of(body)) from None
         return Filling(work, method, seed, [list(row) for row in rows], answers, starts, given)
 
 
 def seed_of(body: Drawing) -> int:
     """The seed asked for, or one that JavaScript's numbers can hold."""
     return secrets.randbits(31) if body.seed is None else body.seed
+
+
+def check_controls(body: Drawing, rows: Sequence[list[int]], *, mask: int) -> None:
+    """Refuse controls that have nothing to act on in these rows."""
+    if body.guidance != 1 and any(all(id == mask for id in row) for row in rows):
+        raise wrong("guidance compares the model with and without the given text: give a prompt.", param="guidance")
+    beyond = [one.position for one in body.allowed if one.position >= max(map(len, rows))]
+    if beyond:
+        raise wrong(
+            f"the text has {max(map(len, rows))} tokens, and none at the allowed position {beyond[0]}.",
+            param="allowed",
+        )
+
+
+def can_match(constraint: Constraint, canvas: Canvas) -> bool:
+    return bool(constraint.matches(canvas).all())
 
 
 def on_device(canvas: Canvas, device: torch.device) -> Canvas:

@@ -1,7 +1,8 @@
 """Growing: a text that fills in any order, and the part at its beginning that can no longer change.
 
 A client that only understands text appended to text is sent that part: up to the first blank, without half a
-character at its end, and without what may yet turn out to be the beginning of a stop text.
+character at its end, and without what may yet turn out to be the beginning of a stop text. Where tokens may be hidden
+again nothing is certain until all of them are there.
 """
 
 from collections.abc import Sequence
@@ -41,11 +42,13 @@ class Growing:
     ids: list[int | None]
     stops: tuple[str, ...] = ()
     ends: frozenset[int] = frozenset()  # tokens that end the text
+    revised: bool = False  # a token that has come may be hidden again, as long as others are
     sent: str = ""
     settled: int = field(default=0, init=False)  # tokens up to the first blank, or up to the end
     ended: bool = field(default=False, init=False)  # by a stop text or an end token, whatever is still hidden
 
-    def put(self, position: int, token: int) -> None:
+    def put(self, position: int, token: int | None) -> None:
+        """A token that came, or None for one that was hidden again."""
         self.ids[position] = token
 
     @property
@@ -77,6 +80,8 @@ class Growing:
 
     def advance(self) -> bool:
         """Move over what is known at the front; whether there was anything."""
+        if self.revised and None in self.ids:
+            return False
         before = (self.settled, self.ended)
         while not self.over and (id := self.ids[self.settled]) is not None:
             if id in self.ends:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.step import Work
 from unmask.sampling.windows import Span
 from unmask.text.canvas import Canvas
@@ -18,6 +19,11 @@ from unmask.text.canvas import Canvas
 
 def width(work: Work) -> int:
     return work.canvas.tokens.shape[1]
+
+
+def passes(work: Work) -> int:
+    """How often the network is shown each row in a call: guidance needs it with and without what is given."""
+    return 2 if isinstance(work.shape.hook, ClassifierFree) else 1
 
 
 def alike(a: Work, b: Work) -> bool:
@@ -35,7 +41,7 @@ def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[l
     found: list[list[int]] = []
     sizes: list[int] = []
     for i, work in enumerate(works):
-        size = work.canvas.tokens.numel()
+        size = work.canvas.tokens.numel() * passes(work)
         for number, group in enumerate(found):
             if apart[group[0]] == apart[i] and sizes[number] + size <= most and alike(works[group[0]], work):
                 group.append(i)

@@ -143,6 +143,8 @@ class Reply:
         async for turn in self.turns():
             self.grow()
             data: dict[str, Any] = {"call": self.filling.calls, "committed": self.placed(turn, turn.brought)}
+            if turn.masked:
+                data["masked"] = [self.place(turn, at) for at in turn.masked]
             if turn.draft is not None:
                 data["draft"] = self.placed(turn, turn.draft)
             yield event(data, "step")
@@ -154,14 +156,18 @@ class Reply:
         width = turn.work.canvas.tokens.shape[1]
         return [
             {
-                "candidate": at // width,
-                "position": at % width,
+                **self.place(turn, at),
                 "token": id,
                 "text": self.written(self.filling.rows[at // width][: at % width], id),
                 "confidence": round(prob, 4),
             }
             for at, id, prob in zip(tokens.rows, tokens.ids, tokens.probs, strict=True)
         ]
+
+    def place(self, turn: Turn, at: int) -> dict[str, int]:
+        """A flat position as clients know it."""
+        candidate, position = divmod(at, turn.work.canvas.tokens.shape[1])
+        return {"candidate": candidate, "position": position}
 
     def written(self, before: list[int], id: int) -> str:
         """A token's text, with the token before it if that is known."""

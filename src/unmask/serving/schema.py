@@ -1,6 +1,6 @@
 """What clients send: the fields of each request, with their bounds. A field that does nothing is refused.
 
-`Drawing` is the place for further ways to steer a draw; `filling.py` turns them into a policy and a shape.
+`Drawing` is the place for further ways to steer a draw; `controls.py` turns them into a policy and a shape.
 """
 
 from typing import Any, Literal
@@ -33,7 +33,42 @@ class Request(BaseModel):
         return {name: value for name, value in body.items() if value is not None}
 
 
-class Drawing(Request):
+class Allowed(BaseModel):
+    """The tokens that may stand at a position."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    position: int = Field(ge=0, lt=2**31, description="Among all tokens of the text, the prompt's included.")
+    tokens: list[int] = Field(min_length=1, description="Token ids.")
+
+
+class Controlled(Request):
+    """What is asked of the text: the same as the flags of `unmask sample`."""
+
+    pattern: str | None = Field(
+        default=None, description="A regular expression that what is drawn matches: the continuation, or each blank."
+    )
+    one_of: list[str] = Field(default_factory=list, description="Or texts, of which it is one.")
+    form: str | None = Field(
+        default=None, description='Or a text with holes: {"name": <string>, "age": <int>}.', examples=["<int> cats"]
+    )
+    whole: bool = Field(default=False, description="The pattern is for the whole text, what is given included.")
+    exact_length: bool = Field(default=False, description="The match takes all of its place: no end token behind it.")
+    allowed: list[Allowed] = Field(
+        default_factory=list, description="Sets of tokens by position, alone or with a pattern."
+    )
+    guidance: float = Field(
+        default=1.0,
+        ge=-100,
+        le=100,
+        description="Above 1 the given text counts for more than the model says; 0: it is not seen.",
+    )
+    eta: float | None = Field(
+        default=None, description="Strength of the remask- samplers, 0 to 1; none: the sampler's own."
+    )
+
+
+class Drawing(Controlled):
     """How to draw, and how to be answered."""
 
     n: int = Field(default=1, ge=1, description="Candidates for each prompt.")

@@ -1,4 +1,4 @@
-"""Scoring: a bound on −log p of each text, with its error bar."""
+"""Scoring: a bound on −log p of each text, with its error bar, and its route."""
 
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -6,15 +6,19 @@ from time import monotonic
 
 import numpy as np
 import torch
+from fastapi import FastAPI, Request
 
 from unmask.errors import UserError
 from unmask.evaluation.estimators import Estimator, estimator
 from unmask.evaluation.likelihood import Tally, evaluate, summary
 from unmask.evaluation.passages import Passage, given_and_answer
 from unmask.sampling.recipe import schedule_of
+from unmask.serving import answers
 from unmask.serving.answers import Score
 from unmask.serving.engine import Engine
+from unmask.serving.failures import check_name
 from unmask.serving.filling import Kitchen
+from unmask.serving.leaving import unless_gone
 from unmask.serving.refusal import late, wrong
 from unmask.serving.schema import ScoreRequest
 from unmask.text.given import encode_given
@@ -76,3 +80,18 @@ async def scores(engine: Engine, kitchen: Kitchen, body: ScoreRequest) -> AsyncI
             perplexity=found.perplexity,
             bits_per_byte=nats / size / math.log(2),
         )
+
+
+def add_scoring(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
+    how = estimator_of(kitchen)
+
+    @app.post("/v1/score")
+    async def score(request: Request, body: ScoreRequest) -> answers.Scores:
+        """A bound on −log p of each text, with its error bar."""
+        check_name(body.model, name)
+
+        async def all_scores() -> list[answers.Score]:
+            return [one async for one in scores(engine, kitchen, body)]
+
+        data = await unless_gone(request, all_scores())
+        return answers.Scores(model=name, estimator=how.name, means=how.means, data=data)
