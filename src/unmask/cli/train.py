@@ -69,7 +69,7 @@ def run(settings: Settings) -> None:
     with (
         joined(asked.run.parallel, seconds=asked.run.patience) as team,
         said_once(team),
-        Silence() if team.rank else Display(asked, out) as display,
+        Silence() if team.rank else Display(asked, out, world=team.world) as display,
     ):
         team.lead(lambda: claim(asked, display.say, resume=settings.resume, world=team.world))
         data = prepared(asked, out, display.say)

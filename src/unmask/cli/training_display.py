@@ -29,8 +29,8 @@ CALLS = 64  # network calls of a preview, at most
 class Display:
     """The voice of a run; a context, so that the bar ends with it."""
 
-    def __init__(self, asked: Train, out: Path) -> None:
-        self.asked, self.out = asked, out
+    def __init__(self, asked: Train, out: Path, *, world: int = 1) -> None:
+        self.asked, self.out, self.world = asked, out, world
         self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self.bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), console=self.console
@@ -38,7 +38,7 @@ class Display:
         self.live = self.console.is_terminal
         self.task = self.bar.add_task("", total=asked.steps, now="")
         self.window: list[Progress] = []
-        self.rate = self.flops = 0.0  # of the machine, and of a step
+        self.rate = self.flops = 0.0  # of all processes together, and of a step
         self.board: Any = None
         self.open = ExitStack()
 
@@ -55,7 +55,7 @@ class Display:
 
     def start(self, a: Architecture, phase: Phase, point: Point, rows: int) -> None:
         """Say what the phase will cost, and what is doubtful about it."""
-        self.rate = self.rate or matrix_rate()
+        self.rate = self.rate or matrix_rate() * self.world
         about = estimate(self.asked, a, phase, rows=rows, rate=self.rate)
         self.flops = about.flops
         for line in about.lines():
