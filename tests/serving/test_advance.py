@@ -5,7 +5,11 @@ import torch
 from models import network
 
 from unmask.errors import UserError
+from unmask.sampling.automaton_words import Words
+from unmask.sampling.constraint import matching
+from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.loop import fill
+from unmask.sampling.remask import RULES, Remask
 from unmask.sampling.samplers import named
 from unmask.sampling.shape import Shape
 from unmask.sampling.step import begin
@@ -27,6 +31,29 @@ POLICIES = [
 ]
 
 
+REMASKING = [Remask(rule, steps=9, eta=0.6) for rule in RULES]
+LETTERS = Words(tuple(bytes([97 + i]) for i in range(VOCAB)), tuple(bytes([97 + i]) for i in range(VOCAB)))
+PATTERN = matching("[a-m]*[n-z]+", LETTERS, ends=False)
+
+
+def controlled(net):
+    """Two works for each kind of remasking, plain, guided, constrained, and both."""
+    made = []
+    weak, strong = ClassifierFree(net.logits, 0.5), ClassifierFree(net.logits, 2.0)
+    shapes = [
+        Shape(),
+        Shape(hook=weak),
+        Shape(hook=strong, temperature=0.7),
+        Shape(constraint=PATTERN),
+        Shape(constraint=PATTERN, hook=weak),
+    ]
+    for i in range(4 * len(shapes)):
+        policy = [*REMASKING, *POLICIES][i % (len(REMASKING) + 3)] if i % 4 < 2 else REMASKING[1]
+        rows = [[3, 1, *[MASK] * (5 + i % 4)], [*[MASK] * (3 + i % 3), 17]][: 1 + i % 2]
+        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, shape=shapes[i // 4]))
+    return made
+
+
 def works(net):
     """Two works for each policy and temperature, of different lengths, candidates and prompts."""
     made = []
@@ -38,7 +65,13 @@ def works(net):
 
 
 def alone(net, work, seed):
-    *_, last = fill(net.logits, work.canvas, work.policy, seed=seed, shape=work.shape)
+    *_, last = fill(
+        lambda x, sigma, rows, lengths=None: net.logits(x, sigma, rows, lengths=lengths),
+        work.canvas,
+        work.policy,
+        seed=seed,
+        shape=work.shape,
+    )
     return last.canvas.tokens
 
 
@@ -67,9 +100,62 @@ def test_works_of_all_kinds_that_come_and_go_each_become_what_they_would_alone(c
         assert torch.equal(found[i], alone(net, work, seed=i)), POLICIES[i // 2].law
 
 
-def test_a_draft_changes_nothing_that_is_drawn():
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_works_under_control_each_become_what_they_would_alone(conditioned):
+    net = network(VOCAB, cond=16 if conditioned else 0, time_conditioning=conditioned).freeze()
+    live = controlled(net)
+    found = run(net, live)
+    assert len(found) == len(live)
+    for i, work in enumerate(live):
+        assert torch.equal(found[i], alone(net, work, seed=i)), (work.policy.law, work.shape)
+
+
+def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_theirs():
     net = network(VOCAB).freeze()
-    live = works(net)
+    shown = []
+
+    class Counted:
+        def trunk(self, tokens, sigma, **options):
+            shown.append(tokens)
+            return net.trunk(tokens, sigma, **options)
+
+        def head(self, hidden):
+            return net.head(hidden)
+
+    def unasked(*arguments, **options):
+        raise AssertionError("guidance asks the network by itself")
+
+    hook = ClassifierFree(unasked, 2.0)
+    made = [
+        begin(of_rows([[4, *[MASK] * 5]] * 2, mask=MASK), named("first-hitting"), seed=1, shape=Shape(hook=hook)),
+        begin(of_rows([[5, *[MASK] * 5]], mask=MASK), named("entropy"), seed=2, shape=Shape(hook=hook)),
+        begin(of_rows([[6, *[MASK] * 5]], mask=MASK), named("first-hitting"), seed=3),
+    ]
+    turns = advance(Counted(), made, drafts=[True, False, False], vocab=VOCAB)
+    assert all(isinstance(turn, Turn) for turn in turns)
+    (tokens,) = shown
+    assert sorted(tokens[:, 0].tolist()) == sorted([4, 4, 5, 6, MASK, MASK, MASK])
+    assert [turn.work.shape.hook for turn in turns] == [hook, hook, None], "the next tick is made the same way"
+
+
+def test_a_turn_tells_what_is_masked_again():
+    net = network(VOCAB).freeze()
+    work = begin(of_rows([[3, *[MASK] * 12]] * 2, mask=MASK), Remask("rescale", steps=10, eta=0.7), seed=4)
+    tokens, again = work.canvas.tokens.clone().flatten(), 0
+    while work.spans:
+        (turn,) = advance(net, [work], drafts=[False], vocab=VOCAB)
+        tokens[turn.brought.rows] = torch.tensor(turn.brought.ids)
+        tokens[turn.masked] = MASK
+        again += len(turn.masked)
+        work = turn.work
+        assert torch.equal(tokens, work.canvas.tokens.flatten())
+    assert again > 5
+
+
+@pytest.mark.parametrize("make", [works, controlled])
+def test_a_draft_changes_nothing_that_is_drawn(make):
+    net = network(VOCAB).freeze()
+    live = make(net)
     plain, drafted = run(net, live), run(net, live, draft=True)
     assert all(torch.equal(plain[i], drafted[i]) for i in plain)
 

@@ -23,6 +23,7 @@ PATHS = ["/v1/completions", "/v1/infill", "/v1/score"]
 FIELDS = [
     *("model", "prompt", "suffix", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream"),
     *("stream_options", "sampler", "steps", "events", "draft", "text", "tokens", "texts", "passes", "other"),
+    *("pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance", "eta", "position"),
 ]
 ODD = [
     0,
@@ -40,6 +41,10 @@ ODD = [
     "___",
     "\\[",
     "entropy",
+    "remask-conf",
+    "[a-f]+|(",
+    "<int> <word>",
+    "(.*a){3}",
     "\ud800",
     "\x00",
 ]

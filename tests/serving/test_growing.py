@@ -35,6 +35,18 @@ def test_pieces_sent_in_any_order_of_filling_join_to_the_text_up_to_the_first_st
     assert growing.finish == ("stop" if cut(text, stops) != text else "length")
 
 
+def test_text_that_may_be_hidden_again_waits_until_all_is_there():
+    growing = Growing(LETTERS, [], [None] * 3, ends=frozenset([LETTERS.eos]), revised=True)
+    fox, eos = LETTERS.encode("fox"), LETTERS.eos
+    for place, token in ((0, fox[0]), (1, eos), (1, None), (2, fox[2])):
+        growing.put(place, token)
+        assert growing.more() == ""
+        assert not growing.over
+    growing.put(1, fox[1])
+    assert growing.more() == "fox"
+    assert growing.over
+
+
 def test_text_behind_a_blank_waits_for_it():
     growing = Growing(LETTERS, [], [None] * 3)
     for place, letter, sent in ((2, "x", ""), (0, "f", "f"), (1, "o", "ox")):

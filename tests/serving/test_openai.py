@@ -41,6 +41,18 @@ def test_our_own_fields_pass_through_the_client(theirs):
     assert made.law == "grid-3"
 
 
+def test_controls_pass_through_the_client(theirs):
+    asked = {"model": "tiny", "prompt": "The ", "max_tokens": 6, "seed": 2}
+    control = {"pattern": "[0-9]+", "guidance": 1.5, "sampler": "remask-rescale", "steps": 8, "eta": 0.5}
+    made = theirs.completions.create(**asked, extra_body=control)
+    assert made.choices[0].text.isdecimal()
+    streamed = theirs.completions.create(**asked, extra_body=control, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == made.choices[0].text
+    with pytest.raises(openai.BadRequestError, match="at column 2") as refused:
+        theirs.completions.create(**asked, extra_body={"pattern": "a(b"})
+    assert refused.value.param == "pattern"
+
+
 def test_the_client_lists_models(theirs):
     assert [model.id for model in theirs.models.list()] == ["tiny"]
     assert theirs.models.retrieve("tiny").owned_by == "unmask"

@@ -20,7 +20,7 @@ from unmask.errors import UserError
 from unmask.sampling.automaton_states import told_apart
 
 LARGEST = 20_000  # states of the machine, before and after it is made deterministic
-EFFORT = 2_000_000  # states met while it is made deterministic: a few seconds at most
+EFFORT = 100  # times as many states may be met while it is made deterministic: seconds
 LAST = 0x10FFFF  # the last code point
 
 Range = tuple[int, int]  # code points or bytes, both ends included
@@ -256,7 +256,7 @@ def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
         for low, above in pairwise(edges):
             new = closure(net, (to for a, b, to in moves if a <= low and above <= b + 1))
             effort += len(new)
-            if effort > EFFORT:
+            if effort > EFFORT * largest:
                 raise UserError("the pattern has too many ways to match: use smaller or fewer nested counts.")
             if not new:
                 continue

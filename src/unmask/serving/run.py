@@ -97,6 +97,7 @@ def settings(app: ASGIApp | str, running: Running, *, factory: bool = False) -> 
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(running.grace)),
+        timeout_keep_alive=75,  # longer than load balancers keep idle connections: they must be the ones to close
         timeout_worker_healthcheck=60,
         limit_concurrency=None,
         ws="none",
