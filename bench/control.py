@@ -29,7 +29,7 @@ from unmask.evaluation.record import record
 
 Study = Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all"]
 STUDIES = ("sudoku4", "sudoku9", "infill", "keywords", "remask")
-NINE = Sudoku(box=3, steps=5000, batch=16, width=64, blocks=4, constrained=50)
+NINE = Sudoku(box=3, steps=5000, batch=16, width=64, blocks=4, bases=500, constrained=50)
 
 
 @dataclass(frozen=True)

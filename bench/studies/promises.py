@@ -45,7 +45,8 @@ class Promise:
 def with_words(first: str, second: str) -> Promise:
     gap = f"(?:{ANY}{NO_LETTER})?"
     pattern = f"{NO_LETTER}{gap}{first}{NO_LETTER}{gap}{second}{NO_LETTER}{ANY}"
-    return Promise("two words in order", pattern, rf".*\b{first}\b.*\b{second}\b.*")
+    alone = [f"(?<![A-Za-z]){word}(?![A-Za-z])" for word in (first, second)]
+    return Promise("two words in order", pattern, f".*{alone[0]}.*{alone[1]}.*")
 
 
 def of_sentences(count: int) -> Promise:

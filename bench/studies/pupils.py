@@ -42,7 +42,7 @@ class Sudoku:
     width: int = 64
     blocks: int = 3
     lr: float = 1e-3
-    bases: int = 500  # puzzles made for training with 9x9; every step disguises some of them anew
+    bases: int = 4000  # puzzles made for training; 9x9 ones are disguised anew in every step
     held_out: int = 96  # of the 288 4x4 grids, those that are kept for the test
     test: int = 500  # puzzles at the test, at most
     constrained: int = 500  # of these, those that are also solved with the constraint, which takes one at a time
@@ -89,7 +89,7 @@ def data(asked: Sudoku, folder: str) -> Data:
         )
     kept = {known[i] for i in source.permutation(len(known))[: asked.held_out]}
     test = [puzzle for puzzle in tests or _for(sorted(kept), asked.test, clues, source) if puzzle.solution in kept]
-    train = _for([grid for grid in grids if grid not in kept], 4000, clues, source)
+    train = _for([grid for grid in grids if grid not in kept], asked.bases, clues, source)
     return Data(train, test[: asked.test], str(path) if folder else "generated")
 
 
