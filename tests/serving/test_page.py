@@ -187,6 +187,83 @@ def test_what_the_server_refuses_is_shown_in_its_words_and_goes_away(visit):
     assert page.is_hidden("#error")
 
 
+def test_a_pattern_holds_and_what_is_wrong_with_it_is_said_beside_it(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#text", TEXT)
+    page.fill("#pattern", "[a-f]+(")
+    page.click("#go")
+    page.wait_for_selector("#pattern-error:not([hidden])")
+    assert "at column 7" in page.text_content("#pattern-error")
+    assert page.is_hidden("#error")
+    box, said = (page.locator(id).bounding_box() for id in ("#pattern", "#pattern-error"))
+    assert 0 <= said["y"] - (box["y"] + box["height"]) < 20
+    assert page.locator("#pattern").evaluate("one => one === document.activeElement && one.ariaInvalid") == "true"
+    page.fill("#pattern", "[a-f]{99}")
+    page.click("#go")
+    page.wait_for_selector("#pattern-error:has-text('can match the pattern')")
+    page.fill("#pattern", "[a-f]+")
+    drawn(page)
+    assert page.is_hidden("#pattern-error")
+    assert re.fullmatch("The [a-f]{1,6} fox [a-f]{1,12} dog.", shown(page).replace("·", ""))
+
+
+def test_a_pattern_holds_for_what_is_drawn_again_round_locked_tokens(visit):
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#pattern", "[a-f]{2}[0-9]*[x-z]")
+    drawn(page, "The. [6] fox.")
+    before = shown(page).replace("·", "")
+    assert re.fullmatch(r"The\. [a-f]{2}[0-9]*[x-z] fox\.", before)
+    page.locator(".token").nth(5).click()
+    page.click(".again")
+    page.wait_for_selector(".reel output:text-is('step 5 of 5')")
+    page.wait_for_selector(AGAIN)
+    after = shown(page).replace("·", "")
+    assert re.fullmatch(r"The\. [a-f]{2}[0-9]*[x-z] fox\.", after)
+    assert after[5] == before[5]
+    page.click("#link")
+    page.wait_for_selector("#told:text-is('link copied')")
+    other = visit(page.url[page.url.index("#") - 1 :])
+    other.wait_for_selector(AGAIN)
+    assert shown(other) == shown(page)
+
+
+def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path: Path):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.select_option("#sampler", "remask-rescale")
+    page.fill("#steps", "12")
+    page.fill("#eta", "0.5")
+    drawn(page, "The [14] fox")
+    how = {"sampler": "remask-rescale", "steps": 12, "eta": 0.5}
+    body = {"text": "The [14] fox", "seed": 3, "stream": True, "events": "steps", **how}
+    blocks = client.post("/v1/infill", json=body).text.split("\n\n")
+    steps = [json.loads(block.split("data: ")[1]) for block in blocks if block.startswith("event: step")]
+    assert any("masked" in step for step in steps)
+
+    def check(view) -> None:
+        stands: dict[int, str] = {}
+        for at, step in enumerate(steps, 1):
+            stands |= {token["position"]: token["text"] for token in step["committed"]}
+            gone = [place["position"] for place in step.get("masked", ())]
+            stands = {place: text for place, text in stands.items() if place not in gone}
+            view.locator(".reel input").fill(str(at))
+            names = classes(view)
+            assert {i for i, name in enumerate(names) if "drawn" in name.split()} == set(stands), at
+            assert {i for i, name in enumerate(names) if "remasked" in name.split()} == set(gone), at
+            spans = view.locator(".token").all_text_contents()
+            assert all(spans[place] == (text or "·") for place, text in stands.items())
+
+    check(page)
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "saved.html")
+    saved = visit((tmp_path / "saved.html").as_uri(), offline=True)
+    saved.wait_for_selector(AGAIN)
+    check(saved)
+
+
 def test_a_server_with_a_key_asks_for_it(visit, serve, masked):
     page = visit(at=serve(masked, key="correct horse"))
     page.wait_for_selector("#locked:not([hidden])")

@@ -2,9 +2,9 @@
 "use strict";
 
 async function refusal(response) {
-  let said = `the server answered ${response.status}.`;
-  try { said = (await response.json()).error.message; } catch { /* not JSON: the status must do */ }
-  return Object.assign(new Error(said), { status: response.status });
+  let said = { message: `the server answered ${response.status}.` };
+  try { said = (await response.json()).error; } catch { /* not JSON: the status must do */ }
+  return Object.assign(new Error(said.message), { status: response.status, param: said.param });
 }
 
 async function* events(path, body, { key, signal }) {

@@ -1,14 +1,15 @@
-// The page: a form, a draw that is watched, marks on its tokens, and ways to pass it on.
+// The page: a form, a draw that is watched, and marks on its tokens.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const BLANK = /(^|[^\\])(\[\d{1,9}(-\d{1,9})?\]|_{3,})/; // as templates are written
-const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length"];
+const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length", "pattern", "guidance", "eta"];
 const EXAMPLE = "Once upon a time, there was a little[5]. One day,[24]. The end.";
 
 let samplers = [];
 let player = null;
 let base = null; // the tokens that the shown draw began with; null when it began with the form's text
+let whole = null; // the pattern of all of its text, when it began with tokens
 let running = null; // the AbortController of a draw under way
 let marks = []; // of each candidate: place -> "lock" or "mask"
 
@@ -35,6 +36,8 @@ function about() {
   $("steps").required = chosen.needs_steps;
   if (chosen.needs_steps && !$("steps").value) $("steps").value = 16;
   if (!chosen.takes_steps) $("steps").value = "";
+  $("eta").disabled = !chosen.name.startsWith("remask-");
+  if ($("eta").disabled) $("eta").value = "";
 }
 
 const number = (id) => ($(id).value === "" ? null : Number($(id).value));
@@ -43,12 +46,13 @@ function settings() {
   return {
     sampler: $("sampler").value || null, steps: number("steps"), temperature: number("temperature") ?? 1,
     seed: number("seed"), n: number("n") ?? 1, stream: true, events: "steps", draft: $("draft").checked,
+    pattern: $("pattern").value || null, guidance: number("guidance"), eta: number("eta"),
   };
 }
 
 // The address and the body of a draw: of the form's text, or of tokens with blanks.
 function request(tokens) {
-  if (tokens) return ["v1/infill", { tokens, ...settings() }];
+  if (tokens) return ["v1/infill", { tokens, ...settings(), ...(whole && { pattern: whole, whole: true }) }];
   const text = $("text").value;
   if (BLANK.test(text)) return ["v1/infill", { text, ...settings() }];
   return ["v1/completions", { prompt: text, max_tokens: number("length") ?? 16, ...settings() }];
@@ -56,12 +60,13 @@ function request(tokens) {
 
 // ---- a draw
 
-async function draw(tokens = null, before = null) {
+async function draw(tokens = null, before = null, pattern = null) {
   running?.abort();
   const mine = running = new AbortController();
   complain(null);
   busy(true);
   base = tokens;
+  whole = pattern;
   const [path, body] = request(tokens);
   const recording = { candidates: [], steps: [], law: "", done: false };
   try {
@@ -83,9 +88,10 @@ async function draw(tokens = null, before = null) {
 function begin(recording, said, before) {
   recording.candidates = said.candidates.map((row) => row.map((token, place) => {
     const kept = before?.[place];
-    if (token.id !== null && kept) return { ...kept, call: 0 };
-    return { ...token, call: token.id === null ? null : 0 };
+    if (token.id !== null && kept) return { ...kept, call: 0, past: [] };
+    return { ...token, call: token.id === null ? null : 0, past: [] };
   }));
+  recording.remasks = said.sampler.startsWith("remask-");
   recording.law = said.law;
   recording.seed = said.seed;
   marks = recording.candidates.map((row) => row.map((token, place) => (before?.[place]?.lock && token.id !== null ? "lock" : "")));
@@ -94,9 +100,14 @@ function begin(recording, said, before) {
   $("tools").hidden = false;
 }
 
-function step(recording, { call, committed, draft }) {
+function step(recording, { call, committed, draft, masked = [] }) {
   for (const { candidate, position, token, text, confidence } of committed)
     Object.assign(recording.candidates[candidate][position], { id: token, text, confidence, call });
+  for (const { candidate, position } of masked) { // what stood there is kept for the slider
+    const token = recording.candidates[candidate][position], { text, confidence } = token;
+    token.past.push({ text, confidence, given: false, call: token.call, until: call });
+    Object.assign(token, { id: null, text: "", confidence: null, call: null });
+  }
   const leans = draft && new Map(draft.map(({ candidate, position, text }) => [candidate + ":" + position, text]));
   recording.steps.push({ draft: leans });
 }
@@ -112,9 +123,15 @@ function busy(yes) {
   $("go").textContent = yes ? "Again" : "Go";
 }
 
+// What is wrong with the pattern is said beside it, everything else in one place.
 function complain(error) {
-  $("error").hidden = error === null;
-  $("error").textContent = error === null ? "" : error.message;
+  const pattern = error?.param === "pattern";
+  for (const [id, mine] of [["error", error !== null && !pattern], ["pattern-error", pattern]]) {
+    $(id).hidden = !mine;
+    $(id).textContent = mine ? error.message : "";
+  }
+  $("pattern").setAttribute("aria-invalid", pattern);
+  if (pattern) $("pattern").focus();
   if (error?.status === 401) { $("locked").hidden = false; $("key").focus(); }
 }
 
@@ -148,7 +165,7 @@ const live = {
       const label = masked ? `Redraw ${masked} masked` : locked ? `Redraw all but ${locked} locked` : "Redraw";
       if (again.textContent !== label) again.textContent = label;
       again.disabled = !done || tokens.some(({ id }) => id === null);
-      const drawn = tokens.filter(({ confidence, call }) => confidence !== null && call !== null && call <= shown.at);
+      const drawn = tokens.map((_, place) => shown.look(row, place).token).filter((token) => (token?.confidence ?? null) !== null);
       const mean = drawn.reduce((sum, { confidence }) => sum + confidence, 0) / drawn.length;
       shown.cards[row].querySelector(".mean").textContent = drawn.length ? `${Math.round(100 * mean)} % sure on average` : "";
     });
@@ -186,45 +203,8 @@ function resample(row) {
   if (!again.includes(true)) { complain(new Error("everything is given or locked: unlock a token, or mask one.")); return; }
   const before = tokens.map((token, place) => ({ ...token, lock: marks[row][place] === "lock" }));
   if (number("seed") !== null) $("seed").value = number("seed") + 1; // the same seed would draw the same again
-  draw(tokens.map(({ id }, place) => (again[place] ? null : id)), before);
-}
-
-// ---- passing it on
-
-const plain = (row) => player.recording.candidates[row].map(({ text }) => text).join("");
-
-async function give(text, said) {
-  try { await navigator.clipboard.writeText(text); $("told").textContent = said; }
-  catch { prompt("Copy:", text); }
-}
-
-const packed = (value) => btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(value)))).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-const unpacked = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0))));
-
-// Everything stays behind the #, which browsers do not send; the seed makes the draw the same for whoever opens it.
-function link() {
-  const state = Object.fromEntries(FIELDS.map((id) => [id, $(id).value]));
-  const hash = "#" + packed({ ...state, seed: String(player.recording.seed), tokens: base });
-  history.replaceState(null, "", hash);
-  give(location.href, "link copied");
-}
-
-async function save() {
-  const [style, code] = await Promise.all(["page/style.css", "page/player.js"].map(async (path) => (await fetch(path)).text()));
-  const { candidates, steps, law } = player.recording;
-  const kept = { candidates, law, done: true, steps: steps.map(({ draft }) => ({ draft: draft && [...draft] })) };
-  const data = JSON.stringify(kept).replaceAll("<", "\\u003c");
-  const end = "</" + "script>";
-  const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>text out of masks</title><style>${style}</style><main id="stage"></main>
-<script type="application/json" id="data">${data}${end}<script>${code}
-const recording = JSON.parse(document.getElementById("data").textContent);
-for (const step of recording.steps) if (step.draft) step.draft = new Map(step.draft);
-new Player(document.getElementById("stage"), recording);${end}</html>`;
-  const there = URL.createObjectURL(new Blob([page], { type: "text/html" }));
-  Object.assign(document.createElement("a"), { href: there, download: "unmask.html" }).click();
-  setTimeout(() => URL.revokeObjectURL(there), 1000);
+  const pattern = $("pattern").value && wholePattern($("pattern").value, tokens, again);
+  draw(tokens.map(({ id }, place) => (again[place] ? null : id)), before, pattern);
 }
 
 // ---- wiring
@@ -248,7 +228,7 @@ async function start() {
   if (!told) { if (!$("text").value) $("text").value = EXAMPLE; return; }
   for (const id of FIELDS) if (typeof told[id] === "string") $(id).value = told[id];
   about();
-  draw(Array.isArray(told.tokens) ? told.tokens : null);
+  draw(Array.isArray(told.tokens) ? told.tokens : null, null, typeof told.whole === "string" ? told.whole : null);
 }
 
 start();

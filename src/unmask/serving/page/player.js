@@ -1,7 +1,8 @@
 // A recording of a draw, shown step by step: the page uses it live, a saved page uses it alone.
 //
-// A recording is { candidates: [[token]], steps: [{committed, draft}], law, calls }; a token is
-// { id, text, given, confidence, call }, call being the step that brought it, 0 for what stood there before.
+// A recording is { candidates: [[token]], steps: [{draft}], law, remasks }; a token is { text, given, confidence, call,
+// past }, call being the step that brought it, 0 for what stood there before, and past the tokens that stood in its
+// place until they were masked again: { text, given, confidence, call, until }.
 "use strict";
 
 const PACE = 1000 / 30; // milliseconds a step at least
@@ -85,16 +86,21 @@ class Player {
     line.append("sure", element("span", "scale"), "doubtful");
     if (this.live) line.append(" · click a token, or press Enter on it, to ", element("b", "", "lock"), " it, again to ",
       element("b", "", "mask"), " it");
+    if (this.recording.remasks) line.append(" · ", element("span", "remasked-mark", "framed"), ": masked again at this step");
     this.law = element("p", "legend");
     this.root.append(line, this.law);
   }
 
   // What stands at a place at the step that is shown: a token, what the model leans to, or nothing.
   look(number, place) {
-    const token = this.recording.candidates[number][place];
-    if (token.call !== null && token.call <= this.at) return { token, fresh: token.call === this.at && this.at > 0 && this.at < this.last };
+    const last = this.recording.candidates[number][place];
+    const token = last.call !== null && last.call <= this.at ? last : last.past.find(({ call, until }) => call <= this.at && this.at < until);
+    if (token) return { token, fresh: token.call === this.at && this.at > 0 && this.at < this.last };
     const step = this.at > 0 ? this.recording.steps[this.at - 1] : null;
-    return { lean: step && step.draft ? step.draft.get(number + ":" + place) : undefined };
+    return {
+      again: last.past.some(({ until }) => until === this.at),
+      lean: step && step.draft ? step.draft.get(number + ":" + place) : undefined,
+    };
   }
 
   paint(at) {
@@ -110,7 +116,7 @@ class Player {
 
   cell(number, place) {
     const span = this.cells[number][place];
-    const { token, fresh, lean } = this.look(number, place);
+    const { token, fresh, lean, again } = this.look(number, place);
     let name = "token", shown = "\u2007\u2007", title = "";
     if (token) {
       shown = token.text === "" ? "\u00b7" : token.text;
@@ -125,6 +131,7 @@ class Player {
       shown = lean;
       name += " lean";
     } else name += " blank";
+    if (again) { name += " remasked"; title = `masked again at step ${this.at}`; }
     const mark = this.live ? this.live.mark(number, place) : "";
     if (mark) name += " " + mark;
     const gap = token || lean ? shown.match(/^\s*(?=\S)/)?.[0] ?? "" : "";
