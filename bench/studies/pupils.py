@@ -42,7 +42,7 @@ class Sudoku:
     width: int = 64
     blocks: int = 3
     lr: float = 1e-3
-    bases: int = 4000  # puzzles made for training; 9x9 ones are disguised anew in every step
+    bases: int = 20000  # puzzles made for training; 9x9 ones are disguised anew in every step
     held_out: int = 96  # of the 288 4x4 grids, those that are kept for the test
     test: int = 500  # puzzles at the test, at most
     constrained: int = 500  # of these, those that are also solved with the constraint, which takes one at a time

@@ -46,12 +46,8 @@ def test_the_gap_is_the_middle_of_the_most_sentences_that_fit():
 
 
 def test_the_first_word_is_without_marks():
-    assert [first_word(text) for text in (' "Don\'t go," he said.', "\nLily.", " ...", "")] == [
-        "Don't",
-        "Lily",
-        "",
-        "",
-    ]
+    texts = (' "Don\'t go," he said.', "\nLily.", " ...", "")
+    assert [first_word(text) for text in texts] == ["Don't", "Lily", "", ""]
 
 
 class Ruler:
