@@ -110,6 +110,23 @@ def loaded(address: str, *, clients: int, seconds: float, tokens: int, truth: di
     return Load(len(latencies), time.perf_counter() - began, latencies, len(wrong))
 
 
+def ceiling(model: Path, *, rows: int, tokens: int, seconds: float = 3) -> float:
+    """What batching can gain at most here: `rows` texts one by one through the network, against all in one call."""
+    network = load(model).network
+    times = {}
+    for count in (1, rows):
+        x = torch.full((count, tokens), load(model).mask)
+        asked = torch.arange(count) * tokens + tokens // 2  # one position of each text, as the exact sampler asks
+        best, end = float("inf"), time.perf_counter() + seconds
+        with torch.inference_mode():
+            while time.perf_counter() < end:
+                began = time.process_time()
+                network.logits(x, torch.zeros(count), asked)
+                best = min(best, time.process_time() - began)
+        times[count] = best
+    return rows * times[1] / times[rows]
+
+
 def killed(address: str, *, clients: int, tokens: int) -> tuple[int, float]:
     """Clients that vanish in mid-stream; what the server still holds a second later, and how long the next waits."""
     port = int(address.rsplit(":", 1)[1])
@@ -147,10 +164,12 @@ def fuzzed(address: str, count: int) -> dict[int, int]:
         "tokens",
     ]
     names += ["texts", "passes", "sampler", "steps", "events", "draft", "model", "top_k", "other"]
+    names += ["pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance", "eta"]
     draw, statuses = random.Random(0), dict[int, int]()
 
     def value(depth: int = 0) -> object:
         simple = [None, True, 0, 1, -1, 2, 10**20, 0.5, "", "a", "[2]", "___", "\ud800", "\x00", "é漢", 1e400, -0.0]
+        simple += ["[a-f]+", "a(b", "(.*a){9}", "<int> <word>", "<x>", "remask-conf", "entropy", 0.9, 7]
         if depth < 3 and draw.random() < 0.25:
             inner = [value(depth + 1) for _ in range(draw.randrange(4))]
             return inner if draw.random() < 0.7 else {draw.choice(names): one for one in inner}
@@ -219,6 +238,9 @@ def main() -> None:
             loaded(address, clients=8, seconds=asked.seconds, tokens=asked.tokens, truth=truth)
             print(f"memory {before:.0f} MB before these, {memory(pid):.0f} MB after")
         rows = 4 + asked.tokens
+        most = max(asked.clients)
+        gain = ceiling(model, rows=most, tokens=rows)
+        print(f"the network alone gains {gain:.2f} times from a call with {most} texts instead of {most} calls")
         with server(model, "--limits.positions", str(rows)) as (address, _):  # no room for a second request in a call
             for clients in asked.clients:
                 alone = loaded(address, clients=clients, seconds=asked.seconds, tokens=asked.tokens, truth=truth)

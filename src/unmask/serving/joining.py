@@ -85,11 +85,12 @@ def part(joined: Work, works: Sequence[Work]) -> list[Work]:
     sizes = [len(work.key) for work in works]
     tokens, clocks = joined.canvas.tokens.split(sizes), joined.clock.split(sizes)
     memories = zip(*(memory.split(sizes) for memory in joined.memory), strict=True) if joined.memory else iter(())
+    going = iter(joined.canvas.hidden.any(1).tolist())
     found = []
     for i, work in enumerate(works):
         canvas = work.canvas.with_tokens(tokens[i][:, : width(work)])
         memory = tuple(one[:, : width(work)] if one.dim() > 1 else one for one in next(memories, ()))
-        spans = work.spans if bool(canvas.hidden.any()) else ()
+        spans = work.spans if any([next(going) for _ in range(sizes[i])]) else ()
         found.append(replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans))
     return found
 
@@ -100,7 +101,7 @@ def own_lengths(work: Work) -> Tensor:
 
 def wider(values: Tensor, most: int, fill: int | bool) -> Tensor:
     """Values (b w ..) padded to (b most ..); one value a row stays as it is."""
-    if values.dim() == 1:
+    if values.dim() == 1 or values.shape[1] == most:
         return values
     behind = [0, 0] * (values.dim() - 2)
     return pad(values, [*behind, 0, most - values.shape[1]], value=fill)
