@@ -3,7 +3,7 @@
 A grid is spelled as pairs, a token that names the cell and its digit, for the network knows distances and not places.
 Diffusion reads the cells row by row. It is taught whole grids with random tokens hidden; at the test the blanks are
 masked and all else is frozen. The autoregressive network reads the given cells first and the blanks behind them, each
-part row by row; it is taught puzzles (with one solution) so spelled, from every token; at the test the names of the
+part row by row; it is taught puzzles so spelled, from every token, names included; at the test the names of the
 blanks are given to it. So rows are equally long, and both see as many grids.
 """
 
@@ -42,7 +42,7 @@ class Sudoku:
     width: int = 64
     blocks: int = 3
     lr: float = 1e-3
-    bases: int = 20000  # puzzles made for training; 9x9 ones are disguised anew in every step
+    bases: int = 2000  # puzzles made for training; every step changes those it takes
     held_out: int = 96  # of the 288 4x4 grids, those that are kept for the test
     test: int = 500  # puzzles at the test, at most
     constrained: int = 500  # of these, those that are also solved with the constraint, which takes one at a time
@@ -117,18 +117,26 @@ def read_off(asked: Sudoku, tokens: Int[Tensor, "b l"]) -> list[list[int]]:
 
 
 def lessons(asked: Sudoku, puzzles: list[Puzzle], objective: str) -> Callable[[int], Batch]:
-    """The rows of a step. 9x9 puzzles are disguised anew; 4x4 ones are not, or held-out grids would appear."""
+    """The rows of a step: never twice the same puzzle, or an autoregressive network would learn them by heart."""
     known = np.array([(puzzle.given, puzzle.solution) for puzzle in puzzles])
 
     def rows(step: int) -> Batch:
         source = np.random.default_rng((asked.seed, step))
         some = known[source.integers(len(known), size=asked.batch)]
-        if asked.box == 3:
-            some = disguised(some, source)
+        # A disguise would turn 4x4 grids into held-out ones: there other cells are blanked.
+        some = disguised(some, source) if asked.box == 3 else with_other_blanks(some, source)
         tokens = spelled(asked, some[:, 0], some[:, 1], objective=objective)
         return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool))
 
     return rows
+
+
+def with_other_blanks(puzzles: np.ndarray, source: np.random.Generator) -> np.ndarray:
+    """Puzzles (b, 2, cells) with as many clues at random places; some may then have several solutions."""
+    b, _, cells = puzzles.shape
+    rank = source.permuted(np.tile(np.arange(cells), (b, 1)), axis=1)
+    given = np.where(rank < (puzzles[:, 0] > 0).sum(1, keepdims=True), puzzles[:, 1], 0)
+    return np.stack([given, puzzles[:, 1]], 1)
 
 
 def taught(asked: Sudoku, puzzles: list[Puzzle], objective: str, folder: Path | None) -> tuple[Model, float]:

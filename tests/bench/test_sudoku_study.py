@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from studies.grids import candidates, solutions
-from studies.pupils import Sudoku, data, lessons, read_off, spelled
+from studies.pupils import Sudoku, data, lessons, read_off, spelled, with_other_blanks
 from studies.sudoku import METHODS, answers
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
@@ -44,6 +44,16 @@ def test_no_grid_of_the_test_is_taught():
     drawn = {tuple(grid) for step in range(20) for grid in read_off(ASKED, rows(step).tokens)}
     assert drawn <= taught
     assert len(drawn) > 30
+
+
+def test_lessons_of_four_blank_other_cells_of_the_same_grids():
+    known = np.array([(one.given, one.solution) for one in puzzles().train[:50]])
+    found = with_other_blanks(known, np.random.default_rng(0))
+    assert (found[:, 1] == known[:, 1]).all()
+    assert ((found[:, 0] > 0).sum(1) == 8).all()
+    assert (found[:, 0] == known[:, 1])[found[:, 0] > 0].all()
+    assert len({tuple(row > 0) for row in found[:, 0]}) > 45
+    assert (found[:, 0] != known[:, 0]).any(1).all()
 
 
 def test_lessons_depend_on_the_step_alone():
