@@ -98,13 +98,19 @@ def test_a_machine_takes_no_bytes_that_are_not_utf8():
         ("(?=a)a", "lookahead"),
         ("(?>a)", "atomic"),
         ("((a{100}){100}){100}", "too|states"),
-        ("((a{0,30}){0,30}){0,15}", "too many ways"),
         ("(?u)a", "incompatible"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_column_or_its_reason(pattern, told):
     with pytest.raises(UserError, match=told):
         machine_of(pattern)
+
+
+def test_a_pattern_that_would_take_long_is_refused_though_its_states_are_few():
+    with pytest.raises(UserError, match="too many ways"):
+        machine_of("((a{0,9}){0,9}){0,9}", largest=100)
+    with pytest.raises(UserError, match="more than 100 states"):
+        machine_of("[ab]*a[ab]{9}", largest=100)
 
 
 def allowed_tokens(world, pattern, state):

@@ -100,6 +100,7 @@ def test_works_of_all_kinds_that_come_and_go_each_become_what_they_would_alone(c
         assert torch.equal(found[i], alone(net, work, seed=i)), POLICIES[i // 2].law
 
 
+@pytest.mark.slow
 def test_works_under_control_each_become_what_they_would_alone():
     net = network(VOCAB, cond=16, time_conditioning=True).freeze()
     live = controlled(net)
@@ -151,7 +152,7 @@ def test_a_turn_tells_what_is_masked_again():
     assert again > 5
 
 
-@pytest.mark.parametrize("make", [works, controlled])
+@pytest.mark.parametrize("make", [works, pytest.param(controlled, marks=pytest.mark.slow)])
 def test_a_draft_changes_nothing_that_is_drawn(make):
     net = network(VOCAB).freeze()
     live = make(net)

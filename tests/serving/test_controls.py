@@ -64,6 +64,7 @@ def test_a_completion_under_control_is_what_the_sampler_draws(client, masked, co
         assert all(re.fullmatch(control["pattern"], before + text) for text in texts(answer))
 
 
+@pytest.mark.slow
 def test_requests_under_different_controls_share_calls_and_each_gets_what_it_gets_alone(serve, slowed, masked):
     model, calls = slowed(0.02)
     address, found = serve(model), {}
@@ -136,7 +137,6 @@ WRONG = [
     ({"pattern": "[0-9]{99}"}, "pattern", "no text of 23 tokens can match the pattern '[0-9]{99}'"),
     ({"pattern": "fox", "whole": True}, "pattern", "no way to fill it gets past position 0"),
     ({"pattern": "(a|b)*a(a|b){14}"}, "pattern", "more than 2,000 states"),
-    ({"pattern": "((a{0,30}){0,30}){0,15}"}, "pattern", "use smaller"),
     ({"form": "<intt>"}, "form", "Did you mean 'int'?"),
     ({"form": "a <int"}, "form", "at column 3"),
     ({"one_of": ["漢"]}, "one_of", "no text of 23 tokens can match one of the 1 texts"),
