@@ -15,6 +15,7 @@ from unmask.sampling.generate import sample
 from unmask.sampling.infilling import infill
 from unmask.sampling.loop import fill
 from unmask.sampling.shape import Shape
+from unmask.serving import filling
 from unmask.serving.limits import Limits
 from unmask.text.canvas import of_prompt
 
@@ -222,6 +223,14 @@ def test_guidance_counts_twice_against_what_a_call_may_show(serve, masked):
     refused = httpx.post(f"{address}/v1/completions", json=body({"guidance": 2}))
     assert refused.status_code == 400
     assert "each shown twice for its guidance" in refused.json()["error"]["message"]
+
+
+def test_a_pattern_too_large_for_so_much_text_is_refused(client, monkeypatch):
+    monkeypatch.setattr(filling, "MOVES", 50 * 50 * 2 * (len(PROMPT) + TOKENS))
+    assert client.post("/v1/completions", json=body({"pattern": "[a-f]{0,30}"})).status_code == 200
+    refused = client.post("/v1/completions", json=body({"pattern": "[a-f]{0,60}"}))
+    assert refused.status_code == 400
+    assert "states, too many for 2 texts of 23 tokens" in refused.json()["error"]["message"]
 
 
 def test_a_pattern_that_takes_long_to_compile_does_not_hold_up_the_others(serve, slowed, monkeypatch):

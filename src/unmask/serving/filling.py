@@ -27,6 +27,7 @@ from unmask.text.template import Lengths, Template, parse
 
 TRIES = 16  # choices of lengths that are compared
 LOOKS = 8  # network evaluations for each of them, twice
+MOVES = 2**34  # pairs of a pattern's states, at all positions of a request: what a call with it may take
 MEMORY = 2**28  # numbers that a sampler may remember for one request: 1 GB
 
 
@@ -198,6 +199,13 @@ class Kitchen:
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
             raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
         check_controls(body, rows, mask=self.model.mask)
+        states = 0 if method.shape.constraint is None else len(method.shape.constraint.automaton.table)
+        if states**2 * len(rows) * width > MOVES:
+            raise wrong(
+                f"the pattern has {states} states, too many for {len(rows)} texts of {width} tokens: use smaller "
+                "repeat counts, or ask for less text.",
+                param=field_of(body),
+            )
         canvas = on_device(of_rows(rows, mask=self.model.mask), self.device)
         seed = seed_of(body)
         ids = torch.arange(len(rows), device=self.device) % body.n
