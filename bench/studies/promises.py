@@ -36,6 +36,7 @@ class Promise:
     pattern: str
     check: str
     exact: bool = False
+    together: str = ""  # what a text holds that keeps the promise by the letter only: the words side by side
 
     def kept(self, drawn: Sample) -> bool:
         whole = not self.exact or len(drawn.tokens) == LENGTH
@@ -46,7 +47,8 @@ def with_words(first: str, second: str) -> Promise:
     gap = f"(?:{ANY}{NO_LETTER})?"
     pattern = f"{NO_LETTER}{gap}{first}{NO_LETTER}{gap}{second}{NO_LETTER}{ANY}"
     alone = [f"(?<![A-Za-z]){word}(?![A-Za-z])" for word in (first, second)]
-    return Promise("two words in order", pattern, f".*{alone[0]}.*{alone[1]}.*")
+    together = f"{alone[0]}{NO_LETTER}{{1,2}}{alone[1]}"
+    return Promise("two words in order", pattern, f".*{alone[0]}.*{alone[1]}.*", together=together)
 
 
 def of_sentences(count: int) -> Promise:
@@ -104,6 +106,7 @@ def study(mdlm: Model, ar: Model, judges: dict[str, Judge], *, n: int, seed: int
         "promise",
         "method",
         "kept",
+        "words side by side",
         *[f"ppl ({who})" for who in judges],
         "entropy",
         "calls",
@@ -121,7 +124,13 @@ def measured(found: Sequence[tuple[Promise, Sample]], judges: dict[str, Judge], 
     calls = float(np.mean([one.calls for _, one in found]))
     again = "-" if not free else f"{calls * len(found) / good:.0f}" if good else f"> {calls * len(found):.0f}"
     richness = mean([entropy(np.array(one.tokens)) for _, one in found])
-    return Share(good, len(found)), *said, richness, f"{calls:.1f}", again
+    return Share(good, len(found)), side_by_side(found), *said, richness, f"{calls:.1f}", again
+
+
+def side_by_side(found: Sequence[tuple[Promise, Sample]]) -> Share | None:
+    """Of the stories that keep a promise of words, those that put them next to each other."""
+    kept = [(promise, one.text) for promise, one in found if promise.together and promise.kept(one)]
+    return Share(sum(re.search(p.together, text) is not None for p, text in kept), len(kept)) if kept else None
 
 
 NOTES = (

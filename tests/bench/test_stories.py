@@ -91,6 +91,12 @@ def test_what_matches_a_promise_keeps_it_and_what_keeps_it_matches():
     assert re.fullmatch(ANY, "a\nb")
 
 
+def test_words_are_side_by_side_with_a_space_or_a_mark_between_them():
+    together = with_words("dog", "ball").together
+    assert all(re.search(together, text) for text in ("a dog ball", "The dog. ball", 'dog "ball"'))
+    assert not any(re.search(together, text) for text in ("dog a ball", "ball dog", "dogball", "dog balls"))
+
+
 def test_so_many_sentences_are_no_more_and_no_fewer_and_end_at_the_end():
     check = of_sentences(3).check
     assert re.fullmatch(check, "One. Two!\nThree?")
