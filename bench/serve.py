@@ -4,7 +4,8 @@
     python bench/serve.py --model runs/mine --seconds 60 --bodies 10000
 
 Measured: requests a second and latency with 1, 8 and 32 clients, batched and one at a time (a server whose calls hold
-one request); answers compared with those of a single client; clients killed in mid-stream; fuzzed bodies; memory.
+one request), beside what the network alone gains from such a call; answers compared with those of a single client;
+clients killed in mid-stream; fuzzed bodies; memory.
 """
 
 import argparse
@@ -110,21 +111,23 @@ def loaded(address: str, *, clients: int, seconds: float, tokens: int, truth: di
     return Load(len(latencies), time.perf_counter() - began, latencies, len(wrong))
 
 
-def ceiling(model: Path, *, rows: int, tokens: int, seconds: float = 3) -> float:
+def ceiling(model: Path, *, rows: int, tokens: int, rounds: int = 10) -> float:
     """What batching can gain at most here: `rows` texts one by one through the network, against all in one call."""
-    network = load(model).network
-    times = {}
-    for count in (1, rows):
-        x = torch.full((count, tokens), load(model).mask)
-        asked = torch.arange(count) * tokens + tokens // 2  # one position of each text, as the exact sampler asks
-        best, end = float("inf"), time.perf_counter() + seconds
-        with torch.inference_mode():
-            while time.perf_counter() < end:
-                began = time.process_time()
-                network.logits(x, torch.zeros(count), asked)
-                best = min(best, time.process_time() - began)
-        times[count] = best
-    return rows * times[1] / times[rows]
+    ready = load(model)
+
+    def seconds(count: int) -> float:
+        x = torch.full((count, tokens), ready.mask)
+        asked = torch.arange(count) * tokens + tokens // 2  # one place of each, as the exact sampler asks
+        began = time.perf_counter()
+        ready.network.logits(x, torch.zeros(count), asked)
+        return time.perf_counter() - began
+
+    with torch.inference_mode():
+        seconds(1), seconds(rows)
+        # In turn, so that whatever else the machine does slows both.
+        spent = [(sum(seconds(1) for _ in range(rows)), seconds(rows)) for _ in range(rounds)]
+    apart, together = (sum(times) for times in zip(*spent, strict=True))
+    return apart / together
 
 
 def killed(address: str, *, clients: int, tokens: int) -> tuple[int, float]:
@@ -218,34 +221,28 @@ def main() -> None:
             f"{load(model).num_parameters:,} parameters, {torch.get_num_threads()} threads, "
             f"{asked.tokens} tokens a request"
         )
-        with server(model) as (address, pid):
+        rows = 4 + asked.tokens
+        alone = ("--limits.positions", str(rows))  # no room for a second request in a call
+        with server(model) as (address, pid), server(model, *alone) as (other, _):
             truth = {}
             for seed in range(16):
                 answer = httpx.post(f"{address}/v1/completions", json=body(seed, asked.tokens), timeout=300).json()
                 truth[seed] = answer["choices"][0]["text"]
-            batched = {}
+            how = {"seconds": asked.seconds, "tokens": asked.tokens, "truth": truth}
             for clients in asked.clients:
-                batched[clients] = loaded(
-                    address, clients=clients, seconds=asked.seconds, tokens=asked.tokens, truth=truth
-                )
-                report(f"batched, {clients} clients", batched[clients])
+                batched, single = (loaded(where, clients=clients, **how) for where in (address, other))
+                report(f"batched, {clients} clients", batched)
+                report(f"one at a time, {clients} clients", single)
+                gain = ceiling(model, rows=clients, tokens=rows)
+                print(f"{'':<28} {batched.rate / single.rate:.2f} times as fast; the network alone {gain:.2f} times")
             before = memory(pid)
             live, waited = killed(address, clients=32, tokens=100)
             print(
                 f"32 clients killed in mid-stream: {live} still live after 1 s, the next answer took {waited:.2f} s"
             )
             print(f"{asked.bodies} fuzzed bodies: {dict(sorted(fuzzed(address, asked.bodies).items()))}")
-            loaded(address, clients=8, seconds=asked.seconds, tokens=asked.tokens, truth=truth)
+            loaded(address, clients=8, **how)
             print(f"memory {before:.0f} MB before these, {memory(pid):.0f} MB after")
-        rows = 4 + asked.tokens
-        most = max(asked.clients)
-        gain = ceiling(model, rows=most, tokens=rows)
-        print(f"the network alone gains {gain:.2f} times from a call with {most} texts instead of {most} calls")
-        with server(model, "--limits.positions", str(rows)) as (address, _):  # no room for a second request in a call
-            for clients in asked.clients:
-                alone = loaded(address, clients=clients, seconds=asked.seconds, tokens=asked.tokens, truth=truth)
-                report(f"one at a time, {clients} clients", alone)
-                print(f"{'':<28} batched is {batched[clients].rate / alone.rate:.2f} times as fast")
 
 
 if __name__ == "__main__":

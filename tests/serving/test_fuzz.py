@@ -69,6 +69,14 @@ def test_the_server_does_what_its_description_says(address, path):
     all_cases()
 
 
+@pytest.mark.parametrize("events", ["text", "steps"])
+@pytest.mark.parametrize("path, text", [("/v1/completions", {"prompt": "The "}), ("/v1/infill", {"text": "a [3]"})])
+def test_streams_are_as_the_description_says(address, path, text, events):
+    operation = schemathesis.openapi.from_url(f"{address}/openapi.json")[path]["POST"]
+    body = {**text, "stream": True, "events": events, "sampler": "remask-cap", "steps": 9, "eta": 0.5}
+    operation.Case(body=body, media_type="application/json").call_and_validate(checks=CHECKS, timeout=30)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from(PATHS), body=BODIES)
 def test_no_body_makes_the_server_fail(client, path, body):

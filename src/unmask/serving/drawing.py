@@ -19,7 +19,13 @@ from unmask.serving.replies import Reply, event
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.text.template import Lengths
 
-STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
+EVENT = {
+    "type": "object",
+    "description": "One Server-Sent Event.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]."}},
+    "required": ["data"],
+}
+STREAM = {"text/event-stream": {"schema": EVENT}}
 
 
 def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
