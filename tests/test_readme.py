@@ -41,8 +41,15 @@ def test_the_python_in_the_readme_runs(snippet):
 
 
 @pytest.mark.slow
-def test_the_demo_trains_bounds_samples_and_infills(tmp_path, capsys):
+def test_the_demo_shows_a_story_fills_a_blank_trains_and_bounds(tmp_path, capsys):
     assert main(["demo", "--steps", "4", "--out", str(tmp_path / "demo")]) == 0
     out = "".join(capsys.readouterr())
-    for said in ("mdlm: steps 3 to 4", "nats a token", "is called with two arguments.", "unmask serve"):
+    for said in (
+        "Once upon a time",
+        "network calls",
+        "Lily went to the park",
+        "mdlm: steps 3 to 4",
+        "nats a token",
+        "unmask serve",
+    ):
         assert said in out

@@ -1,7 +1,7 @@
-"""Train a tiny model for a minute, bound it, and watch its text emerge out of masks.
+"""Watch a story emerge out of masks and fill a blank; then train a tiny model for a minute and bound it.
 
-The text is what every Python carries: the help topics of `pydoc`. Each step is an ordinary command, shown before it
-runs, so it can be typed again.
+The story comes from the model in the package, the training text from every Python: the help topics of `pydoc`. Each
+step is an ordinary command, shown before it runs, so it can be typed again.
 """
 
 import shlex
@@ -19,25 +19,35 @@ from unmask.cli import main
 BETWEEN = "<|endoftext|>"
 HELD_OUT = 8  # of the topics: enough to bound the model on text it has not seen
 
+BLANKS = "Lily went to the park with her mom. She saw a big[1] and[4]. Lily was very happy."
 TRAINING = """--recipe warm --text.vocab 512 --text.length 64 --model.width 128 --model.blocks 4
  --optim.lr 3e-3 --optim.ema 0.99 --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
+
+NEXT = (
+    ("unmask train --data YOUR_TEXTS/ --out runs/mine", "a model of your own text (docs/how/train.md)"),
+    ("unmask serve stories", "the story model behind an API and a page (docs/how/serve.md)"),
+    ("less docs/why/maths.md", "the method on one page"),
+)
 
 
 @dataclass(frozen=True)
 class Settings:
     out: str = ""  # where the text and the model go; a new temporary folder by default
     steps: int = 900  # updates of the weights
-    seed: int = 0  # of the samples
+    seed: int = 1  # of the samples
 
 
 def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
     """What is done, and the command that does it."""
     text, model, seed = str(folder / "topics"), str(folder / "model"), ["--seed", str(settings.seed)]
     training = [*shlex.split(TRAINING), "--steps", str(settings.steps)]
+    bold = ["--sampler", "entropy", "--top-p", "0.9", *seed]
+    story = ["--prompt", "Once upon a time", "--pace", "0.03", *bold]
+    yield "A story emerges out of masks, one token a network call.", ["sample", "stories", *story]
+    yield "A blank is filled: the words on both sides count.", ["infill", "stories", BLANKS, "--n", "3", *bold]
     yield "A tiny model learns from the help topics of Python.", ["train", "--data", text, "--out", model, *training]
     yield "How well does it know topics it has not seen?", ["evaluate", model, f"{text}/valid.txt", "--passes", "4"]
-    yield "Text emerges out of masks, one token a network call.", ["sample", model, *seed]
-    yield "And fills a blank in yours.", ["infill", model, "The [3] is called with two arguments.", *seed]
+    yield "What has it learned in a minute?", ["sample", model, *seed]
 
 
 def write_topics(folder: Path) -> None:
@@ -54,12 +64,11 @@ def run(settings: Settings) -> None:
     write_topics(folder / "topics")
     for what, command in commands(folder, settings):
         console.rule(f"[bold]{what}")
-        console.print(f"$ unmask {shlex.join(command)}\n", style="dim", soft_wrap=True)
+        console.print(f"$ unmask {shlex.join(command)}\n", style="dim", soft_wrap=True, markup=False)
         code = main.main(command)
         if code:
             sys.exit(code)
         console.print()
     console.rule("[bold]Next")
-    print("unmask train --data YOUR_TEXTS/ --out runs/mine    a model of your own text (docs/how/train.md)")
-    print(f"unmask serve {folder / 'model'}    the same model behind an API and a page (docs/how/serve.md)")
-    print("docs/why/maths.md    the method on one page")
+    for line, why in NEXT:
+        print(f"{line:<51}{why}")
