@@ -71,6 +71,14 @@ def hashes(values: np.ndarray, n: int) -> np.ndarray:
     return total
 
 
+def among(some: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Which of some values are known; the known ones are sorted and many, so each is looked up by halving."""
+    if not len(known):
+        return np.zeros(len(some), bool)
+    places = np.minimum(np.searchsorted(known, some), len(known) - 1)
+    return known[places] == some
+
+
 def _power(n: int) -> np.uint64:
     return np.uint64(pow(FACTOR, n, 2**64))
 
@@ -80,7 +88,7 @@ def longest_copy(row: np.ndarray, known: Callable[[int], np.ndarray]) -> tuple[i
     size, start = 0, 0
     step = 1 << max(len(row), 1).bit_length() - 1
     while step:
-        found = np.flatnonzero(np.isin(hashes(row, size + step), known(size + step)))
+        found = np.flatnonzero(among(hashes(row, size + step), known(size + step)))
         if len(found):
             size, start = size + step, int(found[0])
         step //= 2
@@ -89,7 +97,7 @@ def longest_copy(row: np.ndarray, known: Callable[[int], np.ndarray]) -> tuple[i
 
 def _covered(row: np.ndarray, known: Callable[[int], np.ndarray]) -> float:
     """The share of the row that lies in copied windows."""
-    found = np.isin(hashes(row, GRAM), known(GRAM))
+    found = among(hashes(row, GRAM), known(GRAM))
     covered = np.convolve(found, np.ones(GRAM)) > 0 if len(found) else np.zeros(len(row))
     return float(covered.mean()) if len(row) else 0.0
 
