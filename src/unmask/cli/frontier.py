@@ -136,6 +136,8 @@ def figure_class() -> "type[Figure]":
 def drawn(points: Sequence[dict[str, Any]], definition: str) -> "Figure":
     """Perplexity by calls, by time, and by entropy: low and to the left, and the entropy of text, is good."""
     figure = figure_class()(figsize=(14, 4.5), layout="constrained")
+    from matplotlib import ticker  # there, for the figure is
+
     panels = figure.subplots(1, 3, sharey=True)
     curves: dict[str, list[dict[str, Any]]] = {}
     for one in points:
@@ -150,6 +152,10 @@ def drawn(points: Sequence[dict[str, Any]], definition: str) -> "Figure":
             axes.errorbar(at, values, yerr=errors, color=colour, fmt=f"{mark}-", ms=4, lw=1.2, capsize=2, label=name)
     panels[0].set(xlabel="network calls", xscale="log", yscale="log", ylabel=f"generative perplexity ({definition})")
     panels[1].set(xlabel="seconds a sample", xscale="log")
+    for axis in (panels[0].xaxis, panels[0].yaxis, panels[1].xaxis):
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(ticker.NullFormatter())
     panels[2].set(xlabel="entropy of a sample, nats")
     panels[2].legend(frameon=False, fontsize=8)
     for axes in panels:
