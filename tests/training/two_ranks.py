@@ -5,6 +5,7 @@ what was seen to FOLDER/seen.json.
 """
 
 import json
+import os
 import resource
 import sys
 from contextlib import suppress
@@ -113,3 +114,5 @@ def everyone(team: Many, value: Any) -> list[Any]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(0)  # as `python -m unmask` ends: threads of torch.distributed can abort a process that shuts down
