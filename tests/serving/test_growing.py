@@ -35,6 +35,17 @@ def test_pieces_sent_in_any_order_of_filling_join_to_the_text_up_to_the_first_st
     assert growing.finish == ("stop" if cut(text, stops) != text else "length")
 
 
+def test_a_stop_text_waits_for_a_longer_one_that_began_before_it():
+    growing = Growing(LETTERS, [], [None] * 3, stops=("o", "fox"))
+    for place, letter in ((0, "f"), (1, "o")):
+        growing.put(place, LETTERS.encode(letter)[0])
+        assert growing.more() == ""
+        assert not growing.over
+    growing.put(2, LETTERS.encode("x")[0])
+    assert growing.more() == ""
+    assert (growing.over, growing.finish) == (True, "stop")
+
+
 def test_text_that_may_be_hidden_again_waits_until_all_is_there():
     growing = Growing(LETTERS, [], [None] * 3, ends=frozenset([LETTERS.eos]), revised=True)
     fox, eos = LETTERS.encode("fox"), LETTERS.eos

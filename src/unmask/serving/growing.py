@@ -67,12 +67,15 @@ class Growing:
             return ""
         known = [id for id in self.ids[: self.settled] if id is not None]
         text = text_after(self.tokenizer, self.before, known)
-        found = [at for stop in self.stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.ended, text = True, text[: min(found)]
-        elif not self.over:
-            text = text.rstrip(UNFINISHED)
-            text = text[: len(text) - begun(text, self.stops)]
+        found = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
+        if not self.over:
+            whole = text.rstrip(UNFINISHED)
+            certain = len(whole) - begun(whole, self.stops)
+            if found is not None and found > certain:
+                found = None  # another stop text may begin before this one
+            text = text if found is not None else text[:certain]
+        if found is not None:
+            self.ended, text = True, text[:found]
         if not text.startswith(self.sent):  # a decoder that changes what it wrote: wait until it agrees
             return ""
         new, self.sent = text[len(self.sent) :], text
