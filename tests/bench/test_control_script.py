@@ -13,6 +13,8 @@ from unmask.model.checkpoint import load, save
 from unmask.model.transformer import Architecture, Transformer
 from unmask.text.vocabulary import byte
 
+pytestmark = pytest.mark.slow
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 

@@ -19,6 +19,8 @@ from studies.grids import (
 )
 from unmask.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 SMALL = (1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1)
 NOTHING = (0,) * 16
 

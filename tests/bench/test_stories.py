@@ -11,6 +11,8 @@ from studies.stories import first_word, gap, read_stories, sentences, verdicts
 from unmask.errors import UserError
 from unmask.text.vocabulary import byte
 
+pytestmark = pytest.mark.slow
+
 STORY = 'Tom ran. "Stop!" said Mum. Did he stop? No... He fell (hard!) on 3.5 stones.\n"Ow."'
 
 

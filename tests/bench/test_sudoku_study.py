@@ -11,6 +11,8 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import Model
 from unmask.model.transformer import Architecture, Transformer
 
+pytestmark = pytest.mark.slow
+
 ASKED = Sudoku(test=3, constrained=3, batch=4, bases=300)
 
 

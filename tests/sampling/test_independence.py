@@ -17,6 +17,8 @@ from unmask.sampling.step import ask, begin, commit
 from unmask.sampling.windows import Blocks, Sliding
 from unmask.text.canvas import Canvas, blank, of_rows, of_tokens
 
+pytestmark = pytest.mark.slow
+
 MASK, VOCAB, LENGTH = 11, 12, 14
 POLICIES = [
     FirstHitting(),

@@ -17,6 +17,8 @@ from unmask.serving import advance as ticks
 from unmask.serving.advance import Turn, advance
 from unmask.text.canvas import blank, of_rows
 
+pytestmark = pytest.mark.slow
+
 VOCAB, MASK = 30, 29
 POLICIES = [
     named("first-hitting"),

@@ -19,6 +19,8 @@ from unmask.serving import filling
 from unmask.serving.limits import Limits
 from unmask.text.canvas import of_prompt
 
+pytestmark = pytest.mark.slow
+
 PROMPT, TOKENS, SEED = "The lazy ", 14, 7
 END = "<|endoftext|>"
 STRONG = {"sampler": "remask-rescale", "steps": 12, "eta": 0.5}
