@@ -5,15 +5,16 @@ from torch import nn
 
 from unmask.model.checkpoint import Model, load, save
 from unmask.model.transformer import Architecture, Transformer
+from unmask.text.tokenizer import Tokenizer
 from unmask.text.vocabulary import character
 
 LETTERS = "abcdefgh .,\n"
 LENGTH = 12
 
 
-def checkpoint(folder, *, objective="mdlm", tokenizer=True, spare=0, timed=False):
+def checkpoint(folder, *, objective="mdlm", tokenizer: bool | Tokenizer = True, spare=0, timed=False):
     """Write a checkpoint; `spare` ids stand for no token; a `timed` network is told the noise level."""
-    letters = character([LETTERS])
+    letters = tokenizer if isinstance(tokenizer, Tokenizer) else character([LETTERS])
     ar, timed = objective == "ar", timed or objective == "sedd"
     architecture = Architecture(
         vocab=letters.size + spare,

@@ -1,6 +1,7 @@
 """Blanks filled in several ways, best first."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ import torch
 import tiny
 import unmask
 from unmask.errors import UserError
+from unmask.sampling.control import Control
 from unmask.sampling.infilling import given
+from unmask.sampling.samplers import SAMPLERS
+from unmask.text.vocabulary import bpe
 
 
 def test_what_the_template_gives_never_changes(model):
@@ -99,3 +103,41 @@ def test_a_mistake_is_told_in_words(model, template, options, told):
 def test_an_autoregressive_model_cannot_fill_blanks(tmp_path):
     with pytest.raises(UserError, match="sees both sides"):
         unmask.infill(tiny.model(tmp_path / "ar", objective="ar"), "a[2]b")
+
+
+@pytest.fixture(scope="module")
+def worded(tmp_path_factory):
+    """A model whose words begin with their space."""
+    return tiny.model(
+        tmp_path_factory.mktemp("models") / "words", tokenizer=bpe(["the cat sat on the mat " * 9], 300)
+    )
+
+
+def given_of(tokens, parts, lengths):
+    """The tokens that are not in the blanks of these lengths between the parts."""
+    at, found = 0, []
+    for part, length in zip(parts, [*lengths, 0], strict=True):
+        found.append(tokens[at : at + len(part)])
+        at += len(part) + length
+    return found
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name not in ("d3pm", "analytic")])
+def test_a_blank_behind_a_space_begins_with_it_and_the_text_stays_as_given(worded, sampler):
+    steps = 5 if sampler.startswith("remask") or sampler == "groups" else None
+    for one in unmask.infill(worded, "the [2] sat[1] on [1-2].", n=6, sampler=sampler, steps=steps):
+        a, b, c = one.blanks
+        if "\ufffd" not in one.text:  # bytes that are no character have no text of their own
+            assert one.text == f"the {a} sat{b} on {c}."
+        parts = [worded.tokenizer.encode(part) for part in ("the", " sat", " on", ".")]
+        assert given_of(one.tokens, parts, one.lengths) == parts
+        for at in (len(parts[0]), len(one.tokens) - 1 - one.lengths[2]):
+            assert one.tokens[at] in worded.tokenizer.spacers
+        assert one.law.endswith("a blank behind a space begins with it")
+
+
+def test_a_pattern_is_for_what_stands_behind_the_space(worded):
+    for one in unmask.infill(worded, "the [3] sat", n=6, control=Control(pattern="[a-z]+")):
+        assert one.text == f"the {one.blanks[0]} sat"
+        assert re.fullmatch("[a-z]+", one.blanks[0])
+        assert "behind a space" not in one.law

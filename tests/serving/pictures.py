@@ -9,7 +9,7 @@ from test_page import chromium
 
 from unmask.model.checkpoint import load
 
-TEXT = "Once upon a time, there was a little[5]. One day,[24]. The end."
+TEXT = "Once upon a time, there was a little [5]. One day, [24]. The end."
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 
 

@@ -6,15 +6,19 @@ import logging
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 import torch
+from models import TEXT, saved
 
+from unmask.model.checkpoint import load
 from unmask.sampling.generate import sample
-from unmask.sampling.infilling import given
+from unmask.sampling.infilling import given, infill
 from unmask.serving.limits import Limits
 from unmask.text.template import parse
+from unmask.text.vocabulary import bpe
 
 COMPLETION = {"prompt": "The lazy ", "max_tokens": 12, "n": 3, "seed": 7}
 INFILL = {"text": "The [4] fox [3] dog", "n": 2, "seed": 5}
@@ -387,3 +391,21 @@ def test_a_blank_is_never_longer_than_what_is_left(client):
     body = {"text": "a" * 45 + "___", "n": 8}
     lengths = [len(one["tokens"]) for one in client.post("/v1/infill", json=body).json()["choices"]]
     assert set(lengths) == {46, 47, 48}
+
+
+def test_a_blank_behind_a_space_begins_with_it_whatever_is_drawn_beside_it(serve, tmp_path):
+    words = bpe([TEXT * 9], 320)
+    model = load(saved(tmp_path / "words", tokenizer=words))
+    body = {"text": "The [2] fox ___ over", "n": 5, "seed": 5}
+    with httpx.Client(base_url=serve(model), timeout=30) as client, ThreadPoolExecutor(4) as many:
+        plain = client.post("/v1/infill", json=body).json()
+        asked = [body, {**body, "text": "The[2] fox"}, {**body, "text": "The fox [4]", "seed": 6}, body]
+        answers = list(many.map(lambda one: client.post("/v1/infill", json=one).json(), asked))
+    assert texts(answers[0]) == texts(answers[3]) == texts(plain)
+    first = len(words.encode("The"))
+    for choice in plain["choices"]:
+        assert re.fullmatch(r"(?s)The .+ fox .+ over", choice["text"])
+        assert choice["tokens"][first]["id"] in words.spacers
+    (python,) = infill(model, "The [2] fox", seed=5)
+    with httpx.Client(base_url=serve(model), timeout=30) as client:
+        assert texts(client.post("/v1/infill", json={"text": "The [2] fox", "seed": 5}).json()) == [python.text]

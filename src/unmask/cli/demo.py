@@ -19,7 +19,7 @@ from unmask.cli import main
 BETWEEN = "<|endoftext|>"
 HELD_OUT = 8  # of the topics: enough to bound the model on text it has not seen
 
-BLANKS = "Lily went to the park with her mom. She saw a big[1] and[4]. Lily was very happy."
+BLANKS = "Lily went to the park with her mom. She saw a big [1] and [4]. Lily was very happy."
 TRAINING = """--recipe warm --text.vocab 512 --text.length 64 --model.width 128 --model.blocks 4
  --optim.lr 3e-3 --optim.ema 0.99 --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
 

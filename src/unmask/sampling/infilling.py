@@ -11,7 +11,7 @@ its mean over tokens long ones full of common phrases; the sum is the probabilit
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from unmask.sampling.score import Estimate, check_looks, log_likelihood, nats_of
 from unmask.sampling.trace import Drawn, Event, Moment, draw_rows
 from unmask.text.canvas import of_tokens
 from unmask.text.pieces import pieces
-from unmask.text.template import Lengths, Template, parse
+from unmask.text.template import Lengths, Template, healed, parse
 from unmask.text.tokenizer import Tokenizer
 
 
@@ -97,18 +97,22 @@ def candidates(
     check_looks(looks)
     nats_of(model)  # refuses a model that cannot fill blanks
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
+    if not recipe.control.constrains:  # a pattern is for what stands in the blank, not for the space before it
+        template = healed(template, tokenizer)
+        method = healing(method, template, tokenizer)
     choices = possible(model, method, template, tries)
     found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:
         check_length(sum(lengths))
         start = torch.tensor(template.tokens(tokenizer, lengths)).to(model.network.vocab_embed.embedding.device)
         fit = given(model, start, looks=looks, seed=recipe.seed) if len(choices) > 1 else 0.0
-        for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask):
+        spaced = torch.tensor(template.spaced(tokenizer, lengths), device=start.device)
+        for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, spaced=spaced):
             if isinstance(event, Moment):
                 yield event
             elif tuple(event.tokens) not in found:
                 scored = score(model, start, event, looks=looks, seed=recipe.seed)
-                blanks = filled(tokenizer, start.tolist(), event.tokens, lengths)
+                blanks = filled(tokenizer, start.tolist(), event.tokens, template, lengths)
                 found[tuple(event.tokens)] = finished(tokenizer, event, method, recipe, lengths, blanks, scored, fit)
     yield from sorted(found.values(), key=lambda one: -one.score)[:n]
 
@@ -172,11 +176,22 @@ def given(model: Model, start: Int[Tensor, " l"], *, looks: int, seed: int) -> f
     return log_likelihood(model, some, blank, unseen=blank, looks=2 * looks, seed=seed).nats
 
 
-def filled(tokenizer: Tokenizer, start: list[int], tokens: list[int], lengths: Lengths) -> tuple[str, ...]:
-    """The text of each blank."""
+def filled(
+    tokenizer: Tokenizer, start: list[int], tokens: list[int], template: Template, lengths: Lengths
+) -> tuple[str, ...]:
+    """The text of each blank, without the space that the template gave."""
     shown = [piece for piece, was in zip(pieces(tokenizer, tokens), start, strict=True) if was == tokenizer.mask]
     ends = list(accumulate(lengths))
-    return tuple("".join(shown[end - length : end]) for end, length in zip(ends, lengths, strict=True))
+    texts = ["".join(shown[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    return tuple(text[blank.spaced :] for text, blank in zip(texts, template.blanks, strict=True))
+
+
+def healing(method: Method, template: Template, tokenizer: Tokenizer) -> Method:
+    """The method, told which tokens begin with a space if the template needs some."""
+    if not any(blank.spaced for blank in template.blanks):
+        return method
+    law = method.law + ", a blank behind a space begins with it"
+    return replace(method, law=law, shape=replace(method.shape, spacers=tokenizer.spacers))
 
 
 def too_long(model: Model, template: Template, tries: int) -> str | None:

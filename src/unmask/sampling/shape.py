@@ -28,6 +28,7 @@ class Ask:
     start: int = 0  # the position on the canvas of the first column
     lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
     frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
+    spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
 
     @property
     def row(self) -> Int[Tensor, " n"]:
@@ -54,6 +55,7 @@ class Shape:
     keep_crossing: bool = True  # top-p keeps the token that crosses the mass; False: drops it, as ReMDM does
     banned: tuple[int, ...] = ()  # tokens that are never drawn
     forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
+    spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases that say where one must
     repetition: float = 0.0  # nats taken from every token that already stands in the row
     hook: Hook | None = None  # a change of one's own, made first: guidance
     constraint: Constraint | None = None  # a pattern that every row matches at the end
@@ -81,6 +83,10 @@ class Shape:
         if self.forced:
             check_ids("forced", tuple(self.forced.values()), logits.shape[-1])
             logits = with_forced(logits, ask.position, self.forced)
+        if ask.spaced is not None:
+            other = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+            other[list(self.spacers)] = False
+            logits = logits.masked_fill(ask.spaced.flatten()[ask.rows][:, None] & other, -torch.inf)
         return logits
 
     def sharpen(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:

@@ -104,7 +104,8 @@ def ask(work: Work) -> Ask | None:
     span, lengths = work.spans[0], work.canvas.lengths
     frozen = work.canvas.frozen[live, span.start : span.stop]
     lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=look.tokens.shape[1])
-    return Ask(look.tokens, sigma, rows_where(where), live, look, span.start, lengths, frozen)
+    spaced = None if work.canvas.spaced is None else work.canvas.spaced[live, span.start : span.stop]
+    return Ask(look.tokens, sigma, rows_where(where), live, look, span.start, lengths, frozen, spaced)
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:

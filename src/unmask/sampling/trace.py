@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.errors import UserError
@@ -56,11 +56,12 @@ def draw_rows(
     mask: int,
     enough: Callable[[Canvas], bool] = lambda canvas: False,
     share: tuple[int, int] = (0, 1),
+    spaced: Bool[Tensor, " l"] | None = None,
 ) -> Iterator[Moment | Drawn]:
     """Fill the masks of `start` in `n` ways: a `Moment` after every network call, then the rows of the batch.
 
     A batch of which one has `enough` ends early, with masks left. `share` is (rank, world): of the batches, those
-    numbered rank, rank + world, ... are drawn.
+    numbered rank, rank + world, ... are drawn. `spaced` says where a token must begin with a space.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
@@ -68,6 +69,8 @@ def draw_rows(
     for first in range(rank * recipe.batch, n, world * recipe.batch):
         ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
         blank = of_tokens(start.repeat(len(ids), 1), mask=mask)
+        if spaced is not None and bool(spaced.any()):
+            blank = replace(blank, spaced=spaced.repeat(len(ids), 1))
         done: dict[int, Drawn] = {}
         calls, seconds = 0, 0.0
         if method.kept is not None:

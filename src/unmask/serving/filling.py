@@ -11,6 +11,7 @@ from unmask.model.checkpoint import Model
 from unmask.sampling.constraint import Constraint
 from unmask.sampling.generate import beginning
 from unmask.sampling.infilling import given as given_around
+from unmask.sampling.infilling import healing
 from unmask.sampling.parallel import Klass
 from unmask.sampling.policy import Revising
 from unmask.sampling.recipe import Method
@@ -23,7 +24,7 @@ from unmask.serving.refusal import wrong
 from unmask.serving.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.text.canvas import Canvas, of_rows, of_tokens
 from unmask.text.given import encode_given
-from unmask.text.template import Lengths, Template, parse
+from unmask.text.template import Lengths, Template, healed, parse
 
 TRIES = 16  # choices of lengths that are compared
 LOOKS = 8  # network evaluations for each of them, twice
@@ -121,13 +122,28 @@ class Kitchen:
         if self.model.objective == "ar":
             raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
         method = self.controls.method(body)
+        if body.text:
+            method = healing(method, self.template(body), tokenizer)
         self.check_rows(1, body.n)
         rows = self.blanked(body, lengths)
         self.check_length(max(map(len, rows)))
         known: list[list[int | None]] = [[None if id == self.model.mask else id for id in row] for row in rows]
         answers = [Growing(tokenizer, [], ids, revised=isinstance(method.policy, Revising)) for ids in known]
         given = sum(id is not None for id in known[0])
-        return self.filling(method, body, rows, answers, [0] * len(rows), given)
+        return self.filling(method, body, rows, answers, [0] * len(rows), given, self.spaced(body, lengths))
+
+    def template(self, body: InfillRequest) -> Template:
+        """The template of a request. With a pattern, which is for what stands in a blank, a space before it stays."""
+        parsed = parse(body.text)
+        free = not body.allowed and self.controls.constraint(body) is None
+        return healed(parsed, self.model.text_tokenizer()) if free else parsed
+
+    def spaced(self, body: InfillRequest, lengths: Sequence[Lengths]) -> list[list[bool]]:
+        """For each row of a template where a token must begin with a space."""
+        if not body.text:
+            return []
+        template, tokenizer = self.template(body), self.model.text_tokenizer()
+        return [template.spaced(tokenizer, lengths[i % len(lengths)]) for i in range(body.n)]
 
     def blanked(self, body: InfillRequest, lengths: Sequence[Lengths]) -> list[list[int]]:
         """The rows of an infilling, masks at the blanks."""
@@ -137,14 +153,14 @@ class Kitchen:
             if bad:
                 raise wrong(f"token ids must lie in 0..{vocab - 1}, null for a blank; saw {bad[0]}.", param="tokens")
             return [[mask if id is None else id for id in body.tokens] for _ in range(body.n)]
-        template, tokenizer = parse(body.text), self.model.text_tokenizer()
+        template, tokenizer = self.template(body), self.model.text_tokenizer()
         return [template.tokens(tokenizer, lengths[i % len(lengths)]) for i in range(body.n)]
 
     def lengths(self, body: InfillRequest) -> list[Lengths]:
         """How long the blanks of a template may be, as far as the text fits; nothing to choose for tokens."""
         if not body.text:
             return []
-        template, tokenizer = parse(body.text), self.model.text_tokenizer()
+        template, tokenizer = self.template(body), self.model.text_tokenizer()
         given = len(template.tokens(tokenizer, (0,) * len(template.blanks)))
         self.check_length(given + sum(blank.least for blank in template.blanks))
         longest = self.limits.of_text(self.model.architecture.length)
@@ -157,7 +173,7 @@ class Kitchen:
 
     def fit(self, body: InfillRequest, lengths: Lengths, seed: int) -> float:
         """How well the given text fits around blanks of these lengths, in nats."""
-        start = self.row(parse(body.text), lengths).tokens[0]
+        start = self.row(self.template(body), lengths).tokens[0]
         return given_around(self.model, start, looks=LOOKS, seed=seed % 2**63)
 
     def row(self, template: Template, lengths: Lengths) -> Canvas:
@@ -193,6 +209,7 @@ class Kitchen:
         answers: list[Growing],
         starts: list[int],
         given: int,
+        spaced: Sequence[list[bool]] = (),
     ) -> Filling:
         """The work of some rows, which are numbered 0, 1, 2, ... for each prompt."""
         width, vocab = max(map(len, rows)), self.model.architecture.vocab
@@ -206,7 +223,7 @@ class Kitchen:
                 "repeat counts, or ask for less text.",
                 param=field_of(body),
             )
-        canvas = on_device(of_rows(rows, mask=self.model.mask), self.device)
+        canvas = on_device(of_rows(rows, mask=self.model.mask, spaced=spaced), self.device)
         seed = seed_of(body)
         ids = torch.arange(len(rows), device=self.device) % body.n
         try:
@@ -239,4 +256,5 @@ def can_match(constraint: Constraint, canvas: Canvas) -> bool:
 
 def on_device(canvas: Canvas, device: torch.device) -> Canvas:
     lengths = None if canvas.lengths is None else canvas.lengths.to(device)
-    return Canvas(canvas.tokens.to(device), canvas.frozen.to(device), canvas.mask, lengths)
+    spaced = None if canvas.spaced is None else canvas.spaced.to(device)
+    return Canvas(canvas.tokens.to(device), canvas.frozen.to(device), canvas.mask, lengths, spaced)

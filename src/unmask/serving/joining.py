@@ -64,6 +64,7 @@ def join(works: Sequence[Work]) -> Work:
         torch.cat([wider(work.canvas.frozen, most, True) for work in works]),
         first.canvas.mask,
         lengths if bool((lengths < most).any()) else None,
+        joined_spaced(works, most),
     )
     memory = tuple(
         torch.cat([wider(one, most, 0) for one in same]) for same in zip(*(w.memory for w in works), strict=True)
@@ -93,6 +94,14 @@ def part(joined: Work, works: Sequence[Work]) -> list[Work]:
         spans = work.spans if any([next(going) for _ in range(sizes[i])]) else ()
         found.append(replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans))
     return found
+
+
+def joined_spaced(works: Sequence[Work], most: int) -> Tensor | None:
+    if all(work.canvas.spaced is None for work in works):
+        return None
+    own = [work.canvas.spaced for work in works]
+    none = [torch.zeros_like(work.canvas.frozen) for work in works]
+    return torch.cat([wider(a if a is not None else b, most, False) for a, b in zip(own, none, strict=True)])
 
 
 def own_lengths(work: Work) -> Tensor:

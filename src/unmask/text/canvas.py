@@ -24,6 +24,7 @@ class Canvas:
     frozen: Bool[Tensor, "b l"]
     mask: int  # the mask's id
     lengths: Int[Tensor, " b"] | None = None  # None: every row is l tokens long
+    spaced: Bool[Tensor, "b l"] | None = None  # where a token must begin with a space; None: nowhere
 
     @property
     def hidden(self) -> Bool[Tensor, "b l"]:
@@ -57,12 +58,18 @@ def of_prompt(prompt: Sequence[int], *, length: int, rows: int = 1, mask: int) -
     return of_tokens(torch.tensor(row).repeat(rows, 1), mask=mask)
 
 
-def of_rows(rows: Sequence[Sequence[int]], *, mask: int) -> Canvas:
-    """Rows of different lengths in one canvas, masks to be filled, the rest frozen; short rows are padded."""
+def of_rows(rows: Sequence[Sequence[int]], *, mask: int, spaced: Sequence[Sequence[bool]] = ()) -> Canvas:
+    """Rows of different lengths in one canvas, masks to be filled, the rest frozen; short rows are padded.
+
+    `spaced`: for each row where a token must begin with a space; empty: nowhere.
+    """
     if not rows or any(len(row) == 0 for row in rows):
         raise UserError("a canvas needs at least one row, and every row at least one token.")
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())
     tokens = torch.tensor([[*row, *[mask] * (longest - len(row))] for row in rows])
     beyond = torch.arange(longest) >= lengths[:, None]
-    return Canvas(tokens, (tokens != mask) | beyond, mask, None if not bool(beyond.any()) else lengths)
+    brings = None
+    if any(map(any, spaced)):
+        brings = torch.tensor([[*row, *[False] * (longest - len(row))] for row in spaced])
+    return Canvas(tokens, (tokens != mask) | beyond, mask, None if not bool(beyond.any()) else lengths, brings)

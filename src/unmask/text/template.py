@@ -5,14 +5,14 @@ r"""Template: a text with blanks, "The ___ sat on the [5]."
     ___      a blank whose length is chosen (three underscores or more)
     \[ \_    a bracket or an underscore that belongs to the text; \\ is a backslash
 
-Any other bracket, "[sic]", is text. What the template gives never changes. Its parts become tokens each by itself, so
-a space before a blank is a token of its own with vocabularies whose words begin with their space: write "The___ sat"
-to let the blank bring its space.
+Any other bracket, "[sic]", is text. What the template gives never changes. Its parts become tokens each by itself. In
+vocabularies whose words begin with their space, a space before a blank would be a token of its own, which such models
+have hardly seen: `healed` leaves it out and lets the blank begin with it.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -31,6 +31,7 @@ class Blank:
 
     least: int
     most: int
+    spaced: bool = False  # its first token brings the space before it
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -82,6 +83,17 @@ class Template:
                 ids += encode_given(tokenizer, part)
         return ids
 
+    def spaced(self, tokenizer: Tokenizer, lengths: Lengths) -> list[bool]:
+        """Of these ids, which must begin with a space."""
+        left = iter(lengths)
+        found: list[bool] = []
+        for part in self.parts:
+            if isinstance(part, Blank):
+                found += [part.spaced and i == 0 for i in range(next(left))]
+            else:
+                found += [False] * len(encode_given(tokenizer, part))
+        return found
+
 
 def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
     """Read a template; a blank of no given length has `least` to `most` tokens."""
@@ -92,6 +104,22 @@ def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
             "or [5] for five tokens."
         )
     return Template(parts)
+
+
+def healed(template: Template, tokenizer: Tokenizer) -> Template:
+    """The same text, the space before a blank made part of it, where the vocabulary has words with their space."""
+    if not tokenizer.spacers:
+        return template
+    parts: list[str | Blank] = []
+    for part in template.parts:
+        before = parts[-1] if parts else ""
+        # Some decoders drop a space at the start of a text: there it stays a token.
+        first = before == " " and len(parts) == 1
+        if isinstance(part, Blank) and isinstance(before, str) and before.endswith(" ") and not first:
+            parts[-1:] = [before[:-1]] if len(before) > 1 else []
+            part = replace(part, spaced=True)
+        parts.append(part)
+    return Template(tuple(parts))
 
 
 def _marks(text: str, free: Blank) -> Iterator[str | Blank]:

@@ -24,6 +24,7 @@ from unmask.text.letters import Letters
 from unmask.text.tokenizer_files import ROLES, read
 
 BLANK = "░"  # how decode shows a token that is still hidden
+SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how a vocabulary of this kind of decoder writes a space
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,14 @@ class Tokenizer:
         """Ids that stand for no text: mask, pad, bos, eos and whatever else is marked as special."""
         marked = {id for id, token in self.core.get_added_tokens_decoder().items() if token.special}
         return frozenset(marked | {id for id in (self.mask, self.pad, self.bos, self.eos) if id is not None})
+
+    @cached_property
+    def spacers(self) -> tuple[int, ...]:
+        """Tokens that are a space and what follows it: the words of byte-level and sentencepiece vocabularies."""
+        space = SPACES.get(type(self.core.decoder).__name__)
+        if space is None:
+            return ()
+        return tuple(id for id, piece in enumerate(self.pieces) if piece[:1] == space and len(piece) > 1)
 
     @cached_property
     def letters(self) -> Letters | None:

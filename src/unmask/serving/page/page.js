@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const BLANK = /(^|[^\\])(\[\d{1,9}(-\d{1,9})?\]|_{3,})/; // as templates are written
 const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length", "pattern", "guidance", "eta"];
-const EXAMPLE = "Once upon a time, there was a little[5]. One day,[24]. The end.";
+const EXAMPLE = "Once upon a time, there was a little [5]. One day, [24]. The end.";
 
 let samplers = [];
 let player = null;
