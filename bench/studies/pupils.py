@@ -1,32 +1,33 @@
-"""Pupils: an autoregressive and a masked diffusion network of one shape, taught the same grids for as many steps.
+"""Pupils: an autoregressive and a masked diffusion network of one shape, taught the same puzzles for as many steps.
 
-A grid is spelled as pairs, a token that names the cell and its digit, for the network knows distances and not places.
-Diffusion reads the cells row by row. It is taught whole grids with random tokens hidden; at the test the blanks are
-masked and all else is frozen. The autoregressive network reads the given cells first and the blanks behind them, each
-part row by row; it is taught puzzles so spelled, from every token, names included; at the test the names of the
-blanks are given to it. So rows are equally long, and both see as many grids.
+A grid is spelled as pairs, a token that names the cell and its digit. Names and given digits are never hidden and
+never scored: both networks are taught the digits of the blanks, and only digits are drawn. Diffusion reads the cells
+row by row with any number of the blanks hidden; the autoregressive network reads the given cells first and the blanks
+behind them, each part row by row. Networks know distances and not places, so they see the place in every token
+(`InPlace`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from studies.grids import Grid, Puzzle, disguised, make, random_puzzle, read_puzzles, solutions
 from studies.stories import say
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load, save
-from unmask.model.transformer import Transformer
-from unmask.text.packing import Batch
-from unmask.training import ema
-from unmask.training.loop import begin, train
-from unmask.training.phases import architecture, phases
-from unmask.training.settings import Objective, Optim, Shape, Text, Train
+from unmask.model.transformer import Architecture, Transformer
+from unmask.shapes import Network
+from unmask.training import ema, noise, optim
+from unmask.training.loss import nats
+from unmask.training.settings import Objective, Optim
 
 CLUES = {2: (8,), 3: (32, 33, 33, 33, 34, 34, 34, 34, 34, 35, 35)}  # about those of the usual test files
 FILES = {2: "4x4_test_sudoku.csv", 3: "sudoku_test.csv.gz"}
@@ -41,6 +42,7 @@ class Sudoku:
     batch: int = 32  # grids in a step
     width: int = 64
     blocks: int = 3
+    heads: int = 4
     lr: float = 1e-3
     bases: int = 2000  # puzzles made for training; every step changes those it takes
     held_out: int = 96  # of the 288 4x4 grids, those that are kept for the test
@@ -53,13 +55,13 @@ class Sudoku:
         return self.box**4
 
     @property
-    def bos(self) -> int:
-        """Ids: digits less one, cells, bos, mask."""
-        return self.box**2 + self.cells
+    def side(self) -> int:
+        return self.box**2
 
     @property
     def mask(self) -> int:
-        return self.bos + 1
+        """Ids of what is spelled: digits less one, names of cells, mask."""
+        return self.side + self.cells
 
 
 @dataclass(frozen=True)
@@ -100,33 +102,68 @@ def _for(grids: Sequence[Grid], count: int, clues: Sequence[int], source: np.ran
 
 
 def spelled(asked: Sudoku, given: np.ndarray, shown: np.ndarray, *, objective: str) -> Int[Tensor, "b l"]:
-    """Grids (b, cells) as rows of ids: bos, then name and digit of each cell, masks for the blanks of `shown`."""
+    """Grids (b, cells) as rows of ids: name and digit of each cell, masks for the blanks of `shown`."""
     order = np.broadcast_to(np.arange(asked.cells), given.shape)
     if objective == "ar":
         order = np.argsort(given == 0, axis=1, kind="stable")
     digits = np.take_along_axis(shown, order, 1)
-    pairs = np.stack([order + asked.box**2, np.where(digits > 0, digits - 1, asked.mask)], 2).reshape(len(given), -1)
-    return torch.from_numpy(np.concatenate([np.full((len(pairs), 1), asked.bos), pairs], 1).astype(np.int64))
+    pairs = np.stack([order + asked.side, np.where(digits > 0, digits - 1, asked.mask)], 2)
+    return torch.from_numpy(pairs.reshape(len(given), -1).astype(np.int64))
 
 
 def read_off(asked: Sudoku, tokens: Int[Tensor, "b l"]) -> list[list[int]]:
-    """The grids that rows spell; a token in the place of a digit that is none counts as 0."""
-    cell, digit = tokens[:, 1::2] - asked.box**2, tokens[:, 2::2] + 1
-    digit = torch.where(digit <= asked.box**2, digit, 0)
+    """The grids that rows spell."""
+    cell, digit = tokens[:, ::2] - asked.side, tokens[:, 1::2] + 1
     return torch.zeros_like(digit).scatter(1, cell, digit).tolist()
 
 
-def lessons(asked: Sudoku, puzzles: list[Puzzle], objective: str) -> Callable[[int], Batch]:
+@dataclass(frozen=True)
+class InPlace:
+    """A network that reads what stands where, as one that reads pairs and answers with digits.
+
+    It has an id for every cell with every digit and for every blank cell, so that row, column, box and digit are in
+    one embedding. A name is seen as the blank cell. Diffusion needs no names, for a blank says where it is; the
+    autoregressive network keeps them, and answers at the name for the digit behind it. The first ids of an answer are
+    the digits.
+    """
+
+    network: Network
+    side: int
+    named: bool  # with names: for an autoregressive network
+
+    def __call__(
+        self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"], rows: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n v"]:
+        first = (x_t[:, ::2] - self.side) * (self.side + 1)  # id of each cell with the digit 1
+        tokens = first + x_t[:, 1::2].clamp(max=self.side)  # the mask, beyond all digits, becomes the blank
+        if self.named:
+            tokens = torch.stack([first + self.side, tokens], 2).flatten(1)
+        logits = self.network(tokens, sigma, rows if self.named else rows // 2)
+        return F.pad(logits[:, : self.side], (0, self.side**2 + 1), value=-torch.inf)
+
+
+def in_place(asked: Sudoku, network: Network, objective: str) -> InPlace:
+    return InPlace(network, asked.side, named=objective == "ar")
+
+
+class Lesson(NamedTuple):
+    """Solved puzzles, and which tokens of them are given: seen and never asked for."""
+
+    tokens: Int[Tensor, "b l"]
+    given: Bool[Tensor, "b l"]
+
+
+def lessons(asked: Sudoku, puzzles: list[Puzzle], objective: str) -> Callable[[int], Lesson]:
     """The rows of a step: never twice the same puzzle, or an autoregressive network would learn them by heart."""
     known = np.array([(puzzle.given, puzzle.solution) for puzzle in puzzles])
 
-    def rows(step: int) -> Batch:
+    def rows(step: int) -> Lesson:
         source = np.random.default_rng((asked.seed, step))
         some = known[source.integers(len(known), size=asked.batch)]
         # A disguise would turn 4x4 grids into held-out ones: there other cells are blanked.
         some = disguised(some, source) if asked.box == 3 else with_other_blanks(some, source)
-        tokens = spelled(asked, some[:, 0], some[:, 1], objective=objective)
-        return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool))
+        whole, puzzle = (spelled(asked, some[:, 0], some[:, shown], objective=objective) for shown in (1, 0))
+        return Lesson(whole, puzzle != asked.mask)
 
     return rows
 
@@ -139,28 +176,72 @@ def with_other_blanks(puzzles: np.ndarray, source: np.random.Generator) -> np.nd
     return np.stack([given, puzzles[:, 1]], 1)
 
 
-def taught(asked: Sudoku, puzzles: list[Puzzle], objective: str, folder: Path | None) -> tuple[Model, float]:
+def fresh(asked: Sudoku, objective: str) -> Transformer:
+    """A network that knows nothing but the board: embeddings begin as sums of a vector of the row, one of the column,
+    one of the box and one of the digit (or of the blank). All of them are trained."""
+    torch.manual_seed(asked.seed)
+    ar, side = objective == "ar", asked.side
+    network = Transformer(
+        Architecture(
+            vocab=asked.cells * (side + 1),
+            length=asked.cells * (2 if ar else 1),
+            width=asked.width,
+            blocks=asked.blocks,
+            heads=asked.heads,
+            causal=ar,
+            reads_before=ar,
+        )
+    )
+    cells = torch.arange(asked.cells)
+    row, column = cells // side, cells % side
+    rows, columns, boxes, digits = (
+        torch.empty(n, asked.width).uniform_(-1, 1) / asked.width**0.5 for n in (side, side, side, side + 1)
+    )
+    place = rows[row] + columns[column] + boxes[row // asked.box * asked.box + column // asked.box]
+    with torch.no_grad():
+        network.vocab_embed.embedding.copy_((place[:, None] + digits).flatten(0, 1))
+    return network
+
+
+def learn(
+    asked: Sudoku, network: Transformer, rows: Callable[[int], Lesson], objective: Literal["ar", "mdlm"]
+) -> Iterator[float]:
+    """Train; yields the nats a blank cell after every update. At the end the network has the averaged weights."""
+    how = Optim(batch=asked.batch, lr=asked.lr, ema=0.99)
+    # Every hidden cell counts alike: the weights of the bound let rows with few of them drown the others.
+    goal = Objective(name=objective, weight="flat" if objective == "mdlm" else "bound")
+    parameters = list(network.train().parameters())
+    adamw, shadow = optim.adamw(parameters, how), ema.begin(parameters)
+    for step in range(asked.steps):
+        tokens, given = rows(step)
+        even, u = noise.draw(*tokens.shape, seed=asked.seed, step=step)
+        reads = in_place(asked, network.logits, objective)
+        found = nats(reads, tokens, noise.when(even, goal), u, goal, mask=asked.mask, frozen=given)
+        blanks = (~given).sum()
+        (found.loss.sum() / blanks).backward()
+        optim.clip(parameters, how.clip)
+        optim.set_learning_rate(adamw, optim.learning_rate(step, steps=asked.steps, optim=how))
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+        ema.update(shadow, parameters, n=step + 1, decay=how.ema)
+        yield float(found.bound.sum() / blanks)
+    ema.exchange(shadow, parameters)
+
+
+def taught(
+    asked: Sudoku, puzzles: list[Puzzle], objective: Literal["ar", "mdlm"], folder: Path | None
+) -> tuple[Model, float]:
     """A network after its lessons, and the seconds of CPU they took (those of a folder: 0)."""
-    place = None if folder is None else folder / f"sudoku{asked.box**2}_{objective}"
+    place = None if folder is None else folder / f"sudoku{asked.side}_{objective}"
     if place is not None and place.is_dir():
         return load(place), 0.0
-    settings = Train(
-        steps=asked.steps,
-        seed=asked.seed,
-        text=Text(length=2 * asked.cells + 1),
-        model=Shape(width=asked.width, blocks=asked.blocks),
-        objective=Objective(name="ar" if objective == "ar" else "mdlm"),
-        optim=Optim(batch=asked.batch, lr=asked.lr, ema=0.99),
-    )
-    (phase,) = phases(settings)
-    torch.manual_seed(asked.seed)
-    network = Transformer(architecture(settings, phase, vocab=asked.mask + 1))
-    state, began = begin(network, settings), process_time()
-    for progress in train(state, phase, settings, lessons(asked, puzzles, objective), mask=asked.mask):
-        if progress.step % 100 == 0:
+    network, began, paid = fresh(asked, objective), process_time(), []
+    for step, cost in enumerate(learn(asked, network, lessons(asked, puzzles, objective), objective), 1):
+        paid.append(cost)
+        if step % 100 == 0:
             spent = process_time() - began
-            say(f"{objective} step {progress.step}: {progress.bound:.3f} nats a token, {spent:.0f} s of CPU")
-    ema.exchange(state.shadow, list(network.parameters()))
+            say(f"{objective} step {step}: {np.mean(paid[-100:]):.3f} nats a blank, {spent:.0f} s of CPU")
+    spent = process_time() - began
     if place is not None:
         save(place, network, mask=asked.mask, objective=objective, step=asked.steps, ema=True)
-    return Model(network.freeze(), asked.mask, objective, step=asked.steps, ema=True), process_time() - began
+    return Model(network.freeze(), asked.mask, objective, step=asked.steps, ema=True), spent

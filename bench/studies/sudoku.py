@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from studies.grids import Puzzle, candidates, solved
-from studies.pupils import CLUES, Data, Sudoku, data, read_off, spelled, taught
+from studies.pupils import CLUES, Data, Sudoku, data, in_place, read_off, spelled, taught
 from studies.results import Cell, Share, Table, mean
 from studies.stories import say
 from unmask.errors import UserError
@@ -38,8 +38,8 @@ METHODS = {  # name: (objective, sampler, temperature)
 def allowed(asked: Sudoku, puzzle: Puzzle, row: Int[Tensor, " l"]) -> Constraint:
     """Each cell may hold the digits that the givens of its row, column and box leave."""
     free = candidates(puzzle.given)
-    places = range(2, len(row), 2)
-    digits = {at: [digit - 1 for digit in free[int(row[at - 1]) - asked.box**2]] for at in places}
+    places = range(1, len(row), 2)
+    digits = {at: [digit - 1 for digit in free[int(row[at - 1]) - asked.side]] for at in places}
     return Constraint(anything(asked.mask + 1, mask=asked.mask), allowed=digits)
 
 
@@ -54,12 +54,11 @@ def answers(
         given = np.array([puzzle.given for puzzle in some])
         canvas = of_tokens(spelled(asked, given, given, objective=model.objective), mask=asked.mask)
         limit = allowed(asked, some[0], canvas.tokens[0]) if constrained else None
-        # What is no digit is never a cell's, with the constraint or without.
-        others = () if constrained else tuple(range(asked.box**2, asked.mask))
-        shape = Draw(temperature=temperature, banned=others, constraint=limit)
+        shape = Draw(temperature=temperature, constraint=limit)
         if limit is not None:
             limit.check(canvas)
-        ask = Reader(network) if model.objective == "ar" else network.logits
+        reads = Reader(network) if model.objective == "ar" else network.logits
+        ask = in_place(asked, reads, model.objective)
         ids = torch.arange(first, first + len(some))
         *_, last = fill(ask, canvas, policy, seed=asked.seed, ids=ids, shape=shape)
         blanks = canvas.hidden.sum(1).tolist()
@@ -76,7 +75,7 @@ def study(asked: Sudoku, *, folder: str = "", keep: Path | None = None) -> Table
         raise UserError(f"a box has side 2 (4x4) or 3 (9x9), not {asked.box}.")
     puzzles = data(asked, folder)
     say(f"{len(puzzles.train)} puzzles to learn from, {len(puzzles.test)} for the test ({puzzles.source})")
-    learned = {objective: taught(asked, puzzles.train, objective, keep) for objective in ("mdlm", "ar")}
+    learned = {"mdlm": taught(asked, puzzles.train, "mdlm", keep), "ar": taught(asked, puzzles.train, "ar", keep)}
     rows: list[tuple[Cell, ...]] = []
     for name, (objective, sampler, temperature) in METHODS.items():
         for constrained in (False, True):
@@ -112,9 +111,8 @@ NOTES = (
 
 
 def title(asked: Sudoku, puzzles: Data) -> str:
-    side = asked.box**2
     return (
-        f"Sudoku {side}x{side}: {len(puzzles.test)} puzzles; {asked.width} x {asked.blocks} networks, "
+        f"Sudoku {asked.side}x{asked.side}: {len(puzzles.test)} puzzles; {asked.width} x {asked.blocks} networks, "
         f"{asked.steps} steps of {asked.batch} grids"
     )
 
