@@ -8,7 +8,7 @@ from sampling.laws import last
 from unmask.model.transformer import Architecture, Transformer
 from unmask.sampling.autoregressive import LeftToRight, Reader, continue_text
 from unmask.sampling.loop import fill
-from unmask.sampling.order import Ordered
+from unmask.sampling.order import Leftmost, Ordered
 from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.plan import Ancestral, FirstHitting, Groups
 from unmask.sampling.process import Analytic, D3PMReverse
@@ -28,6 +28,8 @@ POLICIES = [
     Ordered("margin", calls=4),
     Ordered("entropy", calls=6),
     Ordered(draw_first=True, calls=7),
+    Leftmost(),
+    Leftmost(calls=5),
     Threshold(0.2),
     Certificate(),
     EntropyBound(3.0),

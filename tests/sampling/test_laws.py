@@ -14,7 +14,7 @@ from unmask.diffusion.times import grid
 from unmask.sampling import literal
 from unmask.sampling.autoregressive import continue_text
 from unmask.sampling.loop import fill
-from unmask.sampling.order import Ordered
+from unmask.sampling.order import Leftmost, Ordered
 from unmask.sampling.parallel import EntropyBound, Threshold
 from unmask.sampling.plan import Ancestral, FirstHitting, Groups
 from unmask.sampling.process import Analytic, D3PMReverse
@@ -98,7 +98,15 @@ def test_choose_then_draw_follows_the_enumerated_law_of_its_order(by):
     assert exact.chi_square_p(law, draws(world, Ordered(by))) > ENOUGH
 
 
-@pytest.mark.parametrize("policy", [*map(Ordered, SCORES), EntropyBound(0), Threshold(1.0)], ids=str)
+@pytest.mark.parametrize(("calls", "size"), [(None, 1), (2, 2)])
+def test_left_to_right_draws_the_leftmost_given_those_before(calls, size):
+    world = exact.TableWorld.random(5)
+    law = law_of(world, lambda state, call: laws.filled(world, state, laws.hidden(world, state)[:size]))
+    assert exact.chi_square_p(law, draws(world, Leftmost(calls))) > ENOUGH
+    assert exact.chi_square_p(exact.law_of_random_order(world), draws(world, Leftmost(calls))) < 1e-6
+
+
+@pytest.mark.parametrize("policy", [*map(Ordered, SCORES), Leftmost(), EntropyBound(0), Threshold(1.0)], ids=str)
 def test_choose_then_draw_is_exact_for_an_exact_denoiser(policy):
     world = exact.ChainWorld.random(0)
     assert exact.chi_square_p(exact.law_of_chain(world), draws(world, policy)) > ENOUGH

@@ -7,7 +7,7 @@ import torch
 
 from sampling.laws import last
 from unmask.sampling.loop import fill
-from unmask.sampling.order import TIE, Ordered
+from unmask.sampling.order import TIE, Leftmost, Ordered
 from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.plan import Groups
 from unmask.text.canvas import blank, of_tokens
@@ -103,7 +103,9 @@ def test_klass_does_not_commit_together_while_answers_move():
 
 
 @pytest.mark.parametrize("calls", [1, 3, 8, 20])
-@pytest.mark.parametrize("make", [Ordered, lambda calls: Groups(calls=calls)], ids=["ordered", "groups"])
+@pytest.mark.parametrize(
+    "make", [Ordered, Leftmost, lambda calls: Groups(calls=calls)], ids=["ordered", "left", "groups"]
+)
 def test_a_budget_of_calls_is_kept_for_every_number_of_blanks(calls, make):
     _, network = random_answers(2)
     tokens = torch.full((ROWS, LENGTH), MASK)

@@ -125,3 +125,30 @@ class Ordered(Looking):
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else SCORES[self.by](log_p)
         kept = best(look, table(score, rows, look.hidden), per_call(look, self.calls))
         return kept.flatten()[rows], look.memory
+
+
+@dataclass(frozen=True)
+class Leftmost(Looking):
+    """From left to right, as text is read; only the positions whose turn it is cost a head."""
+
+    calls: int | None = None  # the budget; None: one token a call
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if self.calls is not None:
+            check_total(self.calls)
+
+    @property
+    def law(self) -> str:
+        if self.calls is None:
+            return "approximate (one order, from left to right; the model's conditionals are kept)"
+        return "approximate (from left to right; tokens of a call are drawn independently)"
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        hidden, sigma = super().wants(look)
+        return hidden & (hidden.cumsum(1) <= per_call(look, self.calls)[:, None]), sigma
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        return torch.ones_like(rows, dtype=torch.bool), look.memory

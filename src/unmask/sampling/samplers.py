@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.errors import UserError, unknown
-from unmask.sampling.order import Ordered
+from unmask.sampling.order import Leftmost, Ordered
 from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.plan import Ancestral, FirstHitting, Groups
 from unmask.sampling.policy import Policy
@@ -44,6 +44,11 @@ SAMPLERS = {
         "positions of lowest entropy first",
         lambda s, n: Ordered("entropy", calls=n, schedule=s),
         lambda s: Ordered("entropy", schedule=s),
+    ),
+    "left-to-right": Sampler(
+        "the leftmost position first",
+        lambda s, n: Leftmost(calls=n, schedule=s),
+        lambda s: Leftmost(schedule=s),
     ),
     "draw-then-keep": Sampler(
         "draw everywhere, keep the likeliest: biased",
