@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import tiny
 from model.golden import recorded
 from model.test_checkpoint import official, same_log_probs
 from model.worlds import KINDS, random_network
@@ -116,3 +117,14 @@ def test_weights_that_half_precision_cannot_hold_are_refused_by_name_and_nothing
     with pytest.raises(UserError, match="float8"):
         save(tmp_path / "half", net, mask=KINDS["modulated"].vocab - 1, dtype="float8")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["", "float16"])
+def test_a_copy_may_say_how_the_model_is_drawn(dtype, tmp_path, capsys):
+    source, target = tiny.checkpoint(tmp_path / "a"), tmp_path / "b"
+    way = ["--sampler", "entropy", "--top-p", "0.9", *(["--dtype", dtype] if dtype else [])]
+    assert main(["convert", str(source), str(target), *way]) == 0
+    assert load(target).settings["sampling"] == {"sampler": "entropy", "top_p": 0.9}
+    for wrong in (["--sampler", "entropi"], ["--top-p", "2"], ["--top-p", "0.9", "--to", "official"]):
+        assert main(["convert", str(source), str(tmp_path / "c"), *wrong]) == 2
+    assert not (tmp_path / "c").exists()

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import tyro
 
 from unmask.model import convert
+from unmask.model.checkpoint import load
+from unmask.sampling.recipe import WAY, Recipe, method_for
 
 
 @dataclass(frozen=True)
@@ -15,9 +17,18 @@ class Settings:
     target: Annotated[Path, tyro.conf.Positional]  # a folder that does not exist yet
     to: Literal["unmask", "official"] = "unmask"  # the layout to write
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # round the weights; empty: leave them as they are
+    sampler: str | None = None  # how the model is drawn by those who ask for nothing else; None: as it was
+    steps: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
 
 
 def run(settings: Settings) -> None:
-    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype)
+    way = {name: value for name in WAY if (value := getattr(settings, name)) is not None}
+    if way:
+        # A way that cannot be gone is refused before anything is written.
+        method_for(load(settings.source), Recipe(**way))
+    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=way)
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")

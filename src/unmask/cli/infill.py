@@ -39,7 +39,7 @@ class Settings:
     longest: int = 8  # tokens of ___ at most
     tries: int = 16  # choices of lengths at most, when there are more of them
     looks: int = 32  # network evaluations for the score of a candidate
-    sampler: str | None = None  # None: the model's own, which for mdlm is first-hitting: exact
+    sampler: str | None = None  # None: the model's own way, which is first-hitting, exact, for most mdlm models
     steps: int | None = None  # T of a grid, or the number of calls; for the samplers that have one
     temperature: float = 1.0  # 0: always the most likely token
     top_p: float = 1.0  # only the most likely tokens that together have this mass

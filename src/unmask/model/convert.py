@@ -4,7 +4,10 @@ Asked for another type of weights, the copy is rounded, and its self-test is tha
 """
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UserError, unknown
 from unmask.model.appearing import appearing
@@ -24,19 +27,29 @@ TEXT_FILES = (
 )
 
 
-def convert(source: str | Path, target: str | Path, *, to: str = "unmask", dtype: str = "") -> Model:
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    to: str = "unmask",
+    dtype: str = "",
+    sampling: Mapping[str, Any] | None = None,
+) -> Model:
     """Check a checkpoint and write it anew: `to` ours, with a proof, or to the official layout, without ours.
 
-    `dtype`: float16 or bfloat16 halve the file; empty leaves the weights as they are.
+    dtype      float16 or bfloat16 halve the file; empty leaves the weights as they are
+    sampling   how the model is drawn by those who ask for nothing else: {"sampler": "entropy", "top_p": 0.9}
     """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, FORMATS)
     target = Path(target)
     if target.exists():
         raise UserError(f"{target} exists already: give a folder that does not.")
+    if sampling and to != "unmask":
+        raise UserError("the official layout cannot say how a model is drawn.")
     if dtype:
-        return rounded(load(source, trainable=True), target, to=to, dtype=dtype)
-    model = load(source)
+        return rounded(with_sampling(load(source, trainable=True), sampling), target, to=to, dtype=dtype)
+    model = with_sampling(load(source), sampling)
     assert model.folder is not None
     config = read_config(model.folder)
     if to == "official":
@@ -60,6 +73,10 @@ def convert(source: str | Path, target: str | Path, *, to: str = "unmask", dtype
             }
             write_note(draft, said, model.network, mask=model.mask, tokenizer=model.tokenizer)
     return model
+
+
+def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
+    return replace(model, settings={**model.settings, "sampling": dict(sampling)}) if sampling else model
 
 
 def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:

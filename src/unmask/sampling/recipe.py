@@ -34,7 +34,7 @@ LONGEST = 1_000_000  # tokens of a canvas: beyond it a slip of the keyboard is l
 class Recipe:
     """How to draw."""
 
-    sampler: str | None = None  # None: the model's own, which for mdlm is first-hitting: exact
+    sampler: str | None = None  # None: the model's own way, which is first-hitting, exact, for most mdlm models
     steps: int | None = None  # T of a grid, or the number of calls; for the samplers that have one
     temperature: float = 1.0  # 0: always the most likely token
     top_p: float = 1.0  # only the most likely tokens that together have this mass
@@ -66,6 +66,28 @@ class Recipe:
         return Sliding(self.window, max(1, self.window // 2) if self.stride is None else self.stride)
 
 
+WAY = ("sampler", "steps", "temperature", "top_p", "top_k")  # what a model may say of how it is best drawn
+
+
+def own_way(model: Model, recipe: Recipe) -> Recipe:
+    """The recipe, where it leaves the way of drawing open with the model's own, if its maker wrote one down."""
+    said = model.settings.get("sampling")
+    plain = Recipe()
+    if not isinstance(said, Mapping) or any(getattr(recipe, name) != getattr(plain, name) for name in WAY):
+        return recipe
+    strange = sorted(set(said) - set(WAY))
+    if strange:
+        raise UserError(
+            f"the model's unmask.json has {strange[0]!r} among its settings of sampling; known: {', '.join(WAY)}."
+        )
+    try:
+        return replace(recipe, **said)
+    except TypeError:
+        raise UserError(
+            f"the model's unmask.json has settings of sampling that are no numbers: {dict(said)}."
+        ) from None
+
+
 @dataclass(frozen=True)
 class Method:
     """A recipe made ready for one model."""
@@ -85,6 +107,7 @@ class Method:
 
 def method_for(model: Model, recipe: Recipe) -> Method:
     """The method of a recipe; a sampler that the model cannot use is refused."""
+    recipe = own_way(model, recipe)
     name = recipe.sampler or OWN[model.objective]
     policy, control = policy_for(model, name, recipe.steps, recipe.control.eta), recipe.control
     # A network may have more ids than its tokenizer has tokens; these stand for no text.

@@ -12,7 +12,7 @@ from unmask.model.checkpoint import Model
 from unmask.sampling.automaton import anything
 from unmask.sampling.constraint import Constraint
 from unmask.sampling.control import Control
-from unmask.sampling.recipe import Method, Recipe, law_of, method_for
+from unmask.sampling.recipe import Method, Recipe, law_of, method_for, own_way
 from unmask.sampling.shape import Hook
 from unmask.serving.limits import Limits
 from unmask.serving.refusal import wrong
@@ -38,6 +38,7 @@ class Controls:
             raise wrong(f"steps may be {self.limits.steps} at most; saw {body.steps}.", param="steps")
         strength = Control(eta=body.eta)
         recipe = Recipe(body.sampler, body.steps, body.temperature, body.top_p, body.top_k, control=strength)
+        recipe = own_way(self.model, recipe)
         method = method_for(self.model, recipe)
         constraint, control = self.constraint(body), replace(pattern_of(body), guidance=body.guidance)
         law = law_of(self.model, method.sampler, method.policy, replace(recipe, control=control))
