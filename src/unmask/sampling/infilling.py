@@ -1,12 +1,12 @@
 """Infilling: the blanks of a template filled in several ways, best first.
 
-Candidates are ranked by the likelihood of the whole text, the given part first and then the blanks:
+For one choice of lengths candidates are ranked by log p(blanks | given). Between lengths decides
 
-    log p(given | where the blanks are) + log p(blanks | given)
+    log p(given | where the blanks are)
 
-For one choice of lengths the first term is the same for all, and ranking goes by the second. Between lengths it
-decides whether the given text fits around so large a blank. The second term alone would favour short blanks, and
-its mean over tokens long ones full of common phrases; the sum is the probability of a text, which can be compared.
+how well the given text fits around blanks of that size, whatever stands in them; a candidate is then as far above or
+below the others of its lengths as it is likelier than they are on average. The probability of the whole text would not
+do: it favours short blanks, for the many ways to fill a long one share what it has.
 """
 
 import warnings
@@ -105,7 +105,7 @@ def candidates(
     for lengths in choices:
         check_length(sum(lengths))
         start = torch.tensor(template.tokens(tokenizer, lengths)).to(model.network.vocab_embed.embedding.device)
-        fit = given(model, start, looks=looks, seed=recipe.seed) if len(choices) > 1 else 0.0
+        some: list[Infilled] = []
         spaced = torch.tensor(template.spaced(tokenizer, lengths), device=start.device)
         for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, spaced=spaced):
             if isinstance(event, Moment):
@@ -113,7 +113,12 @@ def candidates(
             elif tuple(event.tokens) not in found:
                 scored = score(model, start, event, looks=looks, seed=recipe.seed)
                 blanks = filled(tokenizer, start.tolist(), event.tokens, template, lengths)
-                found[tuple(event.tokens)] = finished(tokenizer, event, method, recipe, lengths, blanks, scored, fit)
+                some.append(finished(tokenizer, event, method, recipe, lengths, blanks, scored))
+                found[tuple(event.tokens)] = some[-1]
+        if len(choices) > 1 and some:
+            fit = given(model, start, looks=looks, seed=recipe.seed)
+            usual = sum(one.score for one in some) / len(some)
+            found |= {tuple(one.tokens): replace(one, score=fit + one.score - usual) for one in some}
     yield from sorted(found.values(), key=lambda one: -one.score)[:n]
 
 
@@ -144,7 +149,6 @@ def finished(
     lengths: Lengths,
     blanks: tuple[str, ...],
     likely: Estimate,
-    fit: float,
 ) -> Infilled:
     return Infilled(
         text=tokenizer.decode(drawn.tokens),
@@ -153,7 +157,7 @@ def finished(
         tokens=drawn.tokens,
         log_likelihood=likely.nats,
         error=likely.error,
-        score=likely.nats + fit,
+        score=likely.nats,
         trace=drawn.trace,
         seed=recipe.seed,
         row=drawn.row,
