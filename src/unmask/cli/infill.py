@@ -117,8 +117,8 @@ def shown(tokenizer: Tokenizer, one: Infilled) -> Text:
 def report(found: list[Infilled], looks: int) -> str:
     """What the numbers are."""
     return (
-        f"score: log-likelihood of the blanks given the rest; where several lengths were tried, that of the given text\n"
-        f"around blanks so long, more or less by what sets a candidate apart from others of its lengths;\n"
+        f"score: log-likelihood of the blanks given the rest; where several lengths were tried, that of the given\n"
+        f"text around blanks so long, more or less by what sets a candidate apart from others of its lengths;\n"
         f"then that of the blanks alone. All in nats, lower bounds, estimated with {looks} looks.\n"
         f"candidates: {found[0].sampler}, {found[0].law}; ranked, so the first is the best and not a fair draw"
     )

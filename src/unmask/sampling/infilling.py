@@ -5,8 +5,8 @@ For one choice of lengths candidates are ranked by log p(blanks | given). Betwee
     log p(given | where the blanks are)
 
 how well the given text fits around blanks of that size, whatever stands in them; a candidate is then as far above or
-below the others of its lengths as it is likelier than they are on average. The probability of the whole text would not
-do: it favours short blanks, for the many ways to fill a long one share what it has.
+below the others of its lengths as it is likelier than they are on average. The probability of the whole text would
+not do: it favours short blanks, for the many ways to fill a long one share what it has.
 """
 
 import warnings
