@@ -29,7 +29,7 @@ from unmask.evaluation.record import record
 
 Study = Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all"]
 STUDIES = ("sudoku4", "sudoku9", "infill", "keywords", "remask")
-NINE = Sudoku(box=3, blocks=4, lr=3e-3, constrained=100)
+NINE = Sudoku(box=3, steps=1000, blocks=4, lr=3e-3, test=200, constrained=50)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Settings:
     keep: Path | None = None
     """Where Sudoku networks are kept; those that are there are not trained again."""
     steps: int | None = None
-    """Training steps of each Sudoku network; None: 3000."""
+    """Training steps of each Sudoku network; None: 3000 for 4x4, 1000 for 9x9."""
     n: int | None = None
     """Puzzles, stories or samples, at most; None: each study's own number."""
     budgets: tuple[int, ...] = mending.BUDGETS
