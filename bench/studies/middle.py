@@ -66,9 +66,10 @@ def guessed(model: Model, found: Gap, sampler: str, *, temperature: float, seed:
 
 
 def chosen(model: Model, found: Gap, *, seed: int) -> Filled:
-    """The best of four candidates of four lengths, as `unmask.infill` ranks them."""
+    """The best of four candidates of four lengths, as `unmask.infill` ranks them, the surest position first."""
     parts = [part.replace("\\", r"\\").replace("[", r"\[").replace("_", r"\_") for part in found.parts]
-    best = infill(model, parts[0] + UNKNOWN + parts[2], tries=4, looks=8, seed=seed)[0]
+    text = parts[0] + UNKNOWN + parts[2]
+    best = infill(model, text, tries=4, looks=8, sampler="entropy", top_p=0.8, seed=seed)[0]
     return Filled(best.blanks[0], best.calls)
 
 
