@@ -135,8 +135,7 @@ class Kitchen:
     def template(self, body: InfillRequest) -> Template:
         """The template of a request. With a pattern, which is for what stands in a blank, a space before it stays."""
         parsed = parse(body.text)
-        free = not body.allowed and self.controls.constraint(body) is None
-        return healed(parsed, self.model.text_tokenizer()) if free else parsed
+        return parsed if field_of(body) else healed(parsed, self.model.text_tokenizer())
 
     def spaced(self, body: InfillRequest, lengths: Sequence[Lengths]) -> list[list[bool]]:
         """For each row of a template where a token must begin with a space."""

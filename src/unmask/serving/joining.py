@@ -59,12 +59,13 @@ def join(works: Sequence[Work]) -> Work:
         return works[0]
     first, most = works[0], max(map(width, works))
     lengths = torch.cat([own_lengths(work) for work in works])
+    spaced = torch.cat([wider(own_spaced(work), most, False) for work in works])
     canvas = Canvas(
         torch.cat([wider(work.canvas.tokens, most, first.canvas.mask) for work in works]),
         torch.cat([wider(work.canvas.frozen, most, True) for work in works]),
         first.canvas.mask,
         lengths if bool((lengths < most).any()) else None,
-        joined_spaced(works, most),
+        spaced if bool(spaced.any()) else None,
     )
     memory = tuple(
         torch.cat([wider(one, most, 0) for one in same]) for same in zip(*(w.memory for w in works), strict=True)
@@ -96,16 +97,12 @@ def part(joined: Work, works: Sequence[Work]) -> list[Work]:
     return found
 
 
-def joined_spaced(works: Sequence[Work], most: int) -> Tensor | None:
-    if all(work.canvas.spaced is None for work in works):
-        return None
-    own = [work.canvas.spaced for work in works]
-    none = [torch.zeros_like(work.canvas.frozen) for work in works]
-    return torch.cat([wider(a if a is not None else b, most, False) for a, b in zip(own, none, strict=True)])
-
-
 def own_lengths(work: Work) -> Tensor:
     return torch.full_like(work.clock, width(work)) if work.canvas.lengths is None else work.canvas.lengths
+
+
+def own_spaced(work: Work) -> Tensor:
+    return torch.zeros_like(work.canvas.frozen) if work.canvas.spaced is None else work.canvas.spaced
 
 
 def wider(values: Tensor, most: int, fill: int | bool) -> Tensor:

@@ -74,25 +74,19 @@ class Template:
 
     def tokens(self, tokenizer: Tokenizer, lengths: Lengths) -> list[int]:
         """The template as ids, blanks of these lengths as masks."""
-        left = iter(lengths)
-        ids: list[int] = []
-        for part in self.parts:
-            if isinstance(part, Blank):
-                ids += [tokenizer.mask] * next(left)
-            else:
-                ids += encode_given(tokenizer, part)
-        return ids
+        return [id for id, _ in self._laid(tokenizer, lengths)]
 
     def spaced(self, tokenizer: Tokenizer, lengths: Lengths) -> list[bool]:
         """Of these ids, which must begin with a space."""
+        return [spaced for _, spaced in self._laid(tokenizer, lengths)]
+
+    def _laid(self, tokenizer: Tokenizer, lengths: Lengths) -> Iterator[tuple[int, bool]]:
         left = iter(lengths)
-        found: list[bool] = []
         for part in self.parts:
             if isinstance(part, Blank):
-                found += [part.spaced and i == 0 for i in range(next(left))]
+                yield from ((tokenizer.mask, part.spaced and i == 0) for i in range(next(left)))
             else:
-                found += [False] * len(encode_given(tokenizer, part))
-        return found
+                yield from ((id, False) for id in encode_given(tokenizer, part))
 
 
 def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
