@@ -18,10 +18,10 @@ class Settings:
     to: Literal["unmask", "official"] = "unmask"  # the layout to write
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # round the weights; empty: leave them as they are
     sampler: str | None = None  # how the model is drawn by those who ask for nothing else; None: as it was
-    steps: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    steps: int | None = None  # of that sampler
+    temperature: float | None = None  # and how boldly
+    top_p: float | None = None  # only the most likely tokens that together have this mass
+    top_k: int | None = None  # only the k most likely tokens
 
 
 def run(settings: Settings) -> None:
