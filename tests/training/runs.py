@@ -20,6 +20,7 @@ ASKED = settings(steps=STEPS, optim=Optim(batch=16, micro=3, lr=5e-3, warmup=5, 
 # Other networks and objectives, a few steps each. Dropout is the same where the passes cover the same rows.
 FEW = 3
 OTHERS = {
+    "muon": settings(optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
     "sedd": OBJECTIVES["sedd"],
     "ar": OBJECTIVES["ar"],
     "tied, modulated, dropped out, recomputed": settings(

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UserError
 from unmask.training import state, toml
 from unmask.training.data import prepared
 from unmask.training.settings import Train
 
-FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")  # what a resumed run cannot change
+FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")
 
 
 def claim(asked: Train, say: Callable[[str], None], *, resume: bool, world: int) -> None:
@@ -37,11 +38,12 @@ def claimed(asked: Train, *, resume: bool) -> Path:
     if saved.is_file():
         if not resume:
             raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
-        before = toml.read(saved, Train())
-        changed = [name for name in FIXED if getattr(before, name) != getattr(asked, name)]
+        before, now = fixed(toml.read(saved, Train())), fixed(asked)
+        changed = [name for name in now if before[name] != now[name]]
         if changed:
+            first = changed[0]
             raise UserError(
-                f"a resumed run keeps its {', '.join(changed)}: {describe(before, asked, changed[0])}. "
+                f"a resumed run keeps its {', '.join(changed)}: it has {before[first]}, asked for is {now[first]}. "
                 "Start a new run, with --init to begin from this one's weights."
             )
     elif out.is_dir() and any(path.name != "data" for path in out.iterdir()):
@@ -50,8 +52,9 @@ def claimed(asked: Train, *, resume: bool) -> Path:
     return out
 
 
-def describe(before: Train, now: Train, name: str) -> str:
-    return f"it has {getattr(before, name)}, asked for is {getattr(now, name)}"
+def fixed(settings: Train) -> dict[str, Any]:
+    """What a resumed run cannot change."""
+    return {name: getattr(settings, name) for name in FIXED} | {"optim.name": settings.optim.name}
 
 
 def write_settings(out: Path, asked: Train) -> None:

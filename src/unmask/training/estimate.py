@@ -9,6 +9,7 @@ import torch
 
 from unmask.model import cost
 from unmask.model.transformer import Architecture
+from unmask.training import muon
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 
@@ -55,6 +56,8 @@ def estimate(settings: Train, a: Architecture, phase: Phase, *, rows: int, rate:
     batch = settings.optim.batch
     share = {"mdlm": 0.5, "sedd": 0.5, "d3pm": 1.5, "ar": 1.0}[phase.objective.name]  # of positions asked for
     flops = cost.training_flops(a, rows=share) * batch * a.length
+    if settings.optim.name == "muon":
+        flops += muon.flops(a)
     return Estimate(
         parameters=cost.parameters(a),
         rows=rows,

@@ -62,9 +62,8 @@ def begin(network: Transformer, settings: Train, team: Team = Alone()) -> State:
     """The state before the first step of a phase."""
     network = team.place(network.train().requires_grad_(True))
     parameters = list(network.parameters())
-    return State(
-        network, optim.adamw(parameters, settings.optim), ema.begin(parameters) if settings.optim.ema else []
-    )
+    shadow = ema.begin(parameters) if settings.optim.ema else []
+    return State(network, optim.chosen(network, settings.optim), shadow)
 
 
 def train(

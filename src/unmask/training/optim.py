@@ -1,11 +1,14 @@
-"""The optimizer: AdamW in one pass over memory, a learning rate that is a pure function of the step."""
+"""The optimizer: AdamW in one pass over memory, or Muon; a learning rate that is a pure function of the step."""
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unmask.model.transformer import Transformer
+from unmask.training.muon import Muon
 from unmask.training.settings import Optim
 from unmask.training.shards import local, whole
 
@@ -25,14 +28,33 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
 
 
+def chosen(network: Transformer, optim: Optim) -> torch.optim.AdamW:
+    """The optimizer that the settings name."""
+    if optim.name == "muon":
+        return Muon(network, grouped(network.parameters(), optim), optim)
+    return adamw(network.parameters(), optim)
+
+
 def adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices alone."""
+    groups = grouped(parameters, optim)
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
+
+
+def grouped(parameters: Iterable[nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
+    """Weight decay is on matrices alone."""
     all_of_them = list(parameters)
-    groups = [
+    return [
         {"params": [p for p in all_of_them if p.ndim >= 2], "weight_decay": optim.weight_decay},
         {"params": [p for p in all_of_them if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
+
+
+def memory(optimizer: torch.optim.AdamW, p: nn.Parameter) -> dict[str, Tensor]:
+    """What the optimizer remembers of a parameter before the first update."""
+    if isinstance(optimizer, Muon) and p in optimizer.matrices:
+        return optimizer.memory(p)
+    moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), device=p.device), **moments}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -75,8 +75,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, its learning rate, and the moving average of the weights."""
+    """The optimizer, its learning rate, and the moving average of the weights."""
 
+    name: Literal["adamw", "muon"] = "adamw"  # muon: orthogonal updates of the matrices in the blocks
     batch: int = 32  # rows in a step, over all processes
     micro: int = 0  # rows in a forward pass; 0: as many as a process has in a step
     lr: float = 1e-3  # peak learning rate

@@ -48,6 +48,15 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def share(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor that all processes have, cut up as another is; beside an ordinary one it stays whole."""
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write the parts of all processes into a folder, on the disk when this returns; all must call it."""
     from torch.distributed.checkpoint.api import CheckpointException

@@ -32,7 +32,7 @@ from unmask.model.appearing import appearing
 from unmask.model.transformer import Transformer
 from unmask.model.weights import FILE, PREFIX, skeleton
 from unmask.text.tokenizer import Tokenizer
-from unmask.training import shards
+from unmask.training import optim, shards
 from unmask.training.loop import State
 from unmask.training.parallel import Alone, Team
 
@@ -169,8 +169,7 @@ def restore(folder: Path, state: State) -> Point:
     how its sums are ordered, and a resumed run must add in the same order.
     """
     for p in state.network.parameters():
-        moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
-        state.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+        state.optimizer.state[p] = optim.memory(state.optimizer, p)
     names = [f"{PREFIX}{name}" for name, _ in state.network.named_parameters()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     wanted = {**tensors(state), **averages}
