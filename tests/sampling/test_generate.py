@@ -8,9 +8,11 @@ import torch
 import tiny
 import unmask
 from unmask.errors import UserError
+from unmask.sampling.control import Control
 from unmask.sampling.generate import Sample, generate
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.trace import Moment
+from unmask.text.vocabulary import bpe
 
 
 def test_a_sample_has_the_length_asked_for_and_no_mask(model):
@@ -51,6 +53,19 @@ def test_the_log_probability_in_a_trace_is_the_models_at_that_moment(model):
         told = model.log_probs(tokens)[0, event.position, event.token].item()
         assert event.log_prob == pytest.approx(told, abs=1e-4)
         tokens[0, event.position] = event.token
+
+
+@pytest.mark.parametrize("objective", ["mdlm", "ar"])
+def test_behind_a_prompt_that_ends_in_a_space_stands_a_word_with_its_space(tmp_path, objective):
+    words = bpe(["the cat sat on the mat " * 9], 300)
+    model = tiny.model(tmp_path / "words", tokenizer=words, objective=objective)
+    for one in unmask.sample(model, n=6, prompt="the cat ", length=9):
+        at = len(one.tokens) - len(one.trace)
+        assert model.tokenizer.decode(one.tokens[:at]) == "the cat"
+        assert one.tokens[at] in model.tokenizer.spacers
+        assert "begins with it" in one.law
+    plain = unmask.sample(model, prompt="the cat ", length=9, control=Control(pattern="[a-z ]*"))[0]
+    assert model.tokenizer.decode(plain.tokens[: len(plain.tokens) - len(plain.trace)]) == "the cat "
 
 
 def test_a_prompt_stays_and_the_text_begins_with_it(model):

@@ -155,6 +155,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
         (["--out", "{full}", "--data", "{text}"], "is not empty and holds no run"),
         (["--out", "{run}", "--data", "{text}"], "already holds a run. Go on with it by --resume"),
         (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its seed"),
+        (["--out", "{run}", "--resume", "--optim.name", "muon"], "a resumed run keeps its optim.name: it has adamw"),
         (["--out", "{out}", "--data", "{empty}"], "empty"),
         (["--out", "{out}", "--data", "{binary}"], "binary"),
         (["--out", "{out}", "--data", "{latin}", "--text.tokenizer", "byte"], "byte 1"),

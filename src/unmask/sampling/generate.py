@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.control import Control
@@ -91,6 +93,9 @@ def generate(
     `share` is (rank, world) where several processes draw: this one draws every world-th batch.
     """
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
+    spaced = heals(prompt, tokenizer) and not recipe.control.constrains
+    if spaced:
+        prompt, method = prompt[:-1], method.healing(tokenizer)
     given = beginning(model, tokenizer, prompt, document=document)
     if recipe.control.guidance != 1 and not given:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
@@ -105,7 +110,9 @@ def generate(
         return end is not None and all_ended(canvas, end, tokenizer, len(given))
 
     start = start.to(model.network.vocab_embed.embedding.device)
-    for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, enough=enough, share=share):
+    first = (torch.arange(length, device=start.device) == len(given)) if spaced else None
+    events = draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, enough=enough, share=share, spaced=first)
+    for event in events:
         if isinstance(event, Moment):
             yield event
             continue
@@ -118,6 +125,11 @@ def generate(
         yield Sample(
             text, tokens, kept, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds
         )
+
+
+def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Whether a prompt ends in a space that the next word brings itself, as `text.template.healed` says of blanks."""
+    return isinstance(prompt, str) and len(prompt) > 1 and prompt.endswith(" ") and bool(tokenizer.spacers)
 
 
 def writes_documents(model: Model) -> bool:

@@ -99,7 +99,7 @@ def candidates(
     tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
     if not recipe.control.constrains:  # a pattern is for what stands in the blank, not for the space before it
         template = healed(template, tokenizer)
-        method = healing(method, template, tokenizer)
+        method = method.healing(tokenizer) if template.heals else method
     choices = possible(model, method, template, tries)
     found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:
@@ -188,14 +188,6 @@ def filled(
     ends = list(accumulate(lengths))
     texts = ["".join(shown[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
     return tuple(text[blank.spaced :] for text, blank in zip(texts, template.blanks, strict=True))
-
-
-def healing(method: Method, template: Template, tokenizer: Tokenizer) -> Method:
-    """The method, told which tokens begin with a space if the template needs some."""
-    if not any(blank.spaced for blank in template.blanks):
-        return method
-    law = method.law + ", a blank behind a space begins with it"
-    return replace(method, law=law, shape=replace(method.shape, spacers=tokenizer.spacers))
 
 
 def too_long(model: Model, template: Template, tries: int) -> str | None:

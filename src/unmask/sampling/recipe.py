@@ -23,6 +23,7 @@ from unmask.sampling.shape import Shape
 from unmask.sampling.windows import Sliding, Windows
 from unmask.shapes import Network
 from unmask.text.canvas import Canvas
+from unmask.text.tokenizer import Tokenizer
 
 LEFT_TO_RIGHT = "autoregressive"
 OWN = {"mdlm": "first-hitting", "d3pm": "d3pm", "sedd": "analytic", "ar": LEFT_TO_RIGHT}  # each objective's sampler
@@ -103,6 +104,11 @@ class Method:
 
     def fill(self, canvas: Canvas, *, seed: int, ids: Int[Tensor, " b"]) -> Iterator[Step]:
         return fill(self.network(), canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
+
+    def healing(self, tokenizer: Tokenizer) -> "Method":
+        """The same, told which tokens begin with a space, for a canvas where some must."""
+        law = self.law + ", a blank behind a space begins with it"
+        return replace(self, law=law, shape=replace(self.shape, spacers=tokenizer.spacers))
 
 
 def method_for(model: Model, recipe: Recipe) -> Method:

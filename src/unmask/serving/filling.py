@@ -11,7 +11,6 @@ from unmask.model.checkpoint import Model
 from unmask.sampling.constraint import Constraint
 from unmask.sampling.generate import beginning
 from unmask.sampling.infilling import given as given_around
-from unmask.sampling.infilling import healing
 from unmask.sampling.parallel import Klass
 from unmask.sampling.policy import Revising
 from unmask.sampling.recipe import Method
@@ -122,8 +121,8 @@ class Kitchen:
         if self.model.objective == "ar":
             raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
         method = self.controls.method(body)
-        if body.text:
-            method = healing(method, self.template(body), tokenizer)
+        if body.text and self.template(body).heals:
+            method = method.healing(tokenizer)
         self.check_rows(1, body.n)
         rows = self.blanked(body, lengths)
         self.check_length(max(map(len, rows)))

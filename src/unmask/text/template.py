@@ -72,6 +72,11 @@ class Template:
         }
         return sorted(tries, key=lambda lengths: (sum(lengths), lengths))
 
+    @property
+    def heals(self) -> bool:
+        """Whether a blank brings the space before it."""
+        return any(blank.spaced for blank in self.blanks)
+
     def tokens(self, tokenizer: Tokenizer, lengths: Lengths) -> list[int]:
         """The template as ids, blanks of these lengths as masks."""
         return [id for id, _ in self._laid(tokenizer, lengths)]
