@@ -20,8 +20,8 @@ BETWEEN = "<|endoftext|>"
 HELD_OUT = 8  # of the topics: enough to bound the model on text it has not seen
 
 BLANKS = "Lily went to the park with her mom. She saw a big [1] and [4]. Lily was very happy."
-TRAINING = """--recipe warm --text.vocab 512 --text.length 64 --model.width 128 --model.blocks 4
- --optim.lr 3e-3 --optim.ema 0.99 --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
+TRAINING = """--recipe warm --warm.share 0.3 --objective.weight flat --text.vocab 512 --text.length 64
+ --model.width 128 --model.blocks 4 --optim.name muon --optim.lr 1e-2 --optim.ema 0.99 --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
 
 NEXT = (
     ("unmask train --data YOUR_TEXTS/ --out runs/mine", "a model of your own text (docs/how/train.md)"),
@@ -33,7 +33,7 @@ NEXT = (
 @dataclass(frozen=True)
 class Settings:
     out: str = ""  # where the text and the model go; a new temporary folder by default
-    steps: int = 900  # updates of the weights
+    steps: int = 800  # updates of the weights
     seed: int = 1  # of the samples
 
 
