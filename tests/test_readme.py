@@ -48,7 +48,7 @@ def test_the_demo_shows_a_story_fills_a_blank_trains_and_bounds(tmp_path, capsys
         "Once upon a time",
         "network calls",
         "Lily went to the park",
-        "mdlm: steps 3 to 4",
+        "mdlm: steps 2 to 4",
         "nats a token",
         "unmask serve",
     ):
