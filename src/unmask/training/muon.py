@@ -2,8 +2,8 @@
 
 A gradient is large along a few directions of a matrix, and there Adam goes too. An orthogonal update goes equally far
 along all of them. It is scaled to the size of AdamW's updates, so one learning rate serves both kinds of weights.
-(Jordan et al. 2024; the scale: arXiv 2502.16982.) Torch has a Muon as well, which multiplies in bfloat16, takes
-queries, keys and values for one matrix and does not know sharded ones; a test holds ours to it.
+(Jordan et al. 2024; the scale: arXiv 2502.16982.) Torch has a Muon as well, which multiplies in bfloat16 and takes
+queries, keys and values for one matrix; a test holds ours to it.
 """
 
 import math
@@ -55,11 +55,10 @@ class Muon(torch.optim.AdamW):
     def __init__(self, network: Transformer, groups: list[dict[str, Any]], optim: Optim) -> None:
         super().__init__(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
         self.matrices = matrices(network)
-        self.weight_decay = optim.weight_decay
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        lr = self.param_groups[0]["lr"]
+    def step(self, closure: Any = None) -> Any:
+        lr, decay = (self.param_groups[0][key] for key in ("lr", "weight_decay"))
         for p, parts in self.matrices.items():
             if p.grad is None:
                 continue
@@ -68,9 +67,9 @@ class Muon(torch.optim.AdamW):
             momentum = self.state[p]["momentum"].mul_(MOMENTUM).add_(p.grad)
             ahead = shards.whole(p.grad + MOMENTUM * momentum)
             move = torch.cat([SIZE * math.sqrt(max(part.shape)) * orthogonal(part) for part in ahead.chunk(parts)])
-            p.mul_(1 - lr * self.weight_decay).sub_(shards.share(move, p), alpha=lr)
+            p.mul_(1 - lr * decay).sub_(shards.share(move, p), alpha=lr)
             p.grad = None  # so that AdamW passes it by
-        super().step()
+        return super().step(closure)
 
     def memory(self, p: nn.Parameter) -> dict[str, Tensor]:
         """What is remembered of a matrix before its first update."""
