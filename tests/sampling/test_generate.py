@@ -109,6 +109,15 @@ def test_a_text_read_from_left_to_right_stops_once_every_row_has_ended(tmp_path)
     assert max(one.calls for one in cut) == max(len(one.tokens) for one in cut) - 1 < 59
 
 
+@pytest.mark.parametrize("sampler", ["remask-forward-backward", "remask-mend"])
+def test_a_text_whose_tokens_may_still_change_is_not_ended_early(model, sampler):
+    together = unmask.sample(model, n=8, seed=1, sampler=sampler, until="a")
+    alone = unmask.sample(model, n=8, seed=1, sampler=sampler, until="a", batch=1)
+    assert [one.text for one in alone] == [one.text for one in together]
+    for one, whole in zip(alone, unmask.sample(model, n=8, seed=1, sampler=sampler), strict=True):
+        assert one.text == whole.text.partition("a")[0]
+
+
 def test_windows_let_a_text_be_longer_than_what_the_model_saw(model):
     one = unmask.sample(model, length=40, window=12, stride=6)[0]
     assert len(one.tokens) == 40

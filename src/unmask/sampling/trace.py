@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.sampling.loop import Step
+from unmask.sampling.policy import Revising
 from unmask.sampling.recipe import Method, Recipe
 from unmask.text.canvas import Canvas, of_tokens
 
@@ -60,12 +61,14 @@ def draw_rows(
 ) -> Iterator[Moment | Drawn]:
     """Fill the masks of `start` in `n` ways: a `Moment` after every network call, then the rows of the batch.
 
-    A batch of which one has `enough` ends early, with masks left. `share` is (rank, world): of the batches, those
-    numbered rank, rank + world, ... are drawn. `spaced` says where a token must begin with a space.
+    A batch of which one has `enough` ends early, with masks left, unless its tokens may still change. `share` is
+    (rank, world): of the batches, those numbered rank, rank + world, ... are drawn. `spaced` says where a token must
+    begin with a space.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
     rank, world = share
+    settled = not isinstance(method.policy, Revising)
     for first in range(rank * recipe.batch, n, world * recipe.batch):
         ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
         blank = of_tokens(start.repeat(len(ids), 1), mask=mask)
@@ -85,7 +88,7 @@ def draw_rows(
                 seconds += perf_counter() - begun
                 yield Moment(first, step)
                 begun = perf_counter()  # what the caller does meanwhile does not count
-                if method.kept is None and enough(canvas):
+                if settled and method.kept is None and enough(canvas):
                     break
             calls = max((trace[-1].call for trace in traces if trace), default=calls)
             match = [True] * len(ids) if method.kept is None else method.kept.matches(canvas).tolist()
