@@ -22,6 +22,7 @@ class Settings:
     temperature: float | None = None  # and how boldly
     top_p: float | None = None  # only the most likely tokens that together have this mass
     top_k: int | None = None  # only the k most likely tokens
+    no_repeat: int | None = None  # a run of so many tokens stands once in a text, if it can be helped
 
 
 def run(settings: Settings) -> None:

@@ -44,6 +44,7 @@ class Settings:
     temperature: float = 1.0  # 0: always the most likely token
     top_p: float = 1.0  # only the most likely tokens that together have this mass
     top_k: int | None = None  # only the k most likely tokens
+    no_repeat: int | None = None  # a run of so many tokens stands once in a text, if it can be helped
     seed: int = 0  # the same seed gives the same candidates
     batch: int = 32  # candidates drawn at once; changes speed and memory, never a candidate
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a candidate, one a line
@@ -51,8 +52,8 @@ class Settings:
 
     @property
     def recipe(self) -> Recipe:
-        drawing = (self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.seed)
-        return Recipe(*drawing, batch=self.batch, control=self.control)
+        drawing = (self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.no_repeat)
+        return Recipe(*drawing, self.seed, batch=self.batch, control=self.control)
 
 
 def run(settings: Settings) -> None:

@@ -49,6 +49,7 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int | None = None,
+    no_repeat: int | None = None,
     seed: int = 0,
     window: int | None = None,
     stride: int | None = None,
@@ -68,7 +69,8 @@ def sample(
     The others are those of `sampling.recipe.Recipe`, which `unmask sample --help` explains.
     """
     model = model if isinstance(model, Model) else load(model)
-    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, window, stride, batch, control or Control())
+    how = (sampler, steps, temperature, top_p, top_k, no_repeat)
+    recipe = Recipe(*how, seed, window, stride, batch, control or Control())
     told = doubt(model, length or model.architecture.length, recipe)
     if told is not None:
         warnings.warn(told, stacklevel=2)

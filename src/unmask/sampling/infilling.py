@@ -65,6 +65,7 @@ def infill(
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int | None = None,
+    no_repeat: int | None = None,
     seed: int = 0,
     batch: int = 32,
     control: Control | None = None,
@@ -81,7 +82,8 @@ def infill(
     The others are those of `sampling.recipe.Recipe`.
     """
     model = model if isinstance(model, Model) else load(model)
-    recipe = Recipe(sampler, steps, temperature, top_p, top_k, seed, batch=batch, control=control or Control())
+    how = (sampler, steps, temperature, top_p, top_k, no_repeat)
+    recipe = Recipe(*how, seed, batch=batch, control=control or Control())
     parsed = parse(template, least=shortest, most=longest)
     told = too_long(model, parsed, tries)
     if told is not None:

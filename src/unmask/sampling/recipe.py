@@ -41,6 +41,7 @@ class Recipe:
     temperature: float = 1.0  # 0: always the most likely token
     top_p: float = 1.0  # only the most likely tokens that together have this mass
     top_k: int | None = None  # only the k most likely tokens
+    no_repeat: int | None = None  # a run of so many tokens stands once in a text, if it can be helped
     seed: int = 0  # with a sample's number it fixes the sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; None: half a window
@@ -60,7 +61,7 @@ class Recipe:
         self.windows()
 
     def shape(self, banned: tuple[int, ...]) -> Shape:
-        return Shape(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, banned=banned)
+        return Shape(self.temperature, self.top_k, self.top_p, banned=banned, no_repeat=self.no_repeat)
 
     def windows(self) -> Sliding | None:
         if self.window is None:
@@ -68,7 +69,7 @@ class Recipe:
         return Sliding(self.window, max(1, self.window // 2) if self.stride is None else self.stride)
 
 
-WAY = ("sampler", "steps", "temperature", "top_p", "top_k")  # what a model may say of how it is best drawn
+WAY = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # what a model may say of its draws
 
 
 def own_way(model: Model, recipe: Recipe) -> Recipe:
@@ -120,6 +121,8 @@ def method_for(model: Model, recipe: Recipe) -> Method:
     # A network may have more ids than its tokenizer has tokens; these stand for no text.
     size = model.architecture.vocab if model.tokenizer is None else model.tokenizer.size
     shape = recipe.shape(tuple(id for id in range(size, model.architecture.vocab) if id != model.mask))
+    if model.tokenizer is not None:
+        shape = replace(shape, repeatable=tuple(sorted(model.tokenizer.specials)))
     constraint = control.constraint(model)
     kept = constraint if control.reject else None
     shape = replace(shape, hook=control.hook(model), constraint=None if control.reject else constraint)
@@ -175,7 +178,7 @@ def law_of(model: Model, name: str, policy: Policy, recipe: Recipe) -> str:
         law = f"approximate (a {model.objective} model drawn as if it were mdlm)"
     changed = [
         f"{name.replace('_', '-')} {getattr(recipe, name):g}"
-        for name, plain in (("temperature", 1), ("top_p", 1), ("top_k", None))
+        for name, plain in (("temperature", 1), ("top_p", 1), ("top_k", None), ("no_repeat", None))
         if getattr(recipe, name) != plain
     ]
     if changed:

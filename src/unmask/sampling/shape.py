@@ -14,6 +14,7 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.sampling.constraint import Constraint
 from unmask.sampling.policy import Look
+from unmask.sampling.repeats import without_repeats
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Shape:
     forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
     spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases that say where one must
     repetition: float = 0.0  # nats taken from every token that already stands in the row
+    no_repeat: int | None = None  # a run of so many tokens stands once in a row, if it can be helped
+    repeatable: tuple[int, ...] = ()  # tokens of which no run counts: those that stand for no text
     hook: Hook | None = None  # a change of one's own, made first: guidance
     constraint: Constraint | None = None  # a pattern that every row matches at the end
 
@@ -67,6 +70,8 @@ class Shape:
             raise UserError(f"top-k must keep at least one token; saw {self.top_k}.")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
+        if self.no_repeat is not None and self.no_repeat < 2:
+            raise UserError(f"a run that may not be repeated needs at least two tokens; saw {self.no_repeat}.")
         if self.constraint is not None and self.forced:
             raise UserError("forced tokens beside a constraint: give them to it as sets of allowed tokens.")
         if self.constraint is not None and any(map(self.constraint.uses, self.banned)):
@@ -77,6 +82,9 @@ class Shape:
         logits = logits if self.hook is None else self.hook(ask, logits)
         if self.repetition:
             logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
+        if self.no_repeat is not None:
+            known = torch.isin(ask.tokens, ask.tokens.new_tensor([ask.look.mask, *self.repeatable]), invert=True)
+            logits = without_repeats(logits, ask.tokens, ask.rows, known, self.no_repeat)
         if self.banned:
             check_ids("banned", self.banned, logits.shape[-1])
             logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)

@@ -37,7 +37,8 @@ class Controls:
         if body.steps is not None and body.steps > self.limits.steps:
             raise wrong(f"steps may be {self.limits.steps} at most; saw {body.steps}.", param="steps")
         strength = Control(eta=body.eta)
-        recipe = Recipe(body.sampler, body.steps, body.temperature, body.top_p, body.top_k, control=strength)
+        how = (body.sampler, body.steps, body.temperature, body.top_p, body.top_k, body.no_repeat)
+        recipe = Recipe(*how, control=strength)
         recipe = own_way(self.model, recipe)
         method = method_for(self.model, recipe)
         constraint, control = self.constraint(body), replace(pattern_of(body), guidance=body.guidance)

@@ -75,6 +75,9 @@ class Drawing(Controlled):
     temperature: float = Field(default=1.0, ge=0, le=2, description="0: always the likeliest token.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Only the likeliest tokens of this mass.")
     top_k: int | None = Field(default=None, ge=1, description="Only the k likeliest tokens.")
+    no_repeat: int | None = Field(
+        default=None, ge=2, description="A run of so many tokens stands once in a text, if it can be helped."
+    )
     seed: int | None = Field(
         default=None, ge=-(2**63), lt=2**63, description="With it the answer is the same wherever it is drawn."
     )
