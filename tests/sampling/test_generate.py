@@ -109,7 +109,7 @@ def test_a_text_read_from_left_to_right_stops_once_every_row_has_ended(tmp_path)
     assert max(one.calls for one in cut) == max(len(one.tokens) for one in cut) - 1 < 59
 
 
-@pytest.mark.parametrize("sampler", ["remask-forward-backward", "remask-mend"])
+@pytest.mark.parametrize("sampler", ["remask-forward-backward", "remask-rescale"])
 def test_a_text_whose_tokens_may_still_change_is_not_ended_early(model, sampler):
     together = unmask.sample(model, n=8, seed=1, sampler=sampler, until="a")
     alone = unmask.sample(model, n=8, seed=1, sampler=sampler, until="a", batch=1)

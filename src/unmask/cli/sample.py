@@ -131,7 +131,7 @@ def report(model: Model, samples: list[Sample], *, batch: int) -> str:
     firsts = samples[::batch]  # one of each batch
     calls = sum(max(one.calls for one in samples[i : i + batch]) for i in range(0, len(samples), batch))
     seconds = sum(one.seconds for one in firsts)
-    drawn = sum(len(one.trace) for one in samples)
+    drawn = sum(len({event.position for event in one.trace}) for one in samples)  # once, even if drawn again
     pace = f"{drawn / seconds:,.0f} tokens/s" if seconds else "nothing to draw"
     return (
         f"{len(samples)} x {samples[0].sampler}: {samples[0].law}\n"

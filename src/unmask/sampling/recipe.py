@@ -16,7 +16,6 @@ from unmask.sampling.autoregressive import LeftToRight, Reader
 from unmask.sampling.constraint import Constraint
 from unmask.sampling.control import Control
 from unmask.sampling.loop import Step, fill
-from unmask.sampling.mend import Mend
 from unmask.sampling.policy import Policy
 from unmask.sampling.remask import Remask
 from unmask.sampling.samplers import SAMPLERS, named
@@ -154,7 +153,7 @@ def policy_for(model: Model, name: str, steps: int | None, eta: float | None = N
     policy = named(name, steps=steps, schedule=schedule_of(model))
     if eta is None:
         return policy
-    if not isinstance(policy, Remask | Mend):
+    if not isinstance(policy, Remask):
         remasking = ", ".join(key for key in SAMPLERS if key.startswith("remask-"))
         raise UserError(
             f"eta is the strength of remasking, and {name!r} hides nothing again. Those that do: {remasking}."

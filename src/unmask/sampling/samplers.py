@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.errors import UserError, unknown
-from unmask.sampling.mend import Mend
 from unmask.sampling.order import Leftmost, Ordered
 from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.plan import Ancestral, FirstHitting, Groups
@@ -88,9 +87,6 @@ SAMPLERS = {
         "as much hidden again as a step reveals",
         lambda s, n: Remask("forward-backward", n, schedule=s),
         lambda s: Remask("forward-backward", schedule=s),
-    ),
-    "remask-mend": Sampler(
-        "lowest entropy first, then the least likely tokens anew", None, lambda s: Mend(schedule=s)
     ),
 }
 
