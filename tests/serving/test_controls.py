@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -265,7 +266,17 @@ def test_every_control_is_in_the_description(client):
     described = client.get("/openapi.json").json()["components"]["schemas"]
     for name in ("CompletionRequest", "InfillRequest"):
         fields = described[name]["properties"]
-        for control in ("pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance", "eta"):
+        for control in (
+            "pattern",
+            "one_of",
+            "form",
+            "whole",
+            "exact_length",
+            "allowed",
+            "guidance",
+            "eta",
+            "no_repeat",
+        ):
             assert fields[control]["description"]
     assert described["Allowed"]["properties"]["tokens"]["items"] == {"type": "integer"}
 
@@ -273,3 +284,14 @@ def test_every_control_is_in_the_description(client):
 def test_remasking_samplers_are_among_those_the_server_names(client):
     names = {sampler["name"] for sampler in client.get("/v1/models").json()["data"][0]["samplers"]}
     assert {"remask-cap", "remask-rescale", "remask-conf", "remask-loop", "remask-forward-backward"} < names
+
+
+def test_a_run_of_tokens_is_not_repeated_where_it_is_asked_for(client):
+    asked = {"prompt": "ab", "max_tokens": 12, "seed": 4, "no_repeat": 2}
+    answer = client.post("/v1/completions", json=asked).json()
+    assert "no-repeat 2" in answer["law"]
+    text = "ab" + answer["choices"][0]["text"]
+    assert all(
+        text.count(pair) == 1 for pair in {text[i : i + 2] for i in range(len(text) - 1)} if len(set(pair)) == 2
+    )
+    assert client.post("/v1/completions", json=asked | {"no_repeat": 1}).status_code == 400
