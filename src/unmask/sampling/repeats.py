@@ -46,6 +46,4 @@ def without_repeats(
     which, token = repeats(tokens, rows, known, size)
     if not len(which):
         return logits
-    cost = torch.zeros_like(logits)
-    cost[which, token] = COST
-    return logits - cost
+    return logits.index_put((which, token), logits[which, token] - COST)
