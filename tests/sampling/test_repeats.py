@@ -11,6 +11,7 @@ from unmask.errors import UserError
 from unmask.sampling.loop import fill
 from unmask.sampling.order import Leftmost, Ordered
 from unmask.sampling.plan import FirstHitting
+from unmask.sampling.recipe import Recipe, method_for
 from unmask.sampling.repeats import repeats
 from unmask.sampling.shape import Shape
 from unmask.text.canvas import blank
@@ -69,6 +70,7 @@ def test_a_model_of_text_may_be_asked_for_it_and_padding_does_not_count(model):
     assert "no-repeat 2" in one.law
     told = unmask.sample(model, n=30, seed=1, no_repeat=2, length=12)
     silent = model.tokenizer.specials
+    assert set(method_for(model, Recipe(no_repeat=2)).shape.repeatable) == silent
     for tokens in (one.tokens for one in told):
         pairs = [pair for pair in pairwise(tokens) if len(set(pair)) == 2 and not silent.intersection(pair)]
         assert len(set(pairs)) == len(pairs)
