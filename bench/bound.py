@@ -18,16 +18,16 @@ import torch
 import tyro
 
 from unmask.diffusion.bound import nats_by_count
-from unmask.diffusion.subs import MDLM
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import away_from_zero, stratified
-from unmask.evaluation.estimators import estimator
-from unmask.evaluation.likelihood import evaluate
-from unmask.evaluation.measure import spread
-from unmask.evaluation.passages import Cut, Document, Passage, cut
-from unmask.evaluation.reading import read
+from unmask.evaluation.likelihood.estimators import estimator
+from unmask.evaluation.likelihood.measure import spread
+from unmask.evaluation.likelihood.passes import evaluate
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.vocabulary import build
+from unmask.text.corpus.passages import Cut, Document, Passage, cut
+from unmask.text.corpus.tokenized import read
+from unmask.text.tokens.vocabulary import build
 
 AIM = 0.01  # nats a token
 BATCH = 16  # rows over which the reference spreads its times

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from textbook import Textbook, log_probs
-from unmask.diffusion.subs import row_log_probs
+from unmask.diffusion.mdlm import row_log_probs
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.cost import forward_flops
-from unmask.model.transformer import Architecture, Transformer
 
 SIZES = {
     "small": (Architecture(vocab=4096, length=128, width=256, blocks=6, heads=4, cond=128), 32, 15),

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
-from unmask.model.transformer import Architecture, Transformer
 
 OFFICIAL = Architecture(vocab=50258, length=1024, width=768, blocks=12, heads=12, cond=128)
 

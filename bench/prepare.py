@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from unmask.text import vocabulary
-from unmask.text.corpus import Corpus
-from unmask.text.documents import Layout
-from unmask.text.prepare import prepare
-from unmask.text.shards import Division
-from unmask.text.sources import gather, texts
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.corpus.corpus import Corpus
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.shards import Division
+from unmask.text.corpus.sources import gather, texts
+from unmask.text.tokens import vocabulary
+from unmask.text.tokens.tokenizer import Tokenizer
 
 MEGABYTES = 24
 ROUNDS = 3
@@ -81,9 +81,9 @@ def batch_cost(source: str) -> None:
     # Imported here because the worker processes above import this file too, and need none of it.
     import torch
 
-    from unmask.model.transformer import Architecture, Transformer
-    from unmask.text.batches import Batches
-    from unmask.text.packing import WAYS, Packed
+    from unmask.model.backbones.transformer import Architecture, Transformer
+    from unmask.text.corpus.batches import Batches
+    from unmask.text.corpus.rows import WAYS, Packed
 
     network = Transformer(Architecture(vocab=VOCAB, length=LENGTH, width=256, blocks=6, heads=4))
     with tempfile.TemporaryDirectory() as out, gather(source) as sources:

@@ -21,16 +21,16 @@ import torch
 import tyro
 from torch import Tensor
 
+from reference import samplers as literal
 from unmask.errors import UserError, unknown
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import Model, load
-from unmask.model.transformer import Architecture, Transformer
-from unmask.sampling import literal
-from unmask.sampling.loop import Step, fill
-from unmask.sampling.plan import Ancestral, FirstHitting
+from unmask.sampling.masked import ask, begin
+from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.sampling.policy import Policy
+from unmask.sampling.process import Step, fill
 from unmask.sampling.samplers import named
-from unmask.sampling.step import ask, begin
-from unmask.text.canvas import blank
+from unmask.text.prompt.canvas import blank
 
 SIZES = {
     "small": Architecture(vocab=4096, length=128, width=256, blocks=6, heads=4, cond=128),

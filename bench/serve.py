@@ -29,9 +29,9 @@ from pathlib import Path
 import httpx
 import torch
 
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.vocabulary import byte
+from unmask.text.tokens.vocabulary import byte
 
 
 @dataclass(frozen=True)

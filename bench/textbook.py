@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.model.transformer import Architecture
+from unmask.model.backbones.transformer import Architecture
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from textbook import Textbook, log_probs
 from unmask.model import cost
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.packing import Batch
+from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.text.corpus.rows import Batch
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
@@ -141,12 +141,12 @@ def growth() -> None:
 
 def data() -> None:
     """What reading, shuffling and noise of a batch cost, against a step."""
-    from unmask.text.batches import Batches
-    from unmask.text.corpus import Corpus
-    from unmask.text.packing import Packed
-    from unmask.text.prepare import prepare
-    from unmask.text.sources import gather
-    from unmask.text.vocabulary import build
+    from unmask.text.corpus.batches import Batches
+    from unmask.text.corpus.corpus import Corpus
+    from unmask.text.corpus.prepare import prepare
+    from unmask.text.corpus.rows import Packed
+    from unmask.text.corpus.sources import gather
+    from unmask.text.tokens.vocabulary import build
 
     a, batch = SIZES["small"]
     with tempfile.TemporaryDirectory() as folder:

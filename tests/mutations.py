@@ -22,10 +22,10 @@ ROOT = Path(__file__).parent.parent
 MUTATIONS = {
     "weight is 1 % off": ("schedule.py", "self.slope / self.hidden", "1.01 * self.slope / self.hidden"),
     "weight 1/(t + eps)": ("schedule.py", "self.slope / self.hidden", "self.slope / (self.hidden + 1e-3)"),
-    "discrete weight is 1 % off": ("subs.py", "self.steps * reveal_chance", "1.01 * self.steps * reveal_chance"),
+    "discrete weight is 1 % off": ("mdlm.py", "self.steps * reveal_chance", "1.01 * self.steps * reveal_chance"),
     "the first step is never drawn": ("times.py", ".clamp(max=total - 1) + 1", ".clamp(min=1, max=total - 1) + 1"),
     "divided by the number of masks": (
-        "subs.py",
+        "mdlm.py",
         "return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask)\n        # T steps",
         "return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask) / (x_t == mask).double()"
         ".mean(1, keepdim=True).clamp(min=1e-9)\n        # T steps",
@@ -44,7 +44,7 @@ MUTATIONS = {
         "return self.steps * kl",
     ),
     "gradient reaches the mask": ("rows.py", "gradient[:, ctx.mask] = 0", "pass"),
-    "sign of the loss": ("subs.py", "return spread(row_nats", "return spread(-row_nats"),
+    "sign of the loss": ("mdlm.py", "return spread(row_nats", "return spread(-row_nats"),
     "count weight is 1 % off": ("bound.py", "weight = free.to(u.dtype) / k", "weight = 1.01 * free.to(u.dtype) / k"),
     "counts start at zero": ("times.py", "torch.minimum((u * free).long(), free - 1) + 1", "(u * free).long()"),
     "frozen tokens are hidden": ("corruption.py", "chosen if frozen is None else chosen & ~frozen", "chosen"),
@@ -54,7 +54,7 @@ MUTATIONS = {
         "(t.hidden - s.hidden) / t.hidden",
         "1.01 * (t.hidden - s.hidden) / t.hidden",
     ),
-    "carry-over forgotten": ("subs.py", "(x_t == mask)[..., None], forbid", "(x_t == x_t)[..., None], forbid"),
+    "carry-over forgotten": ("mdlm.py", "(x_t == mask)[..., None], forbid", "(x_t == x_t)[..., None], forbid"),
     "score entropy counts the mask": (
         "sedd.py",
         "log_s.exp().index_fill(-1, torch.tensor([mask], device=log_s.device), 0.0).sum(-1)",

@@ -9,16 +9,18 @@ import unmask
 
 HOUSE = Path(unmask.__file__).parent
 FLOOR = {
+    "processes": 0,
     "diffusion": 1,
     "text": 1,
     "model": 2,
     "sampling": 3,
     "training": 3,
     "evaluation": 3,
+    "views": 4,
     "serving": 4,
     "cli": 5,
 }
-GROUND = {"errors", "shapes"}  # files that every room may use
+GROUND = {"errors", "files", "random", "settings", "shapes"}  # files that every room may use
 
 
 def rooms_imported(path: Path) -> set[str]:

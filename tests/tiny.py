@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import Model, load, save
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import character
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.vocabulary import character
 
 LETTERS = "abcdefgh .,\n"
 LENGTH = 12

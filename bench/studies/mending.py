@@ -8,13 +8,13 @@ import numpy as np
 
 from studies.results import Cell, Mean, Table, mean
 from studies.stories import say
-from unmask.evaluation.assessment import of_tokens
-from unmask.evaluation.judges import Judge
-from unmask.evaluation.quality import perplexity, read
-from unmask.evaluation.variety import entropy
+from unmask.evaluation.quality.assessment import of_tokens
+from unmask.evaluation.quality.judges import Judge
+from unmask.evaluation.quality.perplexity import perplexity, read
+from unmask.evaluation.quality.variety import entropy
 from unmask.model.checkpoint import Model
 from unmask.sampling.control import Control
-from unmask.sampling.generate import sample
+from unmask.sampling.tasks.continuation import sample
 
 WAYS: dict[str, tuple[str, float | None]] = {  # name: (sampler, η)
     "without (ancestral)": ("ancestral", None),

@@ -13,14 +13,14 @@ import torch
 from studies.results import Cell, Mean, Share, Table, against, perplexity
 from studies.stories import END, Gap, Verdict, first_word, gap, read_stories, same_tokens, say, verdicts
 from unmask.errors import UserError
-from unmask.evaluation.judges import Judge
+from unmask.evaluation.quality.judges import Judge
 from unmask.model.checkpoint import Model
 from unmask.sampling.autoregressive import continue_text
-from unmask.sampling.infilling import infill
-from unmask.sampling.loop import fill
+from unmask.sampling.logits import Shape
+from unmask.sampling.process import fill
 from unmask.sampling.samplers import named
-from unmask.sampling.shape import Shape
-from unmask.text.canvas import of_prompt, of_tokens
+from unmask.sampling.tasks.infill import infill
+from unmask.text.prompt.canvas import of_prompt, of_tokens
 
 LONGEST = 40  # tokens of a sentence, written or to be guessed
 UNKNOWN = "[4-27]"  # a blank of unknown length, as a template has it; four lengths of it are tried

@@ -14,12 +14,12 @@ import numpy as np
 
 from studies.results import Cell, Share, Table, mean, perplexity
 from studies.stories import same_tokens, say, verdicts
-from unmask.evaluation.judges import Judge
-from unmask.evaluation.variety import entropy
+from unmask.evaluation.quality.judges import Judge
+from unmask.evaluation.quality.variety import entropy
 from unmask.model.checkpoint import Model
 from unmask.sampling.control import Control
-from unmask.sampling.generate import Sample, sample
-from unmask.text.vocabulary import END
+from unmask.sampling.tasks.continuation import Sample, sample
+from unmask.text.tokens.vocabulary import END
 
 PAIRS = (("dog", "ball"), ("cat", "tree"), ("bird", "sky"), ("boy", "boat"), ("girl", "flower"), ("mom", "cake"))
 PROMPT = "Once upon a time"

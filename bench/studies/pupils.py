@@ -22,8 +22,8 @@ from torch import Tensor
 from studies.grids import Grid, Puzzle, disguised, make, random_puzzle, read_puzzles, solutions
 from studies.stories import say
 from unmask.errors import UserError
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import Model, load, save
-from unmask.model.transformer import Architecture, Transformer
 from unmask.shapes import Network
 from unmask.training import ema, noise, optim
 from unmask.training.loss import nats

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.error_bars import Z
-from unmask.evaluation.quality import average, error_of_ratio
+from unmask.evaluation.likelihood.error_bars import Z
+from unmask.evaluation.quality.perplexity import average, error_of_ratio
 
 
 @dataclass(frozen=True)

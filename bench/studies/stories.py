@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.evaluation.judges import Judge, costs, judge
+from unmask.evaluation.quality.judges import Judge, costs, judge
 from unmask.model.checkpoint import Model, load
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
 # A sentence ends at . ! or ?, quotation marks and brackets behind it included, where a space or the end follows.

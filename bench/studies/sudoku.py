@@ -16,14 +16,14 @@ from studies.results import Cell, Share, Table, mean
 from studies.stories import say
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
-from unmask.sampling.automaton import anything
 from unmask.sampling.autoregressive import LeftToRight, Reader
-from unmask.sampling.constraint import Constraint
-from unmask.sampling.loop import fill
+from unmask.sampling.logits import Shape as Draw
+from unmask.sampling.patterns.constraint import Constraint
+from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policy import Policy
+from unmask.sampling.process import fill
 from unmask.sampling.samplers import named
-from unmask.sampling.shape import Shape as Draw
-from unmask.text.canvas import of_tokens
+from unmask.text.prompt.canvas import of_tokens
 
 METHODS = {  # name: (objective, sampler, temperature)
     "ar, greedy": ("ar", "left to right", 0.0),

@@ -21,9 +21,9 @@ _HOMES = {
     "Model": "unmask.model.checkpoint",
     "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
-    "fill": "unmask.sampling.loop",
-    "infill": "unmask.sampling.infilling",
-    "sample": "unmask.sampling.generate",
+    "fill": "unmask.sampling.process",
+    "infill": "unmask.sampling.tasks.infill",
+    "sample": "unmask.sampling.tasks.continuation",
 }
 
 __all__ = ["Control", "Model", "UserError", "__version__", "fill", "infill", "load", "sample"]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from studies import promises
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.vocabulary import byte
+from unmask.text.tokens.vocabulary import byte
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import torch
 from studies.promises import ANY, PAIRS, of_sentences, with_words
 from studies.stories import first_word, gap, read_stories, sentences, verdicts
 from unmask.errors import UserError
-from unmask.text.vocabulary import byte
+from unmask.text.tokens.vocabulary import byte
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from unmask.cli.main import main
-from unmask.text.corpus import Corpus
+from unmask.text.corpus.corpus import Corpus
 
 
 @pytest.fixture

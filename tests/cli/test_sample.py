@@ -12,10 +12,10 @@ from rich.console import Console
 
 import tiny
 import unmask
-from unmask.cli.live import printable, watch
 from unmask.cli.main import main
-from unmask.sampling.generate import Sample, generate
 from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.views.terminal import printable, watch
 
 KEYS = ["text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds"]
 

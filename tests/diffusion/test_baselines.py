@@ -7,9 +7,9 @@ from exact import DOUBLE, ChainWorld, TableWorld, every_text
 from unmask.diffusion import autoregressive, d3pm, sedd
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.d3pm import D3PM, kl_of_step
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import Cosine, Geometric, LogLinear
 from unmask.diffusion.sedd import SEDD, row_log_scores, score_entropy
-from unmask.diffusion.subs import MDLM
 from unmask.errors import UserError
 
 

@@ -18,8 +18,8 @@ from exact import (
     loss_of_mask,
 )
 from unmask.diffusion.bound import every_mask, exact_bound, masked_losses, nats_by_count
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial
-from unmask.diffusion.subs import MDLM
 from unmask.diffusion.times import away_from_zero, stratified
 from unmask.errors import UserError
 

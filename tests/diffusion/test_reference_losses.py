@@ -7,9 +7,9 @@ from diffusion.conftest import read
 from model.golden import config, network, recorded
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.d3pm import step_nats
+from unmask.diffusion.mdlm import cross_entropy
 from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear
 from unmask.diffusion.sedd import row_log_scores, score_entropy
-from unmask.diffusion.subs import cross_entropy
 
 NAMES = ["tiny", "mid"]
 SCHEDULES = {

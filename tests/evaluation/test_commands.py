@@ -10,11 +10,11 @@ import torch
 
 from unmask.cli.main import main
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.prepare import prepare
-from unmask.text.sources import gather
-from unmask.text.vocabulary import build
+from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.sources import gather
+from unmask.text.tokens.vocabulary import build
 
 TEXT = "the cat sat on the mat.\n\nthe dog sat on the log.\n\na bird sang in the tree.\n"
 

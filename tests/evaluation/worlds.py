@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from exact import ChainWorld
-from unmask.evaluation.estimators import estimator
-from unmask.evaluation.likelihood import Likelihood, Tally, evaluate, summary
-from unmask.evaluation.passages import Passage
+from unmask.evaluation.likelihood.estimators import estimator
+from unmask.evaluation.likelihood.passes import Likelihood, Tally, evaluate, summary
+from unmask.text.corpus.passages import Passage
 
 
 def texts_of(world: ChainWorld, rows: int, *, seed: int = 0) -> torch.Tensor:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from unmask.model.transformer import Architecture, Transformer
+from unmask.model.backbones.transformer import Architecture, Transformer
 
 FOLDER = Path(__file__).parent.parent / "golden"
 STRIDE = 53  # of gradients and trained weights every 53rd element is kept

@@ -17,8 +17,8 @@ from model.worlds import KINDS, random_network
 from unmask.errors import UserError
 from unmask.model import checkpoint, probe, weights
 from unmask.model.checkpoint import load, save
-from unmask.text import vocabulary
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens import vocabulary
+from unmask.text.tokens.tokenizer import Tokenizer
 
 LETTERS = vocabulary.character(["ab c"])
 OBJECTIVE = {"timed": "sedd", "causal": "ar", "causal, reads before": "ar"}

@@ -14,7 +14,7 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
-from unmask.text import vocabulary
+from unmask.text.tokens import vocabulary
 
 
 def files(folder) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.worlds import KINDS, random_network, random_tokens
 from unmask.model import cost
-from unmask.model.transformer import Architecture
+from unmask.model.backbones.transformer import Architecture
 from unmask.model.weights import skeleton
 
 OFFICIAL = Architecture(vocab=50258, length=1024, width=768, blocks=12, heads=12, cond=128)

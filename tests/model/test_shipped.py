@@ -7,7 +7,7 @@ import pytest
 import tiny
 import unmask
 from unmask.errors import UserError
-from unmask.evaluation.judges import judge
+from unmask.evaluation.quality.judges import judge
 from unmask.model.checkpoint import find, load
 from unmask.model.shipped import shipped
 

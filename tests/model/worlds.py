@@ -2,7 +2,7 @@
 
 import torch
 
-from unmask.model.transformer import Architecture, Transformer
+from unmask.model.backbones.transformer import Architecture, Transformer
 
 PLAIN = Architecture(vocab=11, length=9, width=16, blocks=3, heads=2)
 KINDS = {

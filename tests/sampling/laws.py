@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from exact import DOUBLE, log_p_hidden
-from unmask.sampling.loop import fill
-from unmask.sampling.order import TIE
-from unmask.text.canvas import blank, of_tokens
+from unmask.sampling.policies.confidence import TIE
+from unmask.sampling.process import fill
+from unmask.text.prompt.canvas import blank, of_tokens
 
 State = tuple[int, ...]
 Law = dict[State, float]

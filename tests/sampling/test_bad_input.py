@@ -5,14 +5,13 @@ import torch
 
 from unmask.errors import UserError
 from unmask.sampling.autoregressive import check_prompts
-from unmask.sampling.order import Ordered
-from unmask.sampling.parallel import EntropyBound, Klass, Threshold
-from unmask.sampling.plan import Ancestral, FirstHitting, Groups
-from unmask.sampling.process import Analytic, D3PMReverse
+from unmask.sampling.masked import Blocks, Sliding, Whole, begin
+from unmask.sampling.policies.confidence import Ordered
+from unmask.sampling.policies.parallel import EntropyBound, Klass, Threshold
+from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
+from unmask.sampling.policies.reverse import Analytic, D3PMReverse
 from unmask.sampling.samplers import SAMPLERS, named
-from unmask.sampling.step import begin
-from unmask.sampling.windows import Blocks, Sliding, Whole
-from unmask.text.canvas import blank, of_prompt, of_rows, of_tokens
+from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
 
 
 def test_an_unknown_sampler_gets_the_nearest_name():

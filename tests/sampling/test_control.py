@@ -10,20 +10,20 @@ import exact
 import tiny
 from unmask.cli.main import main
 from unmask.errors import UserError
-from unmask.sampling import loop
-from unmask.sampling.automaton_bytes import machine_of
-from unmask.sampling.automaton_form import pattern_of
-from unmask.sampling.automaton_words import Words
-from unmask.sampling.constraint import matching
+from unmask.sampling import process as loop
 from unmask.sampling.control import Control
-from unmask.sampling.generate import sample
-from unmask.sampling.infilling import infill
-from unmask.sampling.loop import fill
-from unmask.sampling.plan import FirstHitting
+from unmask.sampling.logits import Shape
+from unmask.sampling.patterns.constraint import matching
+from unmask.sampling.patterns.form import pattern_of
+from unmask.sampling.patterns.regex import machine_of
+from unmask.sampling.patterns.tokens import Words
+from unmask.sampling.policies.planned import FirstHitting
+from unmask.sampling.process import fill
 from unmask.sampling.recipe import Method, Recipe
-from unmask.sampling.shape import Shape
-from unmask.sampling.trace import Drawn, draw_rows
-from unmask.text.canvas import blank
+from unmask.sampling.tasks.continuation import sample
+from unmask.sampling.tasks.infill import infill
+from unmask.sampling.tasks.rows import Drawn, draw_rows
+from unmask.text.prompt.canvas import blank
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.classifier import Classifier, load_classifier, save_classifier
 from unmask.sampling.control import Control
-from unmask.sampling.generate import sample
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, in_turn
-from unmask.sampling.infilling import infill
-from unmask.sampling.loop import fill
-from unmask.sampling.plan import FirstHitting
-from unmask.sampling.shape import Shape
-from unmask.sampling.step import ask, begin
-from unmask.text.canvas import blank, of_rows, of_tokens
-from unmask.training.head import Head, train_head
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import ask, begin
+from unmask.sampling.policies.planned import FirstHitting
+from unmask.sampling.process import fill
+from unmask.sampling.tasks.continuation import sample
+from unmask.sampling.tasks.infill import infill
+from unmask.text.prompt.canvas import blank, of_rows, of_tokens
+from unmask.training.classifier import Head, train_head
 
 ENOUGH = 1e-4
 ROWS = 40_000
@@ -270,7 +270,7 @@ def test_a_prompt_counts_for_more_under_guidance(trained):
 
 
 def test_labelled_texts_are_read_from_csv_and_mistakes_are_told(tmp_path):
-    from unmask.text.labelled import labelled
+    from unmask.text.corpus.records import labelled
 
     table = tmp_path / "some.csv"
     table.write_text("mood,says\ngood,hello\nbad,\nbad,no\n")

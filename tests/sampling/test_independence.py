@@ -5,17 +5,16 @@ import torch
 
 import exact
 from sampling.laws import last
-from unmask.model.transformer import Architecture, Transformer
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.sampling.autoregressive import LeftToRight, Reader, continue_text
-from unmask.sampling.loop import fill
-from unmask.sampling.order import Leftmost, Ordered
-from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
-from unmask.sampling.plan import Ancestral, FirstHitting, Groups
-from unmask.sampling.process import Analytic, D3PMReverse
-from unmask.sampling.shape import Shape
-from unmask.sampling.step import ask, begin, commit
-from unmask.sampling.windows import Blocks, Sliding
-from unmask.text.canvas import Canvas, blank, of_rows, of_tokens
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit
+from unmask.sampling.policies.confidence import Leftmost, Ordered
+from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
+from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
+from unmask.sampling.policies.reverse import Analytic, D3PMReverse
+from unmask.sampling.process import fill
+from unmask.text.prompt.canvas import Canvas, blank, of_rows, of_tokens
 
 pytestmark = pytest.mark.slow
 

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 import exact
+from reference import samplers as literal
 from sampling import laws
 from sampling.laws import DRAWS, draws, last, law_of
 from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
 from unmask.diffusion.times import grid
-from unmask.sampling import literal
 from unmask.sampling.autoregressive import continue_text
-from unmask.sampling.loop import fill
-from unmask.sampling.order import Leftmost, Ordered
-from unmask.sampling.parallel import EntropyBound, Threshold
-from unmask.sampling.plan import Ancestral, FirstHitting, Groups
-from unmask.sampling.process import Analytic, D3PMReverse
-from unmask.sampling.windows import Blocks, Sliding
-from unmask.text.canvas import blank, of_prompt
+from unmask.sampling.masked import Blocks, Sliding
+from unmask.sampling.policies.confidence import Leftmost, Ordered
+from unmask.sampling.policies.parallel import EntropyBound, Threshold
+from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
+from unmask.sampling.policies.reverse import Analytic, D3PMReverse
+from unmask.sampling.process import fill
+from unmask.text.prompt.canvas import blank, of_prompt
 
 ENOUGH = 1e-3
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import Model, load, save
-from unmask.model.transformer import Architecture, Transformer
-from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import byte, character
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.vocabulary import byte, character
 
 TEXT = "The quick brown fox jumps over the lazy dog. Once upon a time, there was nothing but masks;\n0123456789"
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import uvicorn
 
 from unmask.model.checkpoint import Model
-from unmask.serving.app import Service, create
-from unmask.serving.guard import Rules
+from unmask.serving.http.app import Service, create
+from unmask.serving.http.guard import Rules
+from unmask.serving.http.run import Running, bound, settings
 from unmask.serving.limits import Limits
-from unmask.serving.run import Running, bound, settings
 
 
 @contextmanager

@@ -7,16 +7,16 @@ import torch
 from models import network
 from slow import Slow
 
-from unmask.sampling.loop import fill
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import begin
+from unmask.sampling.process import fill
 from unmask.sampling.samplers import named
-from unmask.sampling.shape import Shape
-from unmask.sampling.step import begin
 from unmask.serving.engine import Engine
 from unmask.serving.limits import Limits
+from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal
-from unmask.serving.report import reporter
-from unmask.text.canvas import blank
+from unmask.text.prompt.canvas import blank
 
 VOCAB, MASK = 30, 29
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
-from unmask.text.packing import Batch
+from unmask.processes.team import Alone, Team
+from unmask.text.corpus.rows import Batch
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
-from unmask.training.parallel import Alone, Team
 from unmask.training.phases import phases
 from unmask.training.settings import Optim, Run, Shape, Train
 from unmask.training.validation import validate

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.model.transformer import Transformer
-from unmask.text.packing import Batch
+from unmask.model.backbones.transformer import Transformer
+from unmask.text.corpus.rows import Batch
 from unmask.training.phases import architecture, phases
 from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train
 

@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from unmask import settings as toml
 from unmask.cli.main import main
 from unmask.model import cost
-from unmask.training import metrics, toml
+from unmask.training import metrics
 from unmask.training.phases import architecture, phases
 from unmask.training.settings import Train
 

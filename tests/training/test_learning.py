@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
-from unmask.text.packing import Batch
+from unmask.text.corpus.rows import Batch
 from unmask.training import ema
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases

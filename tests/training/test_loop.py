@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
-from unmask.model.transformer import Transformer
-from unmask.text.packing import Batch
+from unmask.model.backbones.transformer import Transformer
+from unmask.text.corpus.rows import Batch
 from unmask.training.loop import Diverged, begin, train
 from unmask.training.phases import continued, phases, sight
 from unmask.training.settings import Objective, Run, Shape, Warm

@@ -20,8 +20,9 @@ from unmask.cli.claiming import claim
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
-from unmask.training import shards, state
-from unmask.training.parallel import Alone, Lost, joined, noticing
+from unmask.processes import sharding as shards
+from unmask.processes.team import Alone, Lost, joined, noticing
+from unmask.training import state
 
 TESTS = Path(__file__).parent.parent
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from model.backbones.test_golden import masked_loss, strided_distance
 from model.golden import network, recorded
-from model.test_golden import masked_loss, strided_distance
 from unmask.training import ema, optim
 from unmask.training.settings import Optim
 

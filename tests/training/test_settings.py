@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from unmask import settings as toml
 from unmask.cli import train as verb
 from unmask.cli.claiming import write_settings
 from unmask.errors import UserError
-from unmask.training import toml
 from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train, Warm
 
 ODD = Train(

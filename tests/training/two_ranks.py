@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 from training.runs import HALF, STEPS, begun, others, save, scored, steps
 from unmask.errors import UserError
-from unmask.training import shards, state
-from unmask.training.parallel import Many, joined
+from unmask.processes import sharding as shards
+from unmask.processes.team import Many, joined
+from unmask.training import state
 
 
 def main(folder: Path) -> None:

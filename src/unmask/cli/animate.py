@@ -9,12 +9,12 @@ import tyro
 
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.animation import Film, film, html
-from unmask.sampling.generate import Sample, generate, writes_documents
-from unmask.sampling.gif import gif, pillow
-from unmask.sampling.infilling import Infilled, candidates
 from unmask.sampling.recipe import Recipe, doubt
-from unmask.text.template import parse
+from unmask.sampling.tasks.continuation import Sample, generate, writes_documents
+from unmask.sampling.tasks.infill import Infilled, candidates
+from unmask.text.prompt.template import parse
+from unmask.views.film import Film, film, html
+from unmask.views.gif import gif, pillow
 
 
 @dataclass(frozen=True)

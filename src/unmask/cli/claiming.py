@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from unmask import settings as toml
 from unmask.errors import UserError
-from unmask.training import state, toml
+from unmask.training import state
 from unmask.training.data import prepared
 from unmask.training.settings import Train
 

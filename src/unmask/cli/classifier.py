@@ -16,8 +16,8 @@ import tyro
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.model.classifier import Classifier, save_classifier
-from unmask.text.labelled import labelled
-from unmask.training.head import Head, accuracy, train_head
+from unmask.text.corpus.records import labelled
+from unmask.training.classifier import Head, accuracy, train_head
 
 NOISE = (0.0, 0.5, 0.9)  # where the held-out texts are judged: the share that is hidden
 

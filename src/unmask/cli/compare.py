@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from unmask.errors import UserError
-from unmask.evaluation.comparing import differences, results, verdict
+from unmask.evaluation.comparison import differences, results, verdict
 
 
 @dataclass(frozen=True)

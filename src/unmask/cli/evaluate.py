@@ -17,17 +17,16 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from unmask.cli.measuring import accuracy_lines, deliver, likelihood_lines, watched, write_text
-from unmask.cli.together import together
+from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
-from unmask.evaluation import measure, pairs
-from unmask.evaluation.detokenize import detokenizer
-from unmask.evaluation.measure import How, Work
-from unmask.evaluation.reading import read, records
+from unmask.evaluation.likelihood import measure, pairs
+from unmask.evaluation.likelihood.detokenize import detokenizer
+from unmask.evaluation.likelihood.measure import How, Work
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
-from unmask.text.documents import Layout
-from unmask.training.parallel import Team
+from unmask.processes.team import Team, together
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.tokenized import read, records
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from unmask.cli.measuring import write_text
 from unmask.cli.plot import COLOURS
 from unmask.cli.quality import draw
+from unmask.cli.table import write_text
 from unmask.errors import UserError, unknown
-from unmask.evaluation.assessment import assess
-from unmask.evaluation.judges import Judge, judge
-from unmask.evaluation.measure import finite
+from unmask.evaluation.likelihood.measure import finite
+from unmask.evaluation.quality.assessment import assess
+from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.recipe import OWN, Recipe, method_for

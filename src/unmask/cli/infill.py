@@ -11,15 +11,15 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from unmask.cli.live import RECENT, printable, watch
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.sampling.control import Control
-from unmask.sampling.infilling import Infilled, candidates, too_long
 from unmask.sampling.recipe import Recipe
-from unmask.text.pieces import pieces
-from unmask.text.template import parse
-from unmask.text.tokenizer import Tokenizer
+from unmask.sampling.tasks.infill import Infilled, candidates, too_long
+from unmask.text.prompt.template import parse
+from unmask.text.tokens.pieces import pieces
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.views.terminal import RECENT, printable, watch
 
 # What a line of --json says of a candidate, besides its template.
 FIELDS = (

@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unmask.errors import UserError
-from unmask.text import vocabulary
-from unmask.text.documents import Layout
-from unmask.text.manifest import MANIFEST, merge, read_json
-from unmask.text.prepare import Progress as Step
-from unmask.text.prepare import prepare
-from unmask.text.shards import Division
-from unmask.text.sources import gather
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.manifest import MANIFEST, merge, read_json
+from unmask.text.corpus.prepare import Progress as Step
+from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.shards import Division
+from unmask.text.corpus.sources import gather
+from unmask.text.tokens import vocabulary
 
 
 @dataclass(frozen=True)

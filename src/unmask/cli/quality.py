@@ -19,15 +19,15 @@ import tyro
 from rich.console import Console
 from rich.status import Status
 
-from unmask.cli.measuring import between, deliver, number
-from unmask.evaluation.assessment import Text, assess, fingerprint, of_tokens, read_samples, training_texts
-from unmask.evaluation.judges import Judge, judge
-from unmask.evaluation.measure import finite
+from unmask.cli.table import between, deliver, number
+from unmask.evaluation.likelihood.measure import finite
+from unmask.evaluation.quality.assessment import Text, assess, fingerprint, of_tokens, read_samples, training_texts
+from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.generate import Sample, generate
 from unmask.sampling.recipe import Recipe
-from unmask.text.tokenizer import Tokenizer
+from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ from typing import Annotated, Any
 import tyro
 
 from unmask.cli import frontier, plot
-from unmask.cli.measuring import accuracy_lines, likelihood_lines, write_text
 from unmask.cli.quality import lines as quality_lines
+from unmask.cli.table import accuracy_lines, likelihood_lines, write_text
 from unmask.errors import UserError
-from unmask.evaluation.comparing import results
+from unmask.evaluation.comparison import results
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.animation import film
-from unmask.sampling.animation import html as film_page
-from unmask.sampling.generate import Sample, generate
 from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
+from unmask.views.film import film
+from unmask.views.film import html as film_page
 
 OWN_FILES = {"config.json", "unmask.json", "tokenizer.json", "tokenizer_config.json"}
 

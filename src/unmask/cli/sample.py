@@ -12,15 +12,14 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from unmask.cli.live import printable, watch
-from unmask.cli.together import collected, together
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.generate import Sample, generate, writes_documents
+from unmask.processes.team import Team, collected, together
 from unmask.sampling.recipe import Recipe, doubt
-from unmask.sampling.trace import Event, Moment, record
-from unmask.text.tokenizer import Tokenizer
-from unmask.training.parallel import Team
+from unmask.sampling.tasks.continuation import Sample, generate, writes_documents
+from unmask.sampling.tasks.rows import Event, Moment, record
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.views.terminal import printable, watch
 
 # What a line of --json says of a sample.
 FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")

@@ -44,7 +44,7 @@ def key_of(settings: Settings) -> str | None:
 
 def run(settings: Settings) -> None:
     try:
-        from unmask.serving.run import Running, bound, is_loopback, serve
+        from unmask.serving.http.run import Running, bound, is_loopback, serve
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: pip install 'unmask[serve]'.") from None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

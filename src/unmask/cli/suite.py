@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from unmask.cli.measuring import number, watched, write_text
+from unmask.cli.table import number, watched, write_text
 from unmask.errors import UserError
-from unmask.evaluation import measure, zero_shot
-from unmask.evaluation.measure import How
-from unmask.evaluation.reading import tokenized
+from unmask.evaluation.likelihood import measure, zero_shot
+from unmask.evaluation.likelihood.measure import How
 from unmask.model.checkpoint import Model, load
+from unmask.text.corpus.tokenized import tokenized
 
 HEAD = ("text", "nats a token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")
 

@@ -15,18 +15,18 @@ from typing import Annotated
 import torch
 import tyro
 
+from unmask import settings as toml
 from unmask.cli.claiming import claim
-from unmask.cli.silence import Silence
-from unmask.cli.stopping import halted, said_once, stopping
-from unmask.cli.training_display import Display
+from unmask.cli.display import Display, Silence
 from unmask.errors import UserError
 from unmask.model import checkpoint
+from unmask.model.backbones.transformer import Transformer
 from unmask.model.checkpoint import Model
-from unmask.model.transformer import Transformer
-from unmask.training import ema, state, toml
+from unmask.processes.signals import halted, stopping
+from unmask.processes.team import Team, Told, joined, said_once
+from unmask.training import ema, state
 from unmask.training.data import Data, prepared
 from unmask.training.loop import Diverged, Progress, State, begin, train
-from unmask.training.parallel import Team, Told, joined
 from unmask.training.phases import Phase, architecture, continued, phases
 from unmask.training.settings import Train
 from unmask.training.state import Point

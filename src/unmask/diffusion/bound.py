@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.mdlm import cross_entropy
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.schedule import Schedule
-from unmask.diffusion.subs import cross_entropy
 from unmask.diffusion.times import counts, grid
 from unmask.errors import UserError
 from unmask.shapes import Network

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import unmask
-from unmask.evaluation import draws
+from unmask.evaluation.likelihood import draws
 from unmask.model.checkpoint import Model
 from unmask.model.weights import FILE, fingerprint
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from unmask import __version__
 from unmask.errors import UserError
+from unmask.files import appearing
 from unmask.model import probe
-from unmask.model.appearing import appearing
-from unmask.model.config import architecture_of, config_of, mask_of, read_config
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import check_objective, log_probs
+from unmask.model.formats.official import architecture_of, config_of, mask_of, read_config
 from unmask.model.shipped import shipped
-from unmask.model.transformer import Architecture, Transformer
 from unmask.model.weights import AGAIN, FILE, check_names, fingerprint, names_in, read_network, write_network
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import Tokenizer
 
 NOTE = "unmask.json"
 TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")

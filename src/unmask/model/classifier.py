@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from unmask import __version__
 from unmask.errors import UserError
-from unmask.model.appearing import appearing
+from unmask.files import appearing
+from unmask.model.backbones.transformer import Transformer
 from unmask.model.checkpoint import Model, write_json
-from unmask.model.transformer import Transformer
 from unmask.model.weights import FILE, fingerprint, skeleton
 
 HEAD, NOTE = "head.safetensors", "classifier.json"

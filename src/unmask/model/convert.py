@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.model.appearing import appearing
+from unmask.files import appearing
 from unmask.model.checkpoint import Model, load, save, write_note
-from unmask.model.config import OURS, is_published, read_config
+from unmask.model.formats.official import OURS, is_published, read_config
 from unmask.model.weights import FILE
 
 FORMATS = ("unmask", "official")

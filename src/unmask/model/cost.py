@@ -1,6 +1,6 @@
 """What a network costs, before it is built: parameters, floating-point operations, memory."""
 
-from unmask.model.transformer import SINUSOID, Architecture
+from unmask.model.backbones.transformer import SINUSOID, Architecture
 
 FLOAT = 4  # bytes of a float32
 

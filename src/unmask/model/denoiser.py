@@ -3,10 +3,11 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.diffusion import d3pm, subs
+from unmask.diffusion import d3pm
+from unmask.diffusion import mdlm as subs
 from unmask.errors import UserError, unknown
-from unmask.model.attention import Cache
-from unmask.model.transformer import Transformer
+from unmask.model.backbones.attention import Cache
+from unmask.model.backbones.transformer import Transformer
 
 OBJECTIVES = ("mdlm", "d3pm", "sedd", "ar")
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from unmask.errors import UserError
+from unmask.model.backbones.transformer import Transformer
 from unmask.model.denoiser import log_probs
-from unmask.model.transformer import Transformer
 
 TOLERANCE = 1e-3  # relative to 1 + |value|: float32 on another machine stays far within it
 SEQUENCES, LONGEST, IDS = 2, 16, 8

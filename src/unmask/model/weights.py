@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.errors import UserError, unknown
-from unmask.model.attention import Rotary
-from unmask.model.transformer import Architecture, Transformer
+from unmask.model.backbones.attention import Rotary
+from unmask.model.backbones.transformer import Architecture, Transformer
 
 PREFIX = "backbone."  # what published files put before every name
 FILE = "model.safetensors"

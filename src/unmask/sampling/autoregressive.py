@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.attention import Cache
-from unmask.sampling.dice import Dice
-from unmask.sampling.loop import Step, fill
+from unmask.model.backbones.attention import Cache
+from unmask.random import Dice
+from unmask.sampling.logits import Shape
 from unmask.sampling.policy import Draw, Look, Memory
-from unmask.sampling.shape import Shape
-from unmask.text.canvas import Canvas
+from unmask.sampling.process import Step, fill
+from unmask.text.prompt.canvas import Canvas
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import tyro
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model
 from unmask.model.classifier import load_classifier
-from unmask.sampling.automaton_bytes import LARGEST
-from unmask.sampling.automaton_form import pattern_of
-from unmask.sampling.automaton_words import words_of
-from unmask.sampling.constraint import Constraint, matching, one_of
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight, in_turn
-from unmask.sampling.shape import Hook
+from unmask.sampling.logits import Hook
+from unmask.sampling.patterns.constraint import Constraint, matching, one_of
+from unmask.sampling.patterns.form import pattern_of
+from unmask.sampling.patterns.regex import LARGEST
+from unmask.sampling.patterns.tokens import words_of
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 

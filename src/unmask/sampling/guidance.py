@@ -17,8 +17,8 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid
 from unmask.errors import UserError
-from unmask.sampling.loop import NetworkOfLengths, answer
-from unmask.sampling.shape import Ask, Hook
+from unmask.sampling.logits import Ask, Hook
+from unmask.sampling.process import NetworkOfLengths, answer
 from unmask.shapes import Network
 
 SEQUENCES = 512  # that a classifier is shown at a time

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.sampling.dice import Dice
+from unmask.random import Dice
 
 Memory = tuple[Tensor, ...]  # what a policy remembers between calls; the first dimension of each tensor is b
 Draw = Callable[[], Tensor]  # the tokens (n) that would be committed if every position asked for were

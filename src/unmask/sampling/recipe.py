@@ -13,17 +13,17 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.model.checkpoint import Model
 from unmask.sampling.autoregressive import LeftToRight, Reader
-from unmask.sampling.constraint import Constraint
 from unmask.sampling.control import Control
-from unmask.sampling.loop import Step, fill
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import Sliding, Windows
+from unmask.sampling.patterns.constraint import Constraint
+from unmask.sampling.policies.remask import Remask
 from unmask.sampling.policy import Policy
-from unmask.sampling.remask import Remask
+from unmask.sampling.process import Step, fill
 from unmask.sampling.samplers import SAMPLERS, named
-from unmask.sampling.shape import Shape
-from unmask.sampling.windows import Sliding, Windows
 from unmask.shapes import Network
-from unmask.text.canvas import Canvas
-from unmask.text.tokenizer import Tokenizer
+from unmask.text.prompt.canvas import Canvas
+from unmask.text.tokens.tokenizer import Tokenizer
 
 LEFT_TO_RIGHT = "autoregressive"
 OWN = {"mdlm": "first-hitting", "d3pm": "d3pm", "sedd": "analytic", "ar": LEFT_TO_RIGHT}  # each objective's sampler

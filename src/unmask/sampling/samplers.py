@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.errors import UserError, unknown
-from unmask.sampling.order import Leftmost, Ordered
-from unmask.sampling.parallel import Certificate, EntropyBound, Klass, Threshold
-from unmask.sampling.plan import Ancestral, FirstHitting, Groups
+from unmask.sampling.policies.confidence import Leftmost, Ordered
+from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
+from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
+from unmask.sampling.policies.remask import Remask
+from unmask.sampling.policies.reverse import Analytic, D3PMReverse
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import Analytic, D3PMReverse
-from unmask.sampling.remask import Remask
 
 DEFAULT = "first-hitting"
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unmask.diffusion.bound import nats_by_count
 from unmask.diffusion.d3pm import D3PM
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.sedd import SEDD
-from unmask.diffusion.subs import MDLM
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model

@@ -14,13 +14,13 @@ from time import monotonic
 from typing import TypeVar
 
 from unmask.errors import UserError
-from unmask.sampling.step import Work
-from unmask.serving.advance import Halves, Turn, advance
-from unmask.serving.joining import passes
+from unmask.sampling.masked import Work
+from unmask.serving.batch import passes
 from unmask.serving.limits import Limits
+from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, failed, late
-from unmask.serving.report import Report
+from unmask.serving.tick import Halves, Turn, advance
 
 Made = TypeVar("Made")
 

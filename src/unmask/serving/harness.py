@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError
-from unmask.evaluation import error_bars, measure
-from unmask.evaluation.estimators import level
-from unmask.evaluation.likelihood import Tally, evaluate
-from unmask.evaluation.measure import How
-from unmask.evaluation.passages import Cut, Document, Passage, cut, given_and_answer
+from unmask.evaluation.likelihood import error_bars, measure
+from unmask.evaluation.likelihood.estimators import level
+from unmask.evaluation.likelihood.measure import How
+from unmask.evaluation.likelihood.passes import Tally, evaluate
 from unmask.model.checkpoint import Model, load
-from unmask.sampling.generate import Sample, beginning, generate
 from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import Sample, beginning, generate
+from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
 
 try:
     from lm_eval.api.instance import Instance

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from unmask.training.shards import local
+from unmask.processes.sharding import local
 
 
 def decay_at(n: int, decay: float) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from unmask.model import cost
-from unmask.model.transformer import Architecture
-from unmask.training import muon
+from unmask.model.backbones.transformer import Architecture
+from unmask.training import optim as muon
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 

@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.transformer import Transformer
+from unmask.model.backbones.transformer import Transformer
+from unmask.processes.team import Alone, Team
 from unmask.training import ema, noise, optim
 from unmask.training.loss import Nats, counted, nats
-from unmask.training.parallel import Alone, Team
 from unmask.training.phases import Phase, sight
 from unmask.training.settings import Train
 

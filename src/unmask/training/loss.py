@@ -13,8 +13,8 @@ from torch import Tensor
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.d3pm import D3PM
+from unmask.diffusion.mdlm import cross_entropy
 from unmask.diffusion.sedd import SEDD
-from unmask.diffusion.subs import cross_entropy
 from unmask.diffusion.times import counts
 from unmask.shapes import Network
 from unmask.training.noise import Times, named_schedule

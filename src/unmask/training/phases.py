@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unmask.model.transformer import Architecture
+from unmask.model.backbones.transformer import Architecture
 from unmask.training.settings import Objective, Train
 
 

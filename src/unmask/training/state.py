@@ -27,14 +27,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.files import appearing
 from unmask.model import checkpoint
-from unmask.model.appearing import appearing
-from unmask.model.transformer import Transformer
+from unmask.model.backbones.transformer import Transformer
 from unmask.model.weights import FILE, PREFIX, skeleton
-from unmask.text.tokenizer import Tokenizer
-from unmask.training import optim, shards
+from unmask.processes import sharding as shards
+from unmask.processes.team import Alone, Team
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.training import optim
 from unmask.training.loop import State
-from unmask.training.parallel import Alone, Team
 
 FORMAT = 1
 FOLDER = "checkpoints"

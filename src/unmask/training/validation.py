@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from unmask.model.transformer import Transformer
+from unmask.model.backbones.transformer import Transformer
+from unmask.processes.team import Alone, Team
 from unmask.training import noise
 from unmask.training.loop import VALID, Looking, Rows
 from unmask.training.loss import counted, nats
-from unmask.training.parallel import Alone, Team
 from unmask.training.settings import Objective
 
 

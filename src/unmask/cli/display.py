@@ -1,0 +1,162 @@
+"""What a training run shows: a live bar on a terminal, plain lines elsewhere; its curves go to files as well."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from unmask.errors import UserError
+from unmask.model.backbones.transformer import Architecture
+from unmask.model.checkpoint import Model
+from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.training import metrics
+from unmask.training.estimate import duration, estimate, matrix_rate
+from unmask.training.loop import Progress
+from unmask.training.phases import Phase
+from unmask.training.settings import Train
+from unmask.training.state import Point
+from unmask.training.validation import Score
+
+CALLS = 64  # network calls of a preview, at most
+
+
+class Display:
+    """The voice of a run; a context, so that the bar ends with it."""
+
+    def __init__(self, asked: Train, out: Path, *, world: int = 1) -> None:
+        self.asked, self.out, self.world = asked, out, world
+        self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self.bar = Bar(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), console=self.console
+        )
+        self.live = self.console.is_terminal
+        self.task = self.bar.add_task("", total=asked.steps, now="")
+        self.window: list[Progress] = []
+        self.rate = self.flops = 0.0  # of all processes together, and of a step
+        self.board: Any = None
+        self.open = ExitStack()
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.open.close()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+    def start(self, a: Architecture, phase: Phase, point: Point, rows: int) -> None:
+        """Say what the phase will cost, and what is doubtful about it."""
+        self.rate = self.rate or matrix_rate() * self.world
+        about = estimate(self.asked, a, phase, rows=rows, rate=self.rate)
+        self.flops = about.flops
+        for line in about.lines():
+            self.say(line)
+        for line in about.warnings(self.asked):
+            self.say(f"warning: {line}")
+        self.say(f"{phase.objective.name}: steps {point.step + 1} to {phase.stop}")
+        self.bar.update(self.task, description=phase.objective.name, completed=point.step)
+        if self.live and not self.bar.live.is_started:
+            self.open.enter_context(self.bar)
+        if self.asked.run.tensorboard and self.board is None:
+            self.board = tensorboard(self.out, point.step)
+            self.open.callback(self.board.close)
+
+    def resumed(self, point: Point) -> None:
+        metrics.forget(self.out, point.step)
+        self.say(f"resumed at step {point.step}")
+
+    def step(self, progress: Progress) -> None:
+        self.window.append(progress)
+        if progress.step % self.asked.run.log_every == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show and write the mean of the steps since the last time."""
+        if not self.window:
+            return
+        line = metrics.mean(self.window)
+        self.window.clear()
+        self.record(line)
+        pace = line["seconds"] / line["steps"]
+        learned = f"loss {line['loss']:.4f}  bound {line['bound']:.4f}"
+        speed = (
+            f"{line['tokens'] / line['seconds']:,.0f} tokens/s  {self.flops / pace / self.rate:.0%} of matrix rate"
+        )
+        left = f"{duration((self.asked.steps - line['step']) * pace)} left"
+        if self.live:
+            self.bar.update(self.task, completed=line["step"], now=f"{learned}  {speed}  {left}")
+        else:
+            rest = f"norm {line['norm']:.2f}  lr {line['lr']:.2e}"
+            self.say(f"step {line['step']}  {learned}  {rest}  {speed}  {left}")
+
+    def score(self, step: int, score: Score) -> None:
+        self.flush()
+        self.record({"step": step, "valid": score.bound, "error": score.error})
+        self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats a token")
+
+    def preview(self, model: Model) -> None:
+        """Show a few samples: enough calls to see what the network knows, not enough to cost much."""
+        if not self.asked.run.preview:
+            return
+        steps = None if model.objective == "ar" else min(CALLS, model.architecture.length)
+        recipe = Recipe("ancestral" if model.objective == "mdlm" else None, steps, seed=self.asked.seed)
+        for sample in generate(model, recipe, n=self.asked.run.preview):
+            if isinstance(sample, Sample):
+                self.say(f"  | {' '.join(sample.text.split())}")
+
+    def record(self, values: dict[str, Any]) -> None:
+        metrics.append(self.out, values)
+        for name, value in values.items():
+            if self.board is not None and name not in ("step", "steps"):
+                self.board.add_scalar(name, value, values["step"])
+
+
+def tensorboard(out: Path, step: int) -> Any:
+    """A writer of event files, which forgets what was written behind the step."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("run.tensorboard needs the package: pip install 'unmask[train]'.") from None
+    return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+
+
+class Silence:
+    """All that a `Display` can be told, unheard."""
+
+    def __enter__(self) -> "Silence":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def start(self, a: Architecture, phase: Phase, point: Point, rows: int) -> None:
+        pass
+
+    def resumed(self, point: Point) -> None:
+        pass
+
+    def step(self, progress: Progress) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def score(self, step: int, score: Score) -> None:
+        pass
+
+    def preview(self, model: Model) -> None:
+        pass

@@ -1,0 +1,109 @@
+"""What evaluate and suite share: finding the model, a progress bar, and numbers in words."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from unmask.errors import UserError
+from unmask.evaluation.likelihood import measure
+from unmask.evaluation.likelihood.measure import Work
+from unmask.evaluation.likelihood.passes import Tally, summary
+from unmask.processes.team import Team
+
+LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
+
+
+def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
+    """Run a measurement with a bar on standard error; Ctrl-C keeps what is done. Of a team, rank 0 shows its own."""
+    began, tally, now = time.perf_counter(), None, ""
+    console = Console(file=sys.stderr)
+    quiet = not console.is_terminal or (team is not None and team.rank > 0)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task(title or "pass 1", total=None, now=now)
+        try:
+            for tally in measure.measured(work, team):
+                if tally.complete:
+                    found = summary(tally)
+                    now = f"{found.nats_per_token:.4f} ± {found.standard_error:.4f}"
+                name = f"{title} pass {len(tally.nats)}".strip()
+                bar.update(task, description=name, completed=tally.batches, total=tally.of, now=now)
+        except KeyboardInterrupt:
+            if tally is None:
+                raise
+            console.print("unmask: stopped; this is what was done by then", markup=False)
+    if tally is None:
+        raise UserError("nothing was measured.")
+    return tally, time.perf_counter() - began
+
+
+def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A likelihood in words."""
+    error = answer["standard_error"]
+    around = "" if error == 0 else f" ± {number(error)}"
+    yield "nats a token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
+    yield "perplexity", f"{answer['perplexity']:.2f}{between(answer['perplexity_interval'], 2, error)}"
+    if answer["bits_per_byte"] is not None:
+        yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
+    if answer["jensen_gap"] is not None:
+        yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats a token between the mean of orders and their mixture"
+    yield "this is", answer["means"]
+    if error != 0:
+        yield "error", f"± {number(error)}: chance, what another seed would change"
+    yield "error of text", f"± {number(answer['data_standard_error'])}: what other text of the kind would change"
+    data = answer["record"]["data"]
+    left = [f"{data[key]:,} {what}" for key, what in LEFT.items() if data.get(key)]
+    yield (
+        "scored",
+        f"{answer['tokens']:,} tokens, {answer['bytes']:,.0f} bytes, {answer['rows']:,} rows "
+        f"({answer['record']['settings']['pack']})" + (f"; not scored: {', '.join(left)}" if left else ""),
+    )
+    yield "passes", f"{answer['passes']} in {answer['seconds']:.1f} s, estimator {answer['estimator']}"
+    if answer["partial"]:
+        yield "PARTIAL", "stopped before every row was seen once; the numbers are of the rows that were seen"
+
+
+def between(interval: list[float | None], digits: int, error: float | None) -> str:
+    low, high = interval
+    if error == 0 or low is None or high is None:
+        return ""
+    return f"  (95 %: {low:.{digits}f} to {high:.{digits}f})"
+
+
+def number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4f}"
+
+
+def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The accuracy on pairs in words."""
+    yield "accuracy", f"{answer['accuracy']:.4f} ± {number(answer['standard_error'])} over {answer['pairs']:,} pairs"
+    yield "this is", answer["means"]
+    for group in answer["groups"]:
+        yield group["name"], f"{group['accuracy']:.4f} ± {number(group['standard_error'])} ({group['pairs']:,})"
+
+
+def deliver(answer: dict[str, Any], lines: Iterable[tuple[str, str]], *, as_json: bool, out: Path | None) -> None:
+    """Print an answer as a table or as one object, and write the object to a file if asked for."""
+    text = json.dumps(answer, ensure_ascii=False)
+    if out:
+        write_text(out, text + "\n")
+    if as_json:
+        print(text)
+        return
+    rows = list(lines)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}.") from None

@@ -1,0 +1,261 @@
+"""Estimators of −log p(x): rows in, nats a token out. One small function each; docs/how/evaluate.md compares them.
+
+    (network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
+
+t and u are uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
+and cost nothing. The network is asked only at positions whose nats are needed.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.d3pm import D3PM
+from unmask.diffusion.mdlm import MDLM, cross_entropy, row_log_probs
+from unmask.diffusion.rows import row_nats, rows_where
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.sedd import SEDD
+from unmask.diffusion.times import away_from_zero, counts
+from unmask.errors import UserError, unknown
+from unmask.shapes import Network
+
+Nats = Callable[..., Float[Tensor, "b l"]]
+POLICIES = ("confidence", "margin", "entropy", "left")
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A way to look at rows, and what its number is."""
+
+    name: str
+    nats: Nats
+    means: str  # one sentence for the reader of the number
+    exact: bool = False  # a likelihood, with no chance in it and no gap
+    chance: bool = True  # whether another seed gives another number
+    weighted: bool = False  # passes are averaged as probabilities, not as nats
+
+
+def estimator(
+    name: str = "auto",
+    *,
+    objective: str = "mdlm",
+    schedule: Schedule | None = None,
+    steps: int = 1000,
+    policy: str = "confidence",
+    reveal: int = 1,
+    budget: int = 8192,
+) -> Estimator:
+    """The estimator of a name, for a model of an objective; `auto` is the best one.
+
+    `steps` is the T of the discrete bound and of D3PM; `policy` and `reveal` belong to duel; `budget` is how many
+    tokens a forward pass may hold where one row becomes many.
+    """
+    schedule = LogLinear() if schedule is None else schedule
+    found = {
+        "mdlm": lambda: _of_mdlm(schedule, steps, policy, reveal, budget),
+        "d3pm": lambda: [_d3pm(schedule, steps)],
+        "sedd": lambda: [_sedd(schedule)],
+        "ar": lambda: [
+            Estimator("ar", Autoregressive().nats, "exact: -log p of each token after those before it", True, False)
+        ],
+    }[objective]()
+    known = {one.name: one for one in found}
+    name = found[0].name if name == "auto" else name
+    if name not in known:
+        raise unknown(f"estimator for {objective} models", name, known)
+    return known[name]
+
+
+def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
+    if policy not in POLICIES:
+        raise unknown("policy", policy, POLICIES)
+    if reveal < 1:
+        raise UserError(f"at least one token is revealed at a time, not {reveal}.")
+    discrete, continuous = MDLM(schedule, steps=steps), MDLM(schedule)
+    top = float(schedule.at(torch.ones(1, dtype=torch.float64)).hidden)
+    bound = "upper bound on -log p"
+    order = _closed(by_order, budget=budget)
+    return [
+        Estimator("count", _closed(by_count, top=top), f"{bound}, continuous time, by the number of masks"),
+        Estimator("time", _away(continuous.nats), f"{bound}, continuous time, by t >= 0.001 as in the reference"),
+        Estimator("steps", discrete.nats, f"{bound}, {steps} steps of time"),
+        Estimator("order", order, f"{bound}, the mean over random orders of the chain rule"),
+        Estimator(
+            "weighted", order, f"{bound}, tighter: the mean over random orders of probabilities", weighted=True
+        ),
+        Estimator(
+            "duel",
+            by_policy(policy, reveal),
+            f"exact: -log p of the sampler that reveals by {policy}, {reveal} at a time",
+            exact=True,
+            chance=False,
+        ),
+        Estimator(
+            "pseudo",
+            _closed(by_leaving_one_out, budget=budget),
+            "pseudo-likelihood: each token given all others; not a likelihood, for ranking only",
+            chance=False,
+        ),
+    ]
+
+
+def _d3pm(schedule: Schedule, steps: int) -> Estimator:
+    return Estimator("d3pm", D3PM(schedule, steps=steps).nats, f"upper bound on -log p, D3PM with {steps} steps")
+
+
+def _sedd(schedule: Schedule) -> Estimator:
+    return Estimator("sedd", _away(SEDD(schedule).nats), "upper bound on -log p, SEDD's score entropy, t >= 0.001")
+
+
+def _closed(nats: Nats, **settings: float) -> Nats:
+    return lambda network, x0, **rest: nats(network, x0, **rest, **settings)
+
+
+def _away(nats: Nats) -> Nats:
+    return lambda network, x0, *, t, **rest: nats(network, x0, t=away_from_zero(t), **rest)
+
+
+def by_count(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    *,
+    t: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    mask: int,
+    frozen: Bool[Tensor, "b l"],
+    top: float = 1.0,
+) -> Float[Tensor, "b l"]:
+    """k masks, k uniform over 1..free, each hidden token weighing free/k. [RADD]
+
+    Given k, the hidden share has a Beta(k, free − k + 1) law, that of the k-th smallest of `free` uniforms: a network
+    with time conditioning is shown exactly that one, and the bound stays the continuous one for it too. `top` is the
+    largest share the network knows.
+    """
+    check_clean(x0, mask=mask)
+    free = (~frozen).sum(1)
+    k = counts(t, free)
+    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
+    share = u.masked_fill(frozen, torch.inf).sort(1).values.gather(1, k[:, None] - 1).squeeze(1)
+    nats = cross_entropy(network, x0, x_t, level(share.clamp(max=top)), mask=mask)
+    return (free / k)[:, None] * nats
+
+
+def by_order(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    *,
+    t: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    mask: int,
+    frozen: Bool[Tensor, "b l"],
+    budget: int,
+) -> Float[Tensor, "b l"]:
+    """−log p(x_{σ_j} | x_{σ_1..σ_{j−1}}) along the order of the uniforms: a row of l tokens becomes l states."""
+    check_clean(x0, mask=mask)
+    rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
+    return _state_by_state(network, x0, frozen, lambda row, at: rank[row] >= rank[row, at][:, None], mask, budget)
+
+
+def by_leaving_one_out(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    *,
+    t: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    mask: int,
+    frozen: Bool[Tensor, "b l"],
+    budget: int,
+) -> Float[Tensor, "b l"]:
+    """−log p(x_i | all others), one token hidden at a time."""
+    check_clean(x0, mask=mask)
+    places = torch.arange(x0.shape[1], device=x0.device)
+    return _state_by_state(network, x0, frozen, lambda row, at: places == at[:, None], mask, budget)
+
+
+def _state_by_state(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    frozen: Bool[Tensor, "b l"],
+    hidden_for: Callable[[Tensor, Tensor], Tensor],
+    mask: int,
+    budget: int,
+) -> Float[Tensor, "b l"]:
+    """One state of the row for each free token, which alone is asked for; `hidden_for` says what it hides."""
+    length, found = x0.shape[1], []
+    asked = rows_where(~frozen)
+    for some in _pieces(asked, max(1, budget // length)):
+        row, at = some // length, some % length
+        hidden = hidden_for(row, at) & ~frozen[row]
+        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta law in `by_count`
+        x_t = torch.where(hidden, mask, x0[row])
+        logits = network(x_t, level(share), torch.arange(len(some), device=x0.device) * length + at)
+        found.append(row_nats(logits, x0[row, at], mask=mask))
+    nats = torch.cat(found)
+    return nats.new_zeros(x0.numel()).index_put((asked,), nats).view(x0.shape)
+
+
+def _pieces(rows: Int[Tensor, " n"], size: int) -> Iterator[Int[Tensor, " m"]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def by_policy(policy: str, reveal: int) -> Nats:
+    """Replay a sampler that reveals where its policy says, with the true tokens in place of drawn ones. [DUEL]
+
+    Where to look next depends on what is revealed alone, so the product of the probabilities is the sampler's own.
+    """
+
+    def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **unused: Tensor) -> Tensor:
+        check_clean(x0, mask=mask)
+        hidden, paid = ~frozen, None
+        free = hidden.sum(1)
+        while bool(hidden.any()):
+            live = hidden.any(1).nonzero().squeeze(1)
+            here = hidden[live]
+            x_t = torch.where(here, mask, x0[live])
+            rows = rows_where(here)
+            share = here.sum(1) / (free[live] + 1)
+            log_p = row_log_probs(network(x_t, level(share), rows), mask=mask)
+            cost = -log_p.gather(1, x0[live].flatten()[rows, None]).squeeze(1)
+            paid = cost.new_zeros(x0.shape) if paid is None else paid
+            chosen = _surest(sureness(log_p, rows % x0.shape[1], policy), here, rows, reveal)
+            spread = cost.new_zeros(here.numel()).index_put((rows,), cost).view(here.shape)
+            paid[live] = torch.where(chosen, spread, paid[live])
+            hidden[live] = here & ~chosen
+        return torch.zeros(x0.shape, device=x0.device) if paid is None else paid
+
+    return nats
+
+
+def sureness(log_p: Float[Tensor, "n v"], position: Int[Tensor, " n"], policy: str) -> Float[Tensor, " n"]:
+    """How soon a prediction is used, by a policy's measure: the greatest first."""
+    if policy == "left":
+        return -position.to(log_p.dtype)
+    if policy == "confidence":
+        return log_p.max(1).values
+    if policy == "margin":
+        top = log_p.topk(2, dim=1).values.exp()
+        return top[:, 0] - top[:, 1]
+    if policy == "entropy":
+        return torch.special.xlogy(log_p.exp(), log_p.exp()).sum(1)
+    raise unknown("policy", policy, POLICIES)
+
+
+def _surest(
+    sure: Float[Tensor, " n"], hidden: Bool[Tensor, "b l"], rows: Int[Tensor, " n"], reveal: int
+) -> Bool[Tensor, "b l"]:
+    """The `reveal` surest of the hidden positions of each row; of equals the first."""
+    score = torch.full((hidden.numel(),), -torch.inf, dtype=sure.dtype, device=sure.device)
+    score = score.index_put((rows,), sure).view(hidden.shape)
+    rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
+    return (rank < reveal) & hidden
+
+
+def level(share: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """σ = −log(1 − share): the noise level at which this share is hidden."""
+    return -torch.log1p(-share)

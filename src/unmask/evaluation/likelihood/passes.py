@@ -1,0 +1,237 @@
+"""Likelihood with error bars: passes over the data, and the number they add up to so far."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.evaluation.likelihood import draws, error_bars
+from unmask.evaluation.likelihood.estimators import Estimator
+from unmask.shapes import Network
+from unmask.text.corpus.passages import Passage
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What has been paid so far. The arrays of a pass that is not complete fill up while the loop goes on."""
+
+    passages: Sequence[Passage]
+    estimator: Estimator
+    times: tuple[np.ndarray, ...]  # a pass: the time of every row
+    nats: tuple[np.ndarray, ...]  # a pass: nats of every row, NaN where it is not done yet
+    each: Sequence[np.ndarray]  # nats of every token of every row, summed over the passes
+    batches: int  # done in the last pass
+    of: int  # batches in a pass
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last pass has seen every row."""
+        return self.batches == self.of
+
+    @property
+    def whole(self) -> int:
+        """Passes that have seen every row."""
+        return len(self.nats) - (not self.complete)
+
+
+@runtime_checkable
+class Crew(Protocol):
+    """Processes that share the work; what `training.parallel` calls a team is one."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Values added up over all of them."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The number, and all that is needed to read it."""
+
+    nats_per_token: float
+    standard_error: float  # of chance: what another seed would change
+    data_standard_error: float  # of chance and of the choice of text: what other text of the kind would change
+    interval: tuple[float, float]  # 95 %, for chance
+    tokens: int
+    bytes: float
+    rows: int
+    passes: int
+    estimator: str
+    exact: bool
+    means: str
+    partial: bool = False  # stopped before every row was seen once: it speaks of the rows that were
+    jensen_gap: float | None = None  # of orders: how far their mean lies above the weighted orders, nats a token
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nats_per_token, 700.0))
+
+    @property
+    def perplexity_interval(self) -> tuple[float, float]:
+        return math.exp(min(self.interval[0], 700.0)), math.exp(min(self.interval[1], 700.0))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits for a byte of the scored text, marks such as eos paid for but not counted as text."""
+        return self.nats_per_token * self.tokens / self.bytes / math.log(2) if self.bytes else None
+
+
+def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[int]]:
+    """The rows that go through the network together: equally long, so that nothing is padded.
+
+    They come in a random order, so that the first of them are a fair sample. The list depends on nothing else:
+    several processes share the work by taking every n-th entry.
+    """
+    if budget < 1:
+        raise UserError(f"a batch must hold at least one token, not {budget}.")
+    found: list[list[int]] = []
+    filling: dict[int, list[int]] = {}
+    for number, passage in enumerate(passages):
+        length = len(passage.tokens)
+        row = filling.get(length)
+        if row is None or (len(row) + 1) * length > budget:
+            row = filling[length] = []
+            found.append(row)
+        row.append(number)
+    order = draws.stream(seed, draws.BATCH).permutation(len(found))
+    return [found[i] for i in order]
+
+
+@torch.no_grad()
+def evaluate(
+    network: Network,
+    passages: Sequence[Passage],
+    estimator: Estimator,
+    *,
+    mask: int,
+    seed: int = 0,
+    budget: int = 8192,
+    device: torch.device | str = "cpu",
+    crew: Crew | None = None,
+) -> Iterator[Tally]:
+    """Pass after pass over the passages, without end where there is chance; yields after every batch.
+
+    A crew shares the batches of a pass, and puts together what each has found when it is complete.
+
+    for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
+        if tally.whole == 4: break
+    print(summary(tally))
+    """
+    if not passages:
+        raise UserError("there is nothing to score: no row of text.")
+    work = batches(passages, budget=budget, seed=seed)
+    times: tuple[np.ndarray, ...] = ()
+    nats: tuple[np.ndarray, ...] = ()
+    each = [np.zeros(len(passage.tokens)) for passage in passages]
+    mine = work if crew is None else work[crew.rank :: crew.world]  # the same in every pass
+    while not nats or estimator.chance:
+        number = len(nats)
+        t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
+        times, nats = (*times, t), (*nats, paid)
+        for done, rows in enumerate(mine, 1):
+            found = _nats(network, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
+            paid[rows] = found.sum(1)
+            for row, tokens in zip(rows, found, strict=True):
+                each[row] += tokens
+            if done < len(mine):
+                yield Tally(passages, estimator, times, nats, each, done, len(mine))
+        together = each
+        if crew is not None and crew.world > 1:
+            together = _together(crew, paid, each, [row for rows in mine for row in rows], device)
+        yield Tally(passages, estimator, times, nats, together, len(mine), len(mine))
+
+
+def _together(
+    crew: Crew, paid: np.ndarray, each: list[np.ndarray], mine: list[int], device: torch.device | str
+) -> list[np.ndarray]:
+    """Fill in what the others have paid, and give the nats of every token; to add zeros rounds nothing."""
+    own = np.zeros(len(paid))
+    own[mine] = paid[mine]
+    total = crew.sum(torch.from_numpy(np.concatenate([own, *each])).to(device)).cpu().numpy()
+    paid[:] = total[: len(paid)]
+    return np.split(total[len(paid) :], np.cumsum([len(row) for row in each])[:-1])
+
+
+def _nats(
+    network: Network,
+    passages: Sequence[Passage],
+    rows: list[int],
+    estimator: Estimator,
+    t: np.ndarray,
+    *,
+    mask: int,
+    seed: int,
+    number: int,
+    device: torch.device | str,
+) -> np.ndarray:
+    """Nats (b l) of some rows in one pass, in float64."""
+    x0 = torch.from_numpy(np.stack([passages[row].tokens for row in rows]).astype(np.int64)).to(device)
+    length = x0.shape[1]
+    given = torch.tensor([passages[row].given for row in rows], device=device)
+    u = np.stack([draws.uniforms(seed, row, number, length) for row in rows])
+    found = estimator.nats(
+        network,
+        x0,
+        t=torch.from_numpy(t[rows]).to(device),
+        u=torch.from_numpy(u).to(device),
+        mask=mask,
+        frozen=torch.arange(length, device=device) < given[:, None],
+    )
+    return found.double().cpu().numpy()
+
+
+def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
+    """The number so far: of whole passes; before the first is whole, of the rows it has seen."""
+    passages, estimator = tally.passages, tally.estimator
+    partial = tally.whole == 0
+    kept = max(tally.whole, 1)
+    nats, times = np.stack(tally.nats[:kept]), np.stack(tally.times[:kept])
+    seen = ~np.isnan(nats[0])
+    nats, times = nats[:, seen], times[:, seen]
+    tokens = np.array([p.scored for p in passages], float)[seen]
+    size = float(np.array([p.bytes for p in passages])[seen].sum())
+    if not seen.any():
+        raise UserError("nothing has been scored yet.")
+    documents = np.array([p.document for p in passages])[seen] if by_document else np.arange(len(tokens))
+    total, error, freedom, gap = _combined(nats, tokens, times, estimator)
+    return Likelihood(
+        nats_per_token=total,
+        standard_error=error,
+        data_standard_error=error_bars.of_the_data(nats, tokens, times, documents),
+        interval=error_bars.interval(total, error, freedom),
+        tokens=int(tokens.sum()),
+        bytes=size,
+        rows=len(tokens),
+        passes=kept,
+        estimator=estimator.name,
+        exact=estimator.exact,
+        means=estimator.means,
+        partial=partial,
+        jensen_gap=gap,
+    )
+
+
+def _combined(
+    nats: np.ndarray, tokens: np.ndarray, times: np.ndarray, estimator: Estimator
+) -> tuple[float, float, float, float | None]:
+    """Nats a token, their standard error and its degrees of freedom, and Jensen's gap where orders are compared."""
+    mean = float(nats.mean(0).sum() / tokens.sum())
+    weighted = float(error_bars.log_mean(nats).sum() / tokens.sum())
+    if estimator.weighted:
+        return weighted, error_bars.of_weighted_orders(nats, tokens), float(nats.size), mean - weighted
+    gap = mean - weighted if estimator.name == "order" and len(nats) > 1 else None
+    if not estimator.chance:
+        return mean, 0.0, 1.0, gap
+    error, freedom = error_bars.monte_carlo(nats, tokens, times)
+    return mean, error, freedom, gap

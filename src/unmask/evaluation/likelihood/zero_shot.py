@@ -1,0 +1,206 @@
+"""The zero-shot suite: the seven texts of the MDLM paper's Table 3, from the hub or from a local folder.
+
+A local folder (`--data-root`) holds, for each set, one of the files below, plain or compressed (.gz, .xz, .zst). The
+first that is there is read; where it is not the text the paper used, the result says so.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.errors import UserError, unknown
+from unmask.evaluation.likelihood.detokenize import detokenizer
+from unmask.text.corpus.decompress import chunks, lines, needs
+from unmask.text.corpus.documents import COMPRESSIONS
+from unmask.text.corpus.tokenized import records
+
+PARQUET = "refs/convert/parquet"  # the branch on which the hub keeps tables of sets that were scripts
+
+
+def stripped_lines(path: Path) -> Iterator[str]:
+    for line, _ in lines(path):
+        yield line.strip()
+
+
+def kept_lines(path: Path) -> Iterator[str]:
+    """Lines with their blanks and their end; empty ones stay, empty."""
+    for line, _ in lines(path):
+        yield line + "\n" if line.strip() else ""
+
+
+def jsonl_texts(path: Path) -> Iterator[str]:
+    for record in records(path, "text"):
+        yield record["text"]
+
+
+def csv_columns(*columns: int | str) -> Callable[[Path], Iterator[str]]:
+    """Texts of a table: some columns, joined by a blank; names are looked up in the first line."""
+
+    def texts(path: Path) -> Iterator[str]:
+        rows = csv.reader(line.text + "\n" for line in lines(path))
+        head = next(rows, []) if any(isinstance(column, str) for column in columns) else []
+        for name in columns:
+            if isinstance(name, str) and name not in head:
+                raise UserError(f"{path}: {unknown('column', name, head)}")
+        places = [head.index(column) if isinstance(column, str) else column for column in columns]
+        for row in rows:
+            if row and max(places) >= len(row):
+                raise UserError(f"line {rows.line_num} of {path} has {len(row)} columns, not {max(places) + 1}.")
+            if row:
+                yield " ".join(row[place] for place in places)
+
+    return texts
+
+
+def pubmedqa(path: Path) -> Iterator[str]:
+    """Abstracts of PubMedQA: the parts of the context, then the conclusion."""
+    try:
+        entries = json.loads("".join(chunk.text for chunk in chunks(path)))
+        for entry in entries.values():
+            yield " ".join([*entry["CONTEXTS"], entry["LONG_ANSWER"]])
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not PubMedQA's labelled set: {error!r}.") from None
+
+
+@dataclass(frozen=True)
+class Local:
+    """A file under the data root that holds a set, or something like it."""
+
+    path: str
+    read: Callable[[Path], Iterator[str]]
+    differs: str = ""  # how it is not the paper's text; empty: it is
+
+
+@dataclass(frozen=True)
+class Hub:
+    repository: str
+    config: str | None
+    split: str
+    field: str
+    revision: str | None = None
+    differs: str = ""
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """One of the suite's texts."""
+
+    name: str
+    title: str
+    detokenizer: str
+    hub: Hub
+    local: tuple[Local, ...]
+
+
+SUITE = (
+    TextSet(
+        "ptb",
+        "Penn Treebank, validation",
+        "ptb",
+        Hub("ptb-text-only/ptb_text_only", "penn_treebank", "validation", "sentence", PARQUET),
+        (Local("ptb/ptb.valid.txt", stripped_lines),),
+    ),
+    TextSet(
+        "wikitext",
+        "WikiText raw, validation",
+        "wikitext",
+        Hub("Salesforce/wikitext", "wikitext-103-raw-v1", "validation", "text"),
+        (
+            Local("wikitext103/wiki.valid.raw", kept_lines),
+            Local("wikitext2/wiki.valid.raw", kept_lines),
+            Local("wikitext2/wiki.test.raw", kept_lines, "raw test articles, not validation"),
+            Local("wikitext2/wiki.valid.tokens", kept_lines, "rare words are <unk>, not raw text"),
+        ),
+    ),
+    TextSet(
+        "lm1b",
+        "One Billion Words, test",
+        "lm1b",
+        Hub("dvruette/lm1b", None, "test", "text", PARQUET),
+        (
+            Local("lm1b/news.en.heldout-00000-of-00050", stripped_lines),
+            Local(
+                "lm1b_subset/1b_benchmark.test.tokens", stripped_lines, "a course's subset, not the official shard"
+            ),
+        ),
+    ),
+    TextSet(
+        "lambada",
+        "LAMBADA, OpenAI's test",
+        "lambada",
+        Hub("EleutherAI/lambada_openai", "default", "test", "text"),
+        (Local("lambada/lambada_test.jsonl", jsonl_texts),),
+    ),
+    TextSet(
+        "ag_news",
+        "AG News, test",
+        "none",
+        Hub("fancyzhx/ag_news", None, "test", "text"),
+        (Local("ag_news/test.csv", csv_columns(1, 2)),),
+    ),
+    TextSet(
+        "pubmed",
+        "PubMed articles, validation",
+        "scientific",
+        Hub("armanc/scientific_papers", "pubmed", "validation", "article", PARQUET),
+        (Local("scientific/ori_pqal.json", pubmedqa, "1,000 abstracts of PubMedQA, not full articles"),),
+    ),
+    TextSet(
+        "arxiv",
+        "arXiv articles, validation",
+        "scientific",
+        Hub("armanc/scientific_papers", "arxiv", "validation", "article", PARQUET),
+        (Local("scientific/arxiv_abstracts.csv", csv_columns("abstract"), "2,000 abstracts, not full articles"),),
+    ),
+)
+
+
+def chosen(names: tuple[str, ...]) -> list[TextSet]:
+    """The sets of some names, or all."""
+    known = {one.name: one for one in SUITE}
+    for name in names:
+        if name not in known:
+            raise unknown("text of the suite", name, known)
+    return [known[name] for name in names] if names else list(SUITE)
+
+
+def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
+    """The first of a set's files that is there."""
+    for local in one.local:
+        for path in [root / local.path, *(root / f"{local.path}.{ending}" for ending in COMPRESSIONS)]:
+            if path.is_file():
+                return path, local
+    return None
+
+
+def texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
+    """The texts of a set, detokenized, where they are from, and how they are not the paper's (empty: they are)."""
+    repair = detokenizer(one.detokenizer)
+    if root is None:
+        hub = one.hub
+        source = "hf:" + hub.repository + (f":{hub.config}" if hub.config else "") + f"@{hub.split}"
+        return map(repair, _from_hub(hub)), source, hub.differs
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}.")
+    there = found(one, root)
+    if there is None:
+        raise UserError(f"{root} holds no file for {one.name}. Looked for {', '.join(l.path for l in one.local)}.")
+    path, local = there
+    return map(repair, local.read(path)), path.relative_to(root).as_posix(), local.differs
+
+
+def _from_hub(hub: Hub) -> Iterator[str]:
+    datasets = needs("datasets", f"the data set {hub.repository!r}")
+    try:
+        rows = datasets.load_dataset(
+            hub.repository, hub.config, split=hub.split, streaming=True, revision=hub.revision
+        )
+    except Exception as error:  # no such set, no network: the hub's words say which
+        raise UserError(
+            f"the hub did not give {hub.repository!r}: {str(error).splitlines()[0]} "
+            "Put the files into a folder and give it as --data-root."
+        ) from None
+    for row in rows:
+        yield row[hub.field]

@@ -1,0 +1,151 @@
+"""An assessment: all that is said of a set of samples, so that no number stands alone."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.evaluation.quality import perplexity as quality
+from unmask.evaluation.quality import variety
+from unmask.evaluation.quality.copies import Words, copies
+from unmask.evaluation.quality.judges import Judge
+from unmask.evaluation.quality.mauve import mauve
+from unmask.text.corpus.corpus import Corpus
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.manifest import MANIFEST
+from unmask.text.corpus.sources import gather
+from unmask.text.corpus.tokenized import records, whole
+from unmask.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sample: its documents, told apart by eos where its tokens were known."""
+
+    documents: tuple[str, ...]
+
+    @property
+    def joined(self) -> str:
+        return "\n".join(self.documents)
+
+
+def of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
+    """The text of some ids, cut at each eos; other marks stand for no text."""
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        if token == tokenizer.eos:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return Text(tuple(tokenizer.decode(part) for part in parts))
+
+
+def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[Text]:
+    """The samples of a .jsonl file; with a tokenizer, from their `tokens`, so that documents are told apart."""
+    found = []
+    for number, entry in enumerate(records(path, field), 1):
+        if tokenizer is None:
+            found.append(Text((entry[field],)))
+            continue
+        tokens = entry.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise UserError(f"sample {number} of {path} has no list of tokens for the tokenizer; leave it out.")
+        found.append(of_tokens(tokens, tokenizer))
+    return found
+
+
+def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
+    """The documents of a place, or of a folder that `unmask prepare` made."""
+    if (Path(where) / MANIFEST).is_file():
+        corpus, tokenizer = Corpus.open(where, split), Tokenizer.load(where)
+        for number in range(corpus.documents):
+            yield tokenizer.decode(corpus.document(number))
+        return
+    with gather(where) as sources:
+        named = [source for source in sources if source.split == split]
+        yield from whole(piece for source in named or sources for piece in source.pieces(Layout()))
+
+
+def assess(
+    samples: Sequence[Text],
+    judge: Judge | None,
+    *,
+    definition: str = "pooled",
+    training: Sequence[str] = (),
+    context: int = 0,
+    most: int = 0,
+    after: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Numbers with error bars over samples: what the judge says, how varied they are, what they have copied."""
+    if len(samples) < 2:
+        raise UserError(f"quality is measured over samples, at least 2 of them; saw {len(samples)}.")
+    if not any(sample.joined.strip() for sample in samples):
+        raise UserError(f"all {len(samples)} samples are empty.")
+    told: dict[str, Any] = {}
+    encode: Callable[[str], Any]
+    if judge is None:
+        encode = Words()
+        rows = [encode(sample.joined) for sample in samples]
+        told["cut"] = 0
+    else:
+        read = quality.read(judge, [sample.documents for sample in samples], context=context, most=most, after=after)
+        found = quality.perplexities(read)
+        chosen = quality.perplexity(read, definition)
+        told |= {
+            "generative_perplexity": chosen.perplexity,
+            "standard_error": chosen.standard_error,
+            "interval": chosen.interval,
+            "definition": chosen.definition,
+            "means": chosen.means,
+            "definitions": {name: asdict(one) for name, one in found.items()},
+            "context": read.context,
+            "cut": read.cut,
+        }
+        encode, rows = judge.encode, list(read.rows)
+    various = variety.variety(rows)
+    as_long = _as_long(training, rows, encode) if training else None
+    real = None if as_long is None else float(np.mean([variety.entropy(row) for row in as_long]))
+    likeness, why = mauve(judge, rows, as_long)
+    told |= {
+        "units": "words" if judge is None else "the judge's tokens",
+        "samples": len(samples),
+        "empty_samples": sum(len(row) < 2 for row in rows),
+        "tokens": sum(map(len, rows)),
+        **asdict(various),
+        "entropy_of_training_text": real,
+        "mauve": likeness,
+        "mauve_is": why,
+        "warning": variety.collapsed(various.entropy.value, rows, real),
+        "copies": asdict(copies([sample.joined for sample in samples], training)) if training else None,
+    }
+    return told
+
+
+def _as_long(
+    texts: Iterable[str], rows: Sequence[np.ndarray], encode: Callable[[str], Any]
+) -> list[np.ndarray] | None:
+    """Real text cut into rows as long as these; None if there is too little."""
+    stream: list[int] = []
+    needed, documents = sum(map(len, rows)), iter(texts)
+    while len(stream) < needed:
+        text = next(documents, None)
+        if text is None:
+            return None
+        stream += [int(id) for id in encode(text)] if text else []
+    ids = np.array(stream, np.int64)
+    return [ids[a:b] for a, b in pairwise(np.cumsum([0, *map(len, rows)]))]
+
+
+def fingerprint(samples: Sequence[Text]) -> str:
+    """sha256 over the texts."""
+    digest = sha256()
+    for sample in samples:
+        for text in (*sample.documents, ""):
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()

@@ -1,0 +1,206 @@
+"""Judges: causal language models that read a text from left to right and say what each token costs.
+
+    runs/ar, stories-ar      an autoregressive model of ours, or one that comes with the package
+    gpt2-large, folder/      any causal model that transformers loads, from the hub or a folder: safetensors only
+    folder/model.gguf        a GGUF file, through transformers
+    folder/model.bin         a model of llama2.c with its tok*.bin beside it
+
+Rows of a batch are padded at their ends: a causal model sees nothing of that, so a batch changes no number.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.errors import UserError
+from unmask.evaluation.quality import llama2c
+from unmask.evaluation.record import of_model
+from unmask.model.checkpoint import NOTE, Model, in_run, load
+from unmask.model.shipped import shipped
+from unmask.model.weights import FILE, fingerprint
+
+BUDGET = 2048  # tokens in a forward pass
+NEEDS = "this judge needs transformers: pip install 'unmask[eval]'."
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """What is asked of a judge."""
+
+    @property
+    def eos(self) -> int | None:
+        """The id between documents."""
+
+    @property
+    def most(self) -> int:
+        """Tokens it can see at once."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What it is, for a record."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, nothing added."""
+
+    def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+        """−log p of each token after those before it; the first costs nothing."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """An autoregressive model of ours."""
+
+    model: Model
+
+    @property
+    def eos(self) -> int | None:
+        return self.model.text_tokenizer().eos
+
+    @property
+    def most(self) -> int:
+        return self.model.architecture.length
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"kind": "unmask", **of_model(self.model)}
+
+    def encode(self, text: str) -> list[int]:
+        return self.model.text_tokenizer().encode(text)
+
+    @torch.no_grad()
+    def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+        device = next(self.model.network.parameters()).device
+        return Autoregressive().nats(self.model.network.logits, tokens.to(device), mask=self.model.mask).cpu()
+
+    @torch.no_grad()
+    def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
+        device, seen = next(self.model.network.parameters()).device, tokens[:, -self.most :]
+        return self.model.network.trunk(seen.to(device), torch.zeros(1, device=device))[0, -1].cpu()
+
+
+@dataclass(frozen=True)
+class Hugging:
+    """A causal model of transformers, in float32."""
+
+    network: Any
+    tokenizer: Any
+    name: str
+    sha256: str | None  # of its weights, where they are one local file
+
+    @property
+    def eos(self) -> int | None:
+        return self.tokenizer.eos_token_id
+
+    @property
+    def most(self) -> int:
+        return int(getattr(self.network.config, "max_position_embeddings", None) or 1024)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {
+            "kind": "transformers",
+            "name": self.name,
+            "weights": self.sha256,
+            "revision": getattr(self.network.config, "_commit_hash", None),
+            "architecture": type(self.network).__name__,
+            "parameters": self.network.num_parameters(),
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+        }
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @torch.no_grad()
+    def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+        seen = tokens.to(self.network.device)
+        logits = self.network(input_ids=seen, use_cache=False).logits[:, :-1].float()
+        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), seen[:, 1:], reduction="none")
+        return torch.nn.functional.pad(nats, (1, 0)).cpu()
+
+    @torch.no_grad()
+    def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
+        seen = tokens[:, -self.most :].to(self.network.device)
+        return self.network(input_ids=seen, output_hidden_states=True, use_cache=False).hidden_states[-1][0, -1].cpu()
+
+
+def judge(place: str) -> Judge:
+    """The judge at a place: a model of ours, a GGUF or llama2.c file, or what transformers finds there."""
+    folder = in_run(Path(place))
+    if (folder / NOTE).is_file() or place in shipped():
+        model = load(place)
+        if model.objective != "ar":
+            raise UserError(
+                f"a judge reads from left to right, and {place} is an {model.objective} model. Give an "
+                "autoregressive model, or one that transformers loads, such as gpt2-large."
+            )
+        model.text_tokenizer()
+        return Own(model)
+    if place.endswith((".gguf", ".bin")) and not folder.is_file():
+        raise UserError(f"there is no file {place}.")
+    if place.endswith(".bin"):
+        return _llama2c(folder)
+    if place.endswith(".gguf"):
+        return _hugging(str(folder.parent), place, fingerprint(folder), gguf_file=folder.name)
+    weights = folder / FILE
+    return _hugging(place, place, fingerprint(weights) if weights.is_file() else None)
+
+
+def _llama2c(path: Path) -> Judge:
+    try:
+        network = llama2c.read_network(path)
+        tokenizer = llama2c.read_tokenizer(llama2c.tokens_beside(path), network.config.vocab_size)
+    except ImportError:
+        raise UserError(NEEDS) from None
+    return Hugging(network, tokenizer, str(path), fingerprint(path))
+
+
+def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
+    except ImportError:
+        raise UserError(NEEDS) from None
+    disable_progress_bar()
+    safe: dict[str, Any] = {"trust_remote_code": False, **more}
+    if not more:
+        safe["use_safetensors"] = True  # a pickle could run what it likes
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
+        network = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **safe).eval()
+    except Exception as error:  # no such name, no network, no safetensors, not a causal model: its words say which
+        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(
+            f"the judge {name} cannot be loaded: {said.rstrip('.')}. A judge is an autoregressive run of ours, a "
+            ".gguf file, a llama2.c .bin file, or the folder or hub name of a causal model with safetensors."
+        ) from None
+    return Hugging(network, tokenizer, name, sha256)
+
+
+def costs(
+    judge: Judge,
+    rows: Sequence[np.ndarray],
+    *,
+    budget: int = BUDGET,
+    after: Callable[[int], None] = lambda done: None,
+) -> list[np.ndarray]:
+    """Nats (float64) of every token of each row; rows of about one length share a pass. `after` hears of progress."""
+    found: list[np.ndarray] = [np.zeros(len(row)) for row in rows]
+    order = sorted((i for i, row in enumerate(rows) if len(row) > 1), key=lambda i: -len(rows[i]))
+    done = 0
+    while done < len(order):
+        longest = len(rows[order[done]])
+        some = order[done : done + max(1, budget // longest)]
+        tokens = np.stack([np.pad(rows[i], (0, longest - len(rows[i])), mode="edge") for i in some])
+        nats = judge.nats(torch.from_numpy(tokens.astype(np.int64))).double().numpy()
+        for i, paid in zip(some, nats, strict=True):
+            found[i] = paid[: len(rows[i])]
+        done += len(some)
+        after(done)
+    return found

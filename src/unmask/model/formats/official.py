@@ -1,0 +1,105 @@
+"""config.json: the keys of the published checkpoints, plus a few of ours for what they cannot say."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.model.backbones.transformer import Architecture
+
+# Architecture's fields by the key they have in config.json; the second name is the one of the training configs.
+KEYS = {
+    "vocab": ("vocab_size",),
+    "length": ("model_length", "length"),
+    "width": ("hidden_dim", "hidden_size"),
+    "blocks": ("n_blocks",),
+    "heads": ("n_heads",),
+    "cond": ("cond_dim",),
+}
+FIXED = {  # what every published config says
+    "model_type": "mdlm",
+    "architectures": ["MDLM"],
+    "torch_dtype": "float32",
+    "return_dict": False,
+}
+OURS = ("causal", "reads_before", "tied", "mask_index")  # keys that published configs do not have
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} has no config.json. A checkpoint needs config.json and model.safetensors."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}): copy it again from where it came from.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(config).__name__}.")
+    return config
+
+
+def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architecture:
+    """The network that a config.json describes; the tensors' names say whether it has modulation."""
+    modulated = any(name.startswith("sigma_map.") for name in tensors)
+    found: dict[str, Any] = {}
+    for field, names in KEYS.items():
+        if field == "cond" and not modulated:
+            continue
+        seen = [config[name] for name in names if name in config]
+        if not seen:
+            raise UserError(f"config.json has no {names[0]!r}: it must say the network's {field}.")
+        if type(seen[0]) is not int:
+            raise UserError(f"config.json says {names[0]} = {seen[0]!r}: it must be a whole number.")
+        found[field] = seen[0]
+    causal = _flag(config, "causal", not modulated)
+    return Architecture(
+        **found,
+        dropout=_number(config, "dropout", 0.0),
+        time_conditioning=modulated and _flag(config, "time_conditioning", False),
+        tied=_flag(config, "tied", False),
+        causal=causal,
+        # The published causal network predicts, at each position, the token after it.
+        reads_before=_flag(config, "reads_before", causal),
+    )
+
+
+def mask_of(config: dict[str, Any]) -> int:
+    """The mask's id: the last one, unless the config names another."""
+    mask = config.get("mask_index", config["vocab_size"] - 1)
+    if type(mask) is not int or not 0 <= mask < config["vocab_size"]:
+        raise UserError(f"config.json says mask_index = {mask!r}: it must be one of 0 to {config['vocab_size'] - 1}.")
+    return mask
+
+
+def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") -> dict[str, Any]:
+    """config.json of a network: published keys, and ours where they say something new."""
+    a = architecture
+    config: dict[str, Any] = {names[0]: getattr(a, field) for field, names in KEYS.items()}
+    config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED, "torch_dtype": dtype}
+    if not a.cond:
+        del config["cond_dim"]
+    said = {"causal": a.causal, "reads_before": a.reads_before, "tied": a.tied, "mask_index": mask}
+    usual = {"causal": not a.cond, "reads_before": a.causal, "tied": False, "mask_index": a.vocab - 1}
+    return config | {key: said[key] for key in OURS if said[key] != usual[key]}
+
+
+def is_published(config: dict[str, Any]) -> bool:
+    """Whether the published code can hold this network: our keys, but for the mask's id, are not needed."""
+    return not {"causal", "reads_before", "tied"} & config.keys()
+
+
+def _flag(config: dict[str, Any], key: str, usual: bool) -> bool:
+    value = config.get(key, usual)
+    if type(value) is not bool:
+        raise UserError(f"config.json says {key} = {value!r}: it must be true or false.")
+    return value
+
+
+def _number(config: dict[str, Any], key: str, usual: float) -> float:
+    value = config.get(key, usual)
+    if type(value) not in (int, float):
+        raise UserError(f"config.json says {key} = {value!r}: it must be a number.")
+    return float(value)

@@ -1,0 +1,86 @@
+"""Tensors that are spread over processes (FSDP2): cutting a network up, looking at parts and wholes, files.
+
+`local` and `whole` take ordinary tensors too, so that the code around them need not ask which kind it has. The
+files are safetensors, written and read by torch.distributed.checkpoint: any number of processes reads what any
+other number wrote, and whole files too.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.model.backbones.transformer import Transformer
+
+SHARDS = "shard-*.safetensors"  # what the library calls its files, one a process
+
+
+def shard(network: Transformer, device: torch.device) -> Transformer:
+    """Cut the network up in place, by blocks: a process keeps its part of each and sees the whole only in passing."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    # A block's result is a view of a product, which FSDP warns of; nothing is ever written into such a result.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    # Also what is outside the blocks is given back after a pass: kept, it would outlive a change of the weights.
+    for block in network.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)
+    return network
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part, in the same memory; an ordinary tensor is its own part."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole tensor; all processes must ask for it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def share(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor that all processes have, cut up as another is; beside an ordinary one it stays whole."""
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the parts of all processes into a folder, on the disk when this returns; all must call it."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    try:
+        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    except CheckpointException as error:
+        first, _ = next(iter(error.failures.values()))
+        if not isinstance(first, OSError):
+            raise first from None
+        raise UserError(f"could not write {folder}: {first}. Nothing was changed.") from None
+
+
+def read(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Fill the tensors, parts or wholes, from the safetensors files of a folder."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # one process alone is what it warns of
+            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)))
+    except (CheckpointException, SafetensorError, OSError, RuntimeError) as error:
+        first = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise UserError(f"{folder} cannot be resumed: {first}.") from None

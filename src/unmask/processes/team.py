@@ -1,0 +1,256 @@
+"""Who does the work: the one place that knows how many processes there are.
+
+One process is `Alone`. Under torchrun there are `Many`, which share the rows of each batch and keep in step: each
+has the whole network and they average gradients (ddp), or each has a part of it (fsdp). The processes of a step
+wait for each other a short time only, so that the death of one is noticed; what rank 0 does alone, such as
+tokenizing or writing, they wait for in another way and as long as it takes.
+"""
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from unmask.errors import UserError
+from unmask.model.backbones.transformer import Transformer
+from unmask.processes import sharding as shards
+from unmask.processes.rendezvous import meet
+
+T = TypeVar("T")
+Way = Literal["ddp", "fsdp"]
+GATHERING = timedelta(minutes=10)  # for all processes to appear
+LOOKING = timedelta(seconds=5)  # between two looks whether rank 0 is done
+BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Socket")
+
+
+class Lost(UserError):
+    """Another process has died, or does not answer."""
+
+
+class Told(UserError):
+    """What went wrong in rank 0, which says so itself."""
+
+
+@runtime_checkable
+class Team(Protocol):
+    """Processes that share the rows of each batch."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is; rank 0 prints and writes."""
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this one computes."""
+
+    def place(self, network: Transformer) -> Transformer:
+        """The network where it is trained, before anything refers to its parameters."""
+
+    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
+        """What is called in place of the network, so that gradients are shared."""
+
+    def passing(self, module: Callable[..., Tensor], *, last: bool) -> AbstractContextManager[None]:
+        """A context for one pass of several whose gradients add up; they are shared after the last."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Values added up over all processes."""
+
+    def most(self, number: int) -> int:
+        """The largest number of all processes: for what one has seen and all must act upon."""
+
+    def lead(self, work: Callable[[], T]) -> T | None:
+        """What rank 0 does while the others wait; where it fails, all do."""
+
+
+def own_device() -> torch.device:
+    """The GPU of this process, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One process."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=own_device)
+
+    def place(self, network: Transformer) -> Transformer:
+        return network.to(self.device)
+
+    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
+        return network
+
+    def passing(self, module: Callable[..., Tensor], *, last: bool) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def sum(self, values: Tensor) -> Tensor:
+        return values
+
+    def most(self, number: int) -> int:
+        return number
+
+    def lead(self, work: Callable[[], T]) -> T | None:
+        return work()
+
+
+@dataclass(frozen=True)
+class Many:
+    """Several processes of torch.distributed."""
+
+    rank: int
+    world: int
+    device: torch.device
+    way: Way
+    store: Any  # a small table that all processes read and write
+    turns: Iterator[int] = field(default_factory=count)  # numbers what rank 0 has done alone
+
+    def place(self, network: Transformer) -> Transformer:
+        return shards.shard(network, self.device) if self.way == "fsdp" else network.to(self.device)
+
+    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
+        if self.way == "fsdp":
+            return network
+        from torch.nn.parallel import DistributedDataParallel
+
+        # Gradients have memory of their own: where a tensor begins decides how its sums are ordered, and inside
+        # DDP's buckets that changes after the first step, so that a resumed run would not repeat the old one.
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # newer torch has another name for it
+            return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=False)
+
+    def passing(self, module: Any, *, last: bool) -> AbstractContextManager[None]:
+        if self.way == "fsdp":
+            module.set_requires_gradient_sync(last)
+            return nullcontext()
+        return nullcontext() if last else module.no_sync()
+
+    def sum(self, values: Tensor) -> Tensor:
+        total = values.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def most(self, number: int) -> int:
+        largest = torch.tensor(number, device=self.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
+
+    def lead(self, work: Callable[[], T]) -> T | None:
+        key = f"led-{next(self.turns)}"
+        if self.rank:
+            told = self.wait_for(key)
+            if told != "done":
+                raise Told(told)
+            return None
+        told = "rank 0 failed"
+        try:
+            result = work()
+            told = "done"
+        except UserError as error:
+            told = str(error)
+            raise
+        finally:
+            self.store.set(key, told)
+        return result
+
+    def wait_for(self, key: str) -> str:
+        """What rank 0 says under a key, however long it takes; if rank 0 or its table is gone, that is an error."""
+        while True:
+            try:
+                self.store.wait([key], LOOKING)
+                return self.store.get(key).decode()
+            except dist.DistStoreError:
+                continue
+
+
+@contextmanager
+def joined(way: Way, *, seconds: float) -> Iterator[Team]:
+    """The team that torchrun has set up, or `Alone`; in a step processes wait `seconds` for each other."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Alone()
+        return
+    device = own_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with noticing():
+        store, rank, world = next(iter(rendezvous("env://", timeout=GATHERING)))
+        store = meet(store, rank=rank, world=world, within=GATHERING)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("group", store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=seconds),
+        )
+        yield Many(rank, world, device, way, PrefixStore("team", store))
+        dist.destroy_process_group()
+
+
+@contextmanager
+def noticing() -> Iterator[None]:
+    """Say in plain words that another process is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]  # gloo begins with the place in its sources: [file:line]
+        if not isinstance(error, dist.DistError) and not any(word in said for word in BROKEN):
+            raise
+        rank, world = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
+        raise Lost(
+            f"process {rank} of {world} lost the others: one has died or did not answer in time "
+            f"({said.rpartition('] ')[2].partition('. ')[0]}). Its own words, if it had any, are above. Go on from "
+            "the last checkpoint with --resume."
+        ) from None
+
+
+GRACE = 2.0  # seconds in which rank 0 says what all processes have found
+
+
+@contextmanager
+def said_once(team: Team) -> Iterator[None]:
+    """What all processes find wrong is said by rank 0 alone; what one of the others finds, by that one."""
+    try:
+        yield
+    except UserError as error:
+        if team.rank == 0 or isinstance(error, Lost):
+            raise
+        time.sleep(GRACE)  # if rank 0 ends too, torchrun ends this process meanwhile
+        if isinstance(error, Told):
+            sys.exit(2)
+        raise UserError(f"process {team.rank}: {error}") from None
+
+
+PATIENCE = 86_400.0  # seconds that those who are done wait for the others; torchrun notices who has died
+
+
+@contextmanager
+def together() -> Iterator[Team]:
+    """The processes that torchrun has started, or this one alone."""
+    with joined("ddp", seconds=PATIENCE) as team, said_once(team):
+        yield team
+
+
+def collected(team: Team, mine: list[T]) -> list[T]:
+    """What all processes have, at rank 0; the others get nothing."""
+    if team.world == 1:
+        return mine
+    found: list[list[T] | None] | None = [None] * team.world if team.rank == 0 else None
+    dist.gather_object(mine, found)
+    return [one for some in found or [] for one in some or []]

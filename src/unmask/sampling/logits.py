@@ -1,0 +1,204 @@
+"""Shape: changes to the network's answer, on the rows it was asked for and no others.
+
+First what the model is taken to say: hooks (guidance, constraints), banned and forced tokens, repetition. Policies
+judge confidence by this. Then how boldly to draw from it: temperature, top-k, top-p.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.sampling.patterns.constraint import Constraint
+from unmask.sampling.policy import Look
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to the network: show it these tokens at this noise level, and give the logits at these rows."""
+
+    tokens: Int[Tensor, "b w"]
+    sigma: Float[Tensor, " b"]
+    rows: Int[Tensor, " n"]  # flat positions over (b w)
+    live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
+    look: Look  # what the policy saw when it asked
+    start: int = 0  # the position on the canvas of the first column
+    lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
+    frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
+    spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
+
+    @property
+    def row(self) -> Int[Tensor, " n"]:
+        """The row of each flat position."""
+        return self.rows // self.tokens.shape[1]
+
+    @property
+    def position(self) -> Int[Tensor, " n"]:
+        """The position on the canvas of each flat position."""
+        return self.rows % self.tokens.shape[1] + self.start
+
+
+# Logits in, logits out, with the question they answer: the place for guidance and constraints.
+Hook = Callable[[Ask, Float[Tensor, "n v"]], Float[Tensor, "n v"]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Settings of the draw; the default changes nothing."""
+
+    temperature: float = 1.0  # 0: always the most likely token
+    top_k: int | None = None  # only the k most likely tokens
+    top_p: float = 1.0  # only the most likely tokens that together have at least this mass
+    keep_crossing: bool = True  # top-p keeps the token that crosses the mass; False: drops it, as ReMDM does
+    banned: tuple[int, ...] = ()  # tokens that are never drawn
+    forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
+    spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases that say where one must
+    repetition: float = 0.0  # nats taken from every token that already stands in the row
+    no_repeat: int | None = None  # a run of so many tokens stands once in a row, if it can be helped
+    repeatable: tuple[int, ...] = ()  # tokens of which no run counts: those that stand for no text
+    hook: Hook | None = None  # a change of one's own, made first: guidance
+    constraint: Constraint | None = None  # a pattern that every row matches at the end
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise UserError(f"temperature must not be negative; saw {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k must keep at least one token; saw {self.top_k}.")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
+        if self.no_repeat is not None and self.no_repeat < 2:
+            raise UserError(f"a run that may not be repeated needs at least two tokens; saw {self.no_repeat}.")
+        if self.constraint is not None and self.forced:
+            raise UserError("forced tokens beside a constraint: give them to it as sets of allowed tokens.")
+        if self.constraint is not None and any(map(self.constraint.uses, self.banned)):
+            raise UserError("tokens banned beside a constraint that may need them: ban them in `over_tokens`.")
+
+    def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """What the model is taken to say."""
+        logits = logits if self.hook is None else self.hook(ask, logits)
+        if self.repetition:
+            logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
+        if self.no_repeat is not None:
+            known = torch.isin(ask.tokens, ask.tokens.new_tensor([ask.look.mask, *self.repeatable]), invert=True)
+            logits = without_repeats(logits, ask.tokens, ask.rows, known, self.no_repeat)
+        if self.banned:
+            check_ids("banned", self.banned, logits.shape[-1])
+            logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+        if self.forced:
+            check_ids("forced", tuple(self.forced.values()), logits.shape[-1])
+            logits = with_forced(logits, ask.position, self.forced)
+        if ask.spaced is not None:
+            other = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+            other[list(self.spacers)] = False
+            logits = logits.masked_fill(ask.spaced.flatten()[ask.rows][:, None] & other, -torch.inf)
+        return logits
+
+    def sharpen(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """What is drawn from; at temperature 0 only the most likely token is left."""
+        if self.temperature == 0:
+            return only(logits, logits.argmax(-1, keepdim=True))
+        logits = logits if self.temperature == 1 else logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            logits = only(logits, logits.topk(self.top_k, -1).indices)
+        return logits if self.top_p == 1 else nucleus(logits, self.top_p, keep_crossing=self.keep_crossing)
+
+
+def only(logits: Float[Tensor, "n v"], kept: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+    """Logits −∞ everywhere but at the kept tokens."""
+    return torch.full_like(logits, -torch.inf).scatter(-1, kept, logits.gather(-1, kept))
+
+
+def nucleus(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool = True) -> Float[Tensor, "n v"]:
+    """The most likely tokens up to a mass, at least one. The token that crosses it is kept, or not, as you say."""
+    value, order = logits.sort(-1, descending=True)
+    probs = value.double().softmax(-1)
+    total = probs.cumsum(-1)
+    dropped = (total - probs >= mass) if keep_crossing else (total > mass)
+    dropped[:, 0] = False
+    return torch.empty_like(logits).scatter(-1, order, value.masked_fill(dropped, -torch.inf))
+
+
+def less_repeated(logits: Float[Tensor, "n v"], seen: Int[Tensor, "n w"], penalty: float) -> Float[Tensor, "n v"]:
+    """Every token of `seen` loses `penalty` nats, once."""
+    return logits.scatter(-1, seen, logits.gather(-1, seen) - penalty)
+
+
+def with_forced(
+    logits: Float[Tensor, "n v"], position: Int[Tensor, " n"], forced: Mapping[int, int]
+) -> Float[Tensor, "n v"]:
+    for place, token in forced.items():
+        here = (position == place)[:, None]
+        sole = torch.arange(logits.shape[-1], device=logits.device) == token
+        logits = torch.where(here, torch.where(sole, 0.0, -torch.inf).to(logits), logits)
+    return logits
+
+
+def check_ids(kind: str, ids: tuple[int, ...], size: int) -> None:
+    wrong = [i for i in ids if not 0 <= i < size]
+    if wrong:
+        raise UserError(f"a {kind} token id must lie in 0..{size - 1}; saw {wrong[0]}.")
+
+
+COST = 20.0  # nats: enough that another token comes, and no dead end where there is none
+
+
+def repeats(
+    tokens: Int[Tensor, "b w"], rows: Int[Tensor, " n"], known: Bool[Tensor, "b w"], size: int
+) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """Of the flat positions `rows`: (which, token) where the token would complete a run that stands elsewhere.
+
+    A run is `size` tokens side by side, all of them known; it may be completed in any order, as text comes here.
+    What is not seen: a token that completes the same run twice at once, as in "a _ a".
+    """
+    width = tokens.shape[1]
+    row, position = rows // width, rows % width
+    which, token = [rows[:0]], [rows[:0]]
+    if width <= size:
+        return which[0], token[0]
+    runs, whole = tokens.unfold(1, size, 1), known.unfold(1, size, 1)  # (b starts size)
+    last = runs.shape[1] - 1
+    for place in range(size):
+        rest = [i for i in range(size) if i != place]
+        start = position - place
+        almost = (start >= 0) & (start <= last) & whole[row, start.clamp(0, last)][:, rest].all(-1)
+        asked = almost.nonzero().squeeze(-1)
+        own, others = runs[row[asked], start[asked]][:, rest], runs[row[asked]]
+        same = (others[:, :, rest] == own[:, None]).all(-1) & whole[row[asked]].all(-1)
+        one, at = same.nonzero(as_tuple=True)
+        which.append(asked[one])
+        token.append(others[one, at, place])
+    return torch.cat(which), torch.cat(token)
+
+
+def without_repeats(
+    logits: Float[Tensor, "n v"],
+    tokens: Int[Tensor, "b w"],
+    rows: Int[Tensor, " n"],
+    known: Bool[Tensor, "b w"],
+    size: int,
+) -> Float[Tensor, "n v"]:
+    """The logits, a token that would repeat a run made nearly impossible."""
+    which, token = repeats(tokens, rows, known, size)
+    if not len(which):
+        return logits
+    return logits.index_put((which, token), logits[which, token] - COST)
+
+
+def inverse_cdf(logits: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The first token whose cumulated probability exceeds u; one with logit −∞ is never drawn."""
+    top = logits.amax(-1, keepdim=True).double()
+    if not bool(torch.isfinite(top).all()):
+        raise UserError("no token can stand at a position: every one is banned, or the network gave NaN.")
+    cdf = (logits.double() - top).exp_().cumsum_(-1)
+    total = cdf[:, -1:].contiguous()
+    token = torch.searchsorted(cdf, u.double()[:, None] * total, right=True)
+    # u·total may round up to the total itself: the last token with any mass, not one past it.
+    return torch.minimum(token, torch.searchsorted(cdf, total)).squeeze(-1)
+
+
+def greedy(logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
+    """The most likely token: the draw at temperature 0."""
+    return logits.argmax(-1)

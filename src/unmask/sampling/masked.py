@@ -1,0 +1,249 @@
+"""One step, cut where the network is: `ask` says what to show it, `commit` takes its answer.
+
+Both are pure functions of a `Work`, so a server can put the questions of many works, each with its own policy, into
+one network call.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid, rows_where
+from unmask.errors import UserError
+from unmask.random import TOKEN, Dice, keys
+from unmask.sampling.logits import Ask, Shape, inverse_cdf
+from unmask.sampling.policy import Look, Memory, Policy, Revising
+from unmask.text.prompt.canvas import Canvas
+
+
+class Span(NamedTuple):
+    """The network sees start..stop; the blanks in first..last are filled."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+@runtime_checkable
+class Windows(Protocol):
+    def spans(self, length: int) -> list[Span]:
+        """The windows of a canvas, from left to right; together they fill every position once."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One window: the network sees everything, and anything may be filled next."""
+
+    def spans(self, length: int) -> list[Span]:
+        return [Span(0, length, 0, length)]
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Semi-autoregressive: `context` tokens at once, then `stride` more, seeing the last `context` only. [MDLM]
+
+    For text of any length, longer than the network was trained on.
+    """
+
+    context: int  # tokens the network sees
+    stride: int  # tokens added by each window after the first
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.stride <= self.context:
+            raise UserError(f"the stride must lie in 1..{self.context}, the context; saw {self.stride}.")
+
+    def spans(self, length: int) -> list[Span]:
+        ends = [min(self.context, length)]
+        while ends[-1] < length:
+            ends.append(min(ends[-1] + self.stride, length))
+        firsts = [0, *ends[:-1]]
+        return [Span(max(0, end - self.context), end, first, end) for first, end in zip(firsts, ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks from left to right, the network seeing the whole canvas, masks ahead included. [LLaDA]"""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"a block needs at least one token; saw {self.size}.")
+
+    def spans(self, length: int) -> list[Span]:
+        return [Span(0, length, first, min(first + self.size, length)) for first in range(0, length, self.size)]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows being filled: everything that the next call depends on."""
+
+    canvas: Canvas  # as it stands now
+    policy: Policy
+    key: Int[Tensor, " b"]  # of each row's random numbers
+    spans: tuple[Span, ...]  # the windows still to fill; empty when all is done
+    clock: Int[Tensor, " b"]  # calls that each row has had in the first of them
+    memory: Memory = ()  # the policy's own
+    shape: Shape = field(default_factory=Shape)  # temperature and the like
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What one call brought."""
+
+    rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
+    tokens: Int[Tensor, " n"]
+    log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
+
+
+def begin(
+    canvas: Canvas,
+    policy: Policy,
+    *,
+    seed: int = 0,
+    ids: Int[Tensor, " b"] | None = None,
+    windows: Windows | None = None,
+    shape: Shape | None = None,
+) -> Work:
+    """A work at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness.
+
+    A constraint that no filling of the canvas satisfies is refused here, before the network is asked anything.
+    """
+    tokens = canvas.tokens
+    ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
+    spans = tuple((windows or Whole()).spans(tokens.shape[1]))
+    work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), shape=shape or Shape())
+    if work.shape.constraint is not None:
+        work.shape.constraint.check(canvas)
+    return enter_window(work)
+
+
+def enter_window(work: Work) -> Work:
+    """Go to the first window with something left to fill, and plan it."""
+    hidden = work.canvas.hidden
+    spans = work.spans
+    while spans and not bool(hidden[:, spans[0].first : spans[0].last].any()):
+        spans = spans[1:]
+    if not spans:
+        return replace(work, spans=())
+    memory = work.policy.plan(seen_hidden(hidden, spans[0]), Dice(work.key, spans[0].start))
+    return replace(work, spans=spans, clock=torch.zeros_like(work.clock), memory=memory)
+
+
+def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
+    """What a window may fill, among what it sees."""
+    if (span.start, span.stop) == (span.first, span.last):
+        return hidden[:, span.start : span.stop]
+    place = torch.arange(span.start, span.stop, device=hidden.device)
+    return hidden[:, span.start : span.stop] & (place >= span.first) & (place < span.last)
+
+
+def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
+    """What the policy sees, and the rows of the canvas it sees: those with something left in this window."""
+    span = work.spans[0]
+    hidden, free = seen_hidden(work.canvas.hidden, span), seen_hidden(~work.canvas.frozen, span)
+    live = hidden.any(1).nonzero().squeeze(-1)
+    tokens = work.canvas.tokens[:, span.start : span.stop]
+    if len(live) == len(tokens):
+        return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask, free), live
+    dice, memory = Dice(work.key[live], span.start), tuple(m[live] for m in work.memory)
+    return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask, free[live]), live
+
+
+def ask(work: Work) -> Ask | None:
+    """The next question, about unfinished rows only; None when every row is filled."""
+    if not work.spans:
+        return None
+    look, live = look_at(work)
+    where, sigma = work.policy.wants(look)
+    span, lengths = work.spans[0], work.canvas.lengths
+    frozen = work.canvas.frozen[live, span.start : span.stop]
+    lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=look.tokens.shape[1])
+    spaced = None if work.canvas.spaced is None else work.canvas.spaced[live, span.start : span.stop]
+    return Ask(look.tokens, sigma, rows_where(where), live, look, span.start, lengths, frozen, spaced)
+
+
+def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
+    """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
+    look, live, rows = asked.look, asked.live, asked.rows
+    logits = work.shape.meaning(asked, logits)
+    likely = within(work, asked, rows, logits)
+    chosen, memory = work.policy.choose(
+        look, rows, likely, lambda: drawn(look, rows, forbid(likely, look.mask), work.shape)
+    )
+    if not bool(chosen.all()):
+        rows, logits = rows[chosen], logits[chosen]
+    logits = forbid(logits, look.mask)
+    tokens = drawn_within(work, asked, rows, logits)
+    log_probs = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    at = placed(rows, asked, work.canvas.tokens.shape[1])
+    after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
+    if isinstance(work.policy, Revising):
+        again, memory = work.policy.revise(after_commit(look, rows, tokens, memory), rows, log_probs)
+        after = after.index_fill(0, placed(rows_where(again), asked, work.canvas.tokens.shape[1]), look.mask)
+    work = replace(
+        work,
+        canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
+        # Only a row that was asked for something has had a call: its numbers must not depend on its neighbours.
+        clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
+        memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
+    )
+    return enter_window_if_done(work), Committed(at, tokens, log_probs)
+
+
+def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:
+    """What the policy sees once these tokens stand."""
+    shown = look.tokens.flatten().index_copy(0, rows, tokens).view_as(look.tokens)
+    hidden = look.hidden.flatten().index_fill(0, rows, False).view_as(look.hidden)
+    return replace(look, tokens=shown, hidden=hidden, memory=memory)
+
+
+def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    """The logits that the constraint leaves, each place by itself."""
+    if work.shape.constraint is None:
+        return logits
+    width = asked.tokens.shape[1]
+    return work.shape.constraint.pruned(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
+
+
+def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
+    """A token for each of these flat positions that together satisfy the constraint, if there is one."""
+    look, shape = asked.look, work.shape
+    if shape.constraint is None:
+        return drawn(look, rows, logits, shape)
+    width = asked.tokens.shape[1]
+    row, position = asked.live[rows // width], rows % width + asked.start
+    return shape.constraint.drawn(
+        work.canvas, row, position, logits, lambda which, left: drawn(look, rows[which], left, shape)
+    )
+
+
+def drawn(look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], shape: Shape) -> Int[Tensor, " n"]:
+    """A token for each of these flat positions."""
+    width = look.tokens.shape[1]
+    row = rows // width
+    return inverse_cdf(shape.sharpen(logits), look.dice.at(row, rows % width, look.clock[row], TOKEN))
+
+
+def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
+    """A policy's memory with the entries of the live rows replaced."""
+    if len(live) == len(old):
+        return new
+    if old.shape[1:] != new.shape[1:]:  # it has only now learnt the size of the vocabulary
+        old = new.new_zeros(len(old), *new.shape[1:])
+    return old.index_copy(0, live, new)
+
+
+def placed(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"]:
+    """Flat positions of a question as flat positions of the whole canvas."""
+    width = asked.tokens.shape[1]
+    return asked.live[rows // width] * length + rows % width + asked.start
+
+
+def enter_window_if_done(work: Work) -> Work:
+    first, last = work.spans[0].first, work.spans[0].last
+    return work if bool(work.canvas.hidden[:, first:last].any()) else enter_window(work)

@@ -1,0 +1,265 @@
+"""Constraint: what may stand on a canvas. Tokens that would leave no way to a match are never drawn.
+
+A canvas is read as a chain: a visible token is one move of the automaton, a mask is any move. A state is reachable at
+a position if some filling of the masks before it leads there; it is hopeful if some filling of the masks behind it
+leads from there to a match. A token may be drawn where it leads from a reachable to a hopeful state. Then a filling
+that matches always exists, so no draw runs into a dead end.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.sampling.patterns.regex import LARGEST, machine_of
+from unmask.sampling.patterns.tokens import BREAK, CUT, FIRST, INSIDE, KEEP, Automaton, Words, over_tokens
+from unmask.text.prompt.canvas import Canvas
+
+CELLS = 2**25  # booleans held at once for (place, state, class)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Rows as moves: of a given or drawn token one column of the table, of a mask any that is allowed."""
+
+    automaton: Automaton
+    column: Int[Tensor, "b l"]  # of the table; of no meaning where hidden
+    hidden: Bool[Tensor, "b l"]
+    own_moves: Mapping[int, Float[Tensor, "s s"]]  # of a mask at positions with a set of allowed tokens
+    final: Bool[Tensor, " s"]  # where a row may end
+
+    def start(self) -> Float[Tensor, "b s"]:
+        """1 for the states reachable before the first position."""
+        here = torch.zeros(len(self.column), len(self.final), device=self.final.device)
+        here[:, FIRST] = 1.0
+        return here
+
+    def onward(self, here: Float[Tensor, "b s"], i: int) -> Float[Tensor, "b s"]:
+        """1 for the states reachable behind position i, given those before it. The dead one may be among them."""
+        by_mask = by_token = None
+        if self.some_hidden[i]:
+            by_mask = here @ self.own_moves.get(i, self.automaton.any_move)
+        if not self.all_hidden[i]:
+            by_token = torch.zeros_like(here).scatter_add_(1, self.automaton.to[self.column[:, i]], here)
+        return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
+
+    def back(self, here: Float[Tensor, "b s"], i: int) -> Float[Tensor, "b s"]:
+        """1 for the states before position i that are hopeful, given those behind it."""
+        by_mask = by_token = None
+        if self.some_hidden[i]:
+            by_mask = here @ self.own_moves.get(i, self.automaton.any_move).T
+        if not self.all_hidden[i]:
+            by_token = here.gather(1, self.automaton.to[self.column[:, i]])
+        return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
+
+    def chosen(self, by_mask: Tensor | None, by_token: Tensor | None, i: int) -> Float[Tensor, "b s"]:
+        """Of each row what its move at position i is."""
+        if by_mask is None or by_token is None:
+            moved = by_token if by_mask is None else by_mask
+            assert moved is not None
+            return moved
+        return torch.where(self.hidden[:, i, None], by_mask, by_token)
+
+    def forward(self) -> Bool[Tensor, "b i s"]:
+        """Whether a state is reachable before each position, and behind the last."""
+        found = [self.start()]
+        for i in range(self.column.shape[1]):
+            found.append(self.onward(found[-1], i))
+        return torch.stack(found, 1) > 0
+
+    def backward(self) -> Bool[Tensor, "b i s"]:
+        """Whether a state before each position, and behind the last, is hopeful."""
+        found = [self.final.float().repeat(len(self.column), 1)]
+        for i in reversed(range(self.column.shape[1])):
+            found.append(self.back(found[-1], i))
+        return torch.stack(found[::-1], 1) > 0
+
+    def stuck(self) -> list[int | None]:
+        """The first position of each row that no filling gets past; l if all are unfinished there; else None."""
+        reached = self.forward()
+        alive = reached[:, 1:, :-1].any(2)  # the last state is dead
+        done = (reached[:, -1] & self.final).any(1)
+        first = torch.where(alive.all(1), alive.shape[1], (~alive).long().argmax(1))
+        return [None if ok else int(at) for ok, at in zip(done.tolist(), first.tolist(), strict=True)]
+
+    def open(self, reached: Bool[Tensor, "n s"], hopeful: Bool[Tensor, "n s"]) -> Bool[Tensor, "n c"]:
+        """Which classes lead from a reachable to a hopeful state."""
+        table = self.automaton.table[:, :KEEP]
+        portion = max(1, CELLS // table.numel())
+        pairs = zip(reached.split(portion), hopeful.split(portion), strict=True)
+        return torch.cat([(r[:, :, None] & h[:, table]).any(1) for r, h in pairs])
+
+    @cached_property
+    def some_hidden(self) -> list[bool]:
+        return self.hidden.any(0).tolist()
+
+    @cached_property
+    def all_hidden(self) -> list[bool]:
+        return self.hidden.all(0).tolist()
+
+
+def chain_of(
+    automaton: Automaton, canvas: Canvas, *, own_moves: Mapping[int, Float[Tensor, "s s"]], whole: bool
+) -> Chain:
+    """A canvas as a chain. Padding beyond a row's length is a frozen mask: it adds no text."""
+    tokens, given = canvas.tokens, canvas.frozen
+    silent = torch.isin(tokens, torch.tensor(sorted({*automaton.silent, canvas.mask}), device=tokens.device))
+    columns = automaton.table.shape[1]
+    own = automaton.classes[tokens.clamp(max=automaton.size - 1)]
+    if whole:
+        column = torch.where(given & silent, columns + KEEP, own)
+    else:
+        column = torch.where(given, torch.where(silent, columns + BREAK, columns + CUT), own)
+    final = automaton.accepts.clone()
+    if not whole:  # behind given text nothing is open
+        final[[FIRST, INSIDE]] = True
+    return Chain(automaton, column, canvas.hidden, own_moves, final)
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """A pattern for what is drawn, or for the whole text; and sets of allowed tokens by position."""
+
+    automaton: Automaton
+    allowed: Mapping[int, Collection[int]] = field(default_factory=dict)  # position -> the ids that may stand there
+    whole: bool = False  # the pattern is for the whole text; False: for each stretch that is drawn, by itself
+    about: str = "the allowed tokens"  # how errors call it
+
+    def __post_init__(self) -> None:
+        for position, ids in self.allowed.items():
+            wrong = [id for id in ids if not 0 <= id < self.automaton.size]
+            if position < 0 or wrong:
+                raise UserError(
+                    f"allowed tokens are ids in 0..{self.automaton.size - 1} at positions from 0 on; "
+                    f"saw {wrong[0] if wrong else 'some'} at position {position}."
+                )
+
+    def chain(self, canvas: Canvas) -> Chain:
+        return chain_of(self.automaton, canvas, own_moves=self.own_moves, whole=self.whole)
+
+    @cached_property
+    def own_moves(self) -> dict[int, Float[Tensor, "s s"]]:
+        """The moves of a mask at the positions with a set of allowed tokens."""
+        classes = self.automaton.classes
+        return {
+            place: self.automaton.moves(classes[torch.tensor(sorted(ids), dtype=torch.long, device=classes.device)])
+            for place, ids in self.allowed.items()
+        }
+
+    def uses(self, token: int) -> bool:
+        """Whether a token may be part of some match."""
+        automaton, dead = self.automaton, len(self.automaton.table) - 1
+        return token < automaton.size and bool((automaton.table[:, automaton.classes[token]] != dead).any())
+
+    def on(self, device: torch.device) -> "Constraint":
+        """The same on another device."""
+        old = self.automaton
+        new = Automaton(old.classes.to(device), old.table.to(device), old.accepts.to(device), old.silent)
+        return replace(self, automaton=new)
+
+    def check(self, canvas: Canvas) -> None:
+        """Refuse a canvas that no filling makes match, before any network call."""
+        length = canvas.tokens.shape[1]
+        for position in [place for place in self.allowed if place < length]:
+            given = canvas.tokens[canvas.frozen[:, position], position].tolist()
+            wrong = [id for id in given if id not in self.allowed[position] and id != canvas.mask]
+            if wrong:
+                raise UserError(
+                    f"the token {wrong[0]} given at position {position} is not among those allowed there."
+                )
+        for row, at in enumerate(self.chain(canvas).stuck()):
+            if at is None:
+                continue
+            which = f"row {row}: " if len(canvas.tokens) > 1 else ""
+            why = (
+                f"no way to fill it gets past position {at}" if at < length else "at its end the match is unfinished"
+            )
+            raise UserError(
+                f"{which}no text of {length} tokens can match {self.about}: {why}. "
+                "Change the length, the given text or the pattern."
+            )
+
+    def matches(self, canvas: Canvas) -> Bool[Tensor, " b"]:
+        """Which rows match; of those with masks, which can be filled to match."""
+        return torch.tensor([at is None for at in self.chain(canvas).stuck()], device=canvas.tokens.device)
+
+    def pruned(
+        self, canvas: Canvas, row: Int[Tensor, " n"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
+    ) -> Float[Tensor, "n v"]:
+        """Logits −∞ for tokens that leave no way to a match, at these hidden places of the canvas."""
+        rows, index = row.unique(return_inverse=True)
+        chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        reached, hopeful = chain.forward(), chain.backward()
+        return self.left(chain.open(reached[index, position], hopeful[index, position + 1]), position, logits)
+
+    def left(
+        self, ways: Bool[Tensor, "n c"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
+    ) -> Float[Tensor, "n v"]:
+        """Logits of the tokens whose class is open, and which may stand at these positions."""
+        keep = ways[:, self.automaton.classes]
+        for place in self.allowed.keys() & set(position.tolist()):
+            ids = torch.tensor(sorted(self.allowed[place]), dtype=torch.long, device=keep.device)
+            keep[position == place] &= torch.zeros_like(keep[0]).index_fill(0, ids, True)
+        # A network may have more ids than there are tokens: they stand for no text.
+        keep = torch.nn.functional.pad(keep, (0, logits.shape[-1] - keep.shape[-1]))
+        return logits.masked_fill(~keep, -torch.inf)
+
+    def drawn(
+        self,
+        canvas: Canvas,
+        row: Int[Tensor, " n"],
+        position: Int[Tensor, " n"],
+        logits: Float[Tensor, "n v"],
+        draw: Callable[[Int[Tensor, " k"], Float[Tensor, "k v"]], Int[Tensor, " k"]],
+    ) -> Int[Tensor, " n"]:
+        """A token for each place: in every row one after the other from the left, each restricted by those before.
+
+        `draw(which, logits)` draws for some of the n places. The network is not asked again in between. One sweep
+        does it: what is hopeful behind a place does not depend on the tokens before it.
+        """
+        rows, index = row.unique(return_inverse=True)
+        chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        hopeful, here = chain.backward(), chain.start()
+        result = torch.empty_like(row)
+        turns: dict[int, list[int]] = {}
+        for i, place in enumerate(position.tolist()):
+            turns.setdefault(place, []).append(i)
+        for place in range(max(turns) + 1):
+            onward = chain.onward(here, place)
+            if place in turns:
+                which = torch.tensor(turns[place], device=row.device)
+                mine = index[which]
+                ways = chain.open(here[mine] > 0, hopeful[mine, place + 1])
+                result[which] = draw(which, self.left(ways, position[which], logits[which]))
+                to = self.automaton.to[self.automaton.classes[result[which]]]
+                onward[mine] = torch.zeros_like(onward[mine]).scatter_add_(1, to, here[mine]).clamp_(max=1.0)
+            here = onward
+        return result
+
+
+def matching(
+    pattern: str, words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+) -> Constraint:
+    """Text that matches a regular expression. `ends`: shorter text is followed by eos and padding."""
+    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
+    return Constraint(automaton, whole=whole, about=f"the pattern {short(pattern)!r}")
+
+
+def one_of(
+    texts: Sequence[str], words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+) -> Constraint:
+    """One of some texts."""
+    if not texts:
+        raise UserError("a list of texts to choose from needs at least one text.")
+    pattern = "|".join(re.escape(text) for text in texts)
+    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
+    return Constraint(automaton, whole=whole, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")
+
+
+def short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

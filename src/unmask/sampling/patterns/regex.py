@@ -1,0 +1,322 @@
+"""A pattern as a machine over bytes: a regular expression in Python's syntax, to a minimal deterministic automaton.
+
+What matches is what `re.fullmatch(pattern, text, re.ASCII)` matches, read as UTF-8. Python's own parser reads the
+pattern, so its syntax and the columns of its errors are those that people know. Bytes, because a token of a
+byte-level vocabulary may end within a character.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from re import _constants as ops  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+
+LARGEST = 20_000  # states of the machine, before and after it is made deterministic
+EFFORT = 100  # times as many states may be met while it is made deterministic: seconds
+LAST = 0x10FFFF  # the last code point
+
+Range = tuple[int, int]  # code points or bytes, both ends included
+CATEGORIES = {
+    ops.CATEGORY_DIGIT: [(48, 57)],
+    ops.CATEGORY_SPACE: [(9, 13), (32, 32)],
+    ops.CATEGORY_WORD: [(48, 57), (65, 90), (95, 95), (97, 122)],
+}
+OPPOSITES = {
+    ops.CATEGORY_NOT_DIGIT: ops.CATEGORY_DIGIT,
+    ops.CATEGORY_NOT_SPACE: ops.CATEGORY_SPACE,
+    ops.CATEGORY_NOT_WORD: ops.CATEGORY_WORD,
+}
+REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT)  # greed does not change what matches as a whole
+SURROGATES = (0xD800, 0xDFFF)  # half characters, which no text holds
+# What the parser knows and a finite automaton does not, or what makes no sense where all of a text must match.
+UNSUPPORTED = {
+    ops.AT: "anchors and word boundaries (^ $ \\b): a pattern always matches all of the text",
+    ops.ASSERT: "lookahead and lookbehind",
+    ops.ASSERT_NOT: "lookahead and lookbehind",
+    ops.GROUPREF: "references to groups",
+    ops.GROUPREF_EXISTS: "references to groups",
+    ops.ATOMIC_GROUP: "atomic groups",
+    ops.POSSESSIVE_REPEAT: "possessive repeats",
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """States 0, 1, ...; it starts in 0. The last one is dead: nothing leads out of it."""
+
+    table: np.ndarray  # (states, 256): the state after each byte
+    accepts: np.ndarray  # (states)
+
+    def matches(self, text: bytes) -> bool:
+        state = 0
+        for byte in text:
+            state = self.table[state, byte]
+        return bool(self.accepts[state])
+
+
+@dataclass
+class Net:
+    """A machine in the making: from each state, free moves and moves by a range of bytes."""
+
+    free: list[list[int]] = field(default_factory=list)
+    moves: list[list[tuple[int, int, int]]] = field(default_factory=list)
+
+    def state(self) -> int:
+        if len(self.free) >= LARGEST:
+            raise too_large()
+        self.free.append([])
+        self.moves.append([])
+        return len(self.free) - 1
+
+
+def machine_of(pattern: str, *, largest: int = LARGEST) -> Machine:
+    """The machine of a regular expression, of at most so many states; an error in it is reported with its column."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the syntax may mean in Python's future
+            tree = _parser.parse(pattern, re.ASCII)
+    except re.error as error:
+        column = 1 if error.pos is None else error.pos + 1
+        raise UserError(
+            f"the regular expression {pattern!r} is not valid: {error.msg}, at column {column}. "
+            "The syntax is that of Python's re module."
+        ) from None
+    except (OverflowError, RecursionError):
+        raise too_large() from None
+    except ValueError as error:
+        raise UserError(f"the regular expression {pattern!r} is not valid: {error}.") from None
+    net = Net()
+    start = net.state()
+    try:
+        end = sequence(net, tree, start, tree.state.flags)
+    except RecursionError:
+        raise too_large() from None
+    return minimal(deterministic(net, start, end, largest))
+
+
+def too_large(largest: int = LARGEST) -> UserError:
+    return UserError(
+        f"the pattern needs more than {largest:,} states: use smaller repeat counts, or fewer nested repeats."
+    )
+
+
+def sequence(net: Net, items: Any, state: int, flags: int) -> int:
+    """Build what matches these items one after the other; the state behind them."""
+    for op, value in items:
+        state = item(net, op, value, state, flags)
+    return state
+
+
+def item(net: Net, op: Any, value: Any, state: int, flags: int) -> int:
+    if op in UNSUPPORTED:
+        raise UserError(f"a pattern cannot use {UNSUPPORTED[op]}.")
+    if op is ops.SUBPATTERN:
+        _, added, removed, inner = value
+        return sequence(net, inner, state, (flags | added) & ~removed)
+    if op is ops.BRANCH:
+        ends = [sequence(net, choice, step(net, state), flags) for choice in value[1]]
+        return joined(net, ends)
+    if op in REPEATS:
+        least, most, inner = value
+        return repeated(net, inner, state, flags, least, None if most is ops.MAXREPEAT else most)
+    end = net.state()
+    for encoded in utf8(code_points(op, value, flags)):
+        spell(net, state, end, encoded)
+    return end
+
+
+def step(net: Net, state: int) -> int:
+    """A new state with a free move from an old one."""
+    new = net.state()
+    net.free[state].append(new)
+    return new
+
+
+def joined(net: Net, states: Iterable[int]) -> int:
+    end = net.state()
+    for state in states:
+        net.free[state].append(end)
+    return end
+
+
+def repeated(net: Net, inner: Any, state: int, flags: int, least: int, most: int | None) -> int:
+    for _ in range(least):
+        state = sequence(net, inner, state, flags)
+    if most is None:
+        loop = step(net, state)
+        net.free[sequence(net, inner, loop, flags)].append(loop)
+        return step(net, loop)
+    ends = [state]
+    for _ in range(most - least):
+        ends.append(sequence(net, inner, ends[-1], flags))
+    return joined(net, ends)
+
+
+def code_points(op: Any, value: Any, flags: int) -> list[Range]:
+    """The characters that one item of a pattern stands for."""
+    negated, found = False, []
+    if op is ops.ANY:
+        return [(0, LAST)] if flags & re.DOTALL else complement([(10, 10)])
+    for kind, what in value if op is ops.IN else [(op, value)]:
+        if kind is ops.NEGATE:
+            negated = True
+        elif kind is ops.LITERAL:
+            found.append((what, what))
+        elif kind is ops.NOT_LITERAL:
+            negated = True
+            found.append((what, what))
+        elif kind is ops.RANGE:
+            found.append(what)
+        elif kind is ops.CATEGORY:
+            found += complement(CATEGORIES[OPPOSITES[what]]) if what in OPPOSITES else CATEGORIES[what]
+        else:
+            raise UserError(f"a pattern cannot use {kind}.")
+    if flags & re.IGNORECASE:
+        found += [(c + shift, c + shift) for a, shift in ((65, 32), (97, -32)) for c in letters(found, a)]
+    return complement(found) if negated else found
+
+
+def letters(ranges: list[Range], first: int) -> list[int]:
+    """Which of the 26 letters from `first` on lie in some range."""
+    return [c for c in range(first, first + 26) if any(low <= c <= high for low, high in ranges)]
+
+
+def complement(ranges: list[Range]) -> list[Range]:
+    """All other code points."""
+    rest, at = [], 0
+    for low, high in sorted(ranges):
+        if low > at:
+            rest.append((at, low - 1))
+        at = max(at, high + 1)
+    return [*rest, (at, LAST)] if at <= LAST else rest
+
+
+def utf8(ranges: list[Range]) -> Iterator[list[Range]]:
+    """Ranges of code points as sequences of byte ranges."""
+    lengths = ((0, 0x7F), (0x80, 0x7FF), (0x800, SURROGATES[0] - 1), (SURROGATES[1] + 1, 0xFFFF), (0x10000, LAST))
+    for low, high in ranges:
+        for first, last in lengths:
+            if max(low, first) <= min(high, last):
+                yield from same_length(max(low, first), min(high, last))
+
+
+def same_length(low: int, high: int) -> Iterator[list[Range]]:
+    """A range of code points that are encoded in equally many bytes, cut until the bytes vary independently."""
+    for bits in (6, 12, 18):  # the last one, two, three bytes carry these bits
+        rest = (1 << bits) - 1
+        if low >> bits != high >> bits and high > 0x7F:
+            if low & rest:
+                yield from same_length(low, low | rest)
+                yield from same_length((low | rest) + 1, high)
+                return
+            if high & rest != rest:
+                yield from same_length(low, (high & ~rest) - 1)
+                yield from same_length(high & ~rest, high)
+                return
+    yield list(zip(chr(low).encode(), chr(high).encode(), strict=True))
+
+
+def spell(net: Net, state: int, end: int, encoded: list[Range]) -> None:
+    for low, high in encoded[:-1]:
+        new = net.state()
+        net.moves[state].append((low, high, new))
+        state = new
+    net.moves[state].append((*encoded[-1], end))
+
+
+def closure(net: Net, states: Iterable[int]) -> frozenset[int]:
+    """These states and all that free moves reach."""
+    seen = set(states)
+    left = list(seen)
+    while left:
+        for new in net.free[left.pop()]:
+            if new not in seen:
+                seen.add(new)
+                left.append(new)
+    return frozenset(seen)
+
+
+def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
+    """Sets of states as states; the last one is the empty set."""
+    first = closure(net, [start])
+    known = {first: 0}
+    queue, rows, effort = [first], [], 0
+    for here in queue:
+        moves = [move for state in here for move in net.moves[state]]
+        row = np.full(256, -1, np.int32)
+        edges = sorted({edge for low, high, _ in moves for edge in (low, high + 1)})
+        for low, above in pairwise(edges):
+            new = closure(net, (to for a, b, to in moves if a <= low and above <= b + 1))
+            effort += len(new)
+            if effort > EFFORT * largest:
+                raise UserError("the pattern has too many ways to match: use smaller or fewer nested counts.")
+            if not new:
+                continue
+            if new not in known:
+                if len(known) >= largest:
+                    raise too_large(largest)
+                known[new] = len(queue)
+                queue.append(new)
+            row[low:above] = known[new]
+        rows.append(row)
+    table = np.stack([*rows, np.full(256, -1, np.int32)])
+    table[table < 0] = len(queue)
+    return Machine(table, np.array([end in states for states in queue] + [False]))
+
+
+def minimal(machine: Machine) -> Machine:
+    """States that cannot be told apart by what matches behind them become one. The dead one stays last."""
+    label = told_apart(machine.table, machine.accepts)
+    _, first = np.unique(label, return_index=True)
+    # In order of appearance, so that the start is 0; the dead state's class goes last.
+    dead = label[-1]
+    order = sorted((where, kind) for kind, where in enumerate(first) if kind != dead)
+    number = {kind: i for i, (_, kind) in enumerate(order)} | {int(dead): len(order)}
+    if label[0] == dead:  # nothing matches: a start of its own
+        table = np.ones((2, 256), np.int32)
+        return Machine(table, np.array([False, False]))
+    keep = [where for where, _ in order] + [len(label) - 1]
+    renamed = np.array([number[kind] for kind in range(len(first))], np.int32)
+    return Machine(renamed[label[machine.table[keep]]], machine.accepts[keep])
+
+
+def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
+    """The class of each state of a table (states, letters): two of one class match the same behind them."""
+    _, kinds = np.unique(table, axis=1, return_index=True)  # bytes that lead to the same states count once
+    sources = [sources_of(table[:, kind]) for kind in kinds]
+    label = accepts.astype(np.int64).tolist()
+    members = [set(np.flatnonzero(accepts == kind).tolist()) for kind in (False, True)]
+    splitters = {0, 1}
+    while splitters:
+        here = list(members[splitters.pop()])
+        for before in sources:
+            met: dict[int, list[int]] = {}
+            for state in here:
+                for source in before[state]:
+                    met.setdefault(label[source], []).append(source)
+            for kind, some in met.items():
+                if len(some) == len(members[kind]):
+                    continue
+                new = len(members)
+                members.append(set(some))
+                members[kind].difference_update(some)
+                for source in some:
+                    label[source] = new
+                # Splitting by the smaller half tells as much; both are needed where the whole was still to be used.
+                splitters.add(new if kind in splitters or len(some) <= len(members[kind]) else kind)
+    return np.array(label)
+
+
+def sources_of(column: np.ndarray) -> list[list[int]]:
+    """For each state, those that lead to it."""
+    found: list[list[int]] = [[] for _ in column]
+    for state, after in enumerate(column.tolist()):
+        found[after].append(state)
+    return found

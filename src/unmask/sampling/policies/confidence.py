@@ -1,0 +1,154 @@
+"""Ordered by the model: reveal first where it is surest.
+
+"Choose, then draw" looks at the whole distribution of each position, picks positions, and then draws their tokens:
+one token a call keeps the model's own conditionals. The popular "draw, then keep" draws everywhere and keeps the
+tokens that came out most likely; this favours likely tokens twice and is not a sample of the model.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import check_total
+from unmask.errors import UserError, unknown
+from unmask.random import ORDER, Dice
+from unmask.sampling.policies.planned import sigma_at
+from unmask.sampling.policy import Draw, Look, Memory
+
+TIE = 1e-4  # scores, in nats or probability, that differ by less are taken to be equal
+
+
+def confidence(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """The probability of the most likely token."""
+    return log_p.amax(-1).exp()
+
+
+def margin(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """How far the most likely token is ahead of the second."""
+    top = log_p.topk(2, -1).values.exp()
+    return top[:, 0] - top[:, 1]
+
+
+def entropy(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """−Σ p log p, with 0 log 0 = 0."""
+    return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+
+
+def sureness(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """Low entropy first."""
+    return -entropy(log_p)
+
+
+SCORES = {"confidence": confidence, "margin": margin, "entropy": sureness}
+
+
+def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
+    """Values at their flat positions, −∞ elsewhere. A value that is no number comes from a place without a token."""
+    if bool(values.isnan().any()):
+        raise UserError("no token can stand at a position: every one is banned, or the network gave NaN.")
+    return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
+
+
+def ranking(look: Look, score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
+    """The positions of each row from best to worst; a tie is settled by the row's own numbers.
+
+    Ties are real: before a row of nothing but masks a network with relative positions says the same everywhere, up to
+    the last bits, which change with the shape of the batch. Scores nearer than `TIE` are therefore a tie.
+    """
+    shuffled = look.dice.grid(score.shape[1], ORDER, number=look.clock).argsort(1)
+    rough = (score / TIE).round().gather(1, shuffled)
+    return shuffled.gather(1, rough.argsort(dim=1, descending=True, stable=True))
+
+
+def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
+    """The `count` best positions of each row, among those with a score."""
+    first = torch.arange(score.shape[1], device=score.device) < count[:, None]
+    return torch.zeros_like(first).scatter(1, ranking(look, score), first) & (score > -torch.inf)
+
+
+@runtime_checkable
+class Looking(Protocol):
+    """A policy that looks at every blank before it chooses; a subclass says which."""
+
+    schedule: Schedule  # matters only to networks that look at the noise level
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        """The number of blanks at the start."""
+        return (hidden.sum(1).clamp(min=1),)
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        """Every blank, at the noise level of the share still hidden."""
+        return look.hidden, sigma_at(self.schedule, look.hidden.sum(1).double() / look.memory[0])
+
+
+def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
+    """How many to reveal now, so that all is done after `calls` calls; one a call when there is no budget."""
+    left = look.hidden.sum(1)
+    if calls is None:
+        return torch.ones_like(left)
+    calls_left = (calls - look.clock).clamp(min=1)
+    return (left + calls_left - 1) // calls_left
+
+
+@dataclass(frozen=True)
+class Ordered(Looking):
+    """The surest positions first: by confidence, margin or entropy. [MaskGIT, Kim et al. 2025, Dream]"""
+
+    by: str = "entropy"  # confidence | margin | entropy
+    calls: int | None = None  # the budget; None: one token a call
+    draw_first: bool = False  # draw everywhere, keep the likeliest tokens: biased, here for comparison [LLaDA]
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if self.by not in SCORES:
+            raise unknown("order", self.by, SCORES)
+        if self.calls is not None:
+            check_total(self.calls)
+
+    @property
+    def law(self) -> str:
+        if self.draw_first:
+            return "approximate (biased: what is drawn decides what is kept)"
+        if self.calls is None:
+            return "approximate (the model chooses the order; its conditionals are kept)"
+        return "approximate (the model chooses the order; tokens of a call are drawn independently)"
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        log_p = forbid(logits, look.mask).log_softmax(-1)
+        score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else SCORES[self.by](log_p)
+        kept = best(look, table(score, rows, look.hidden), per_call(look, self.calls))
+        return kept.flatten()[rows], look.memory
+
+
+@dataclass(frozen=True)
+class Leftmost(Looking):
+    """From left to right, as text is read; only the positions whose turn it is cost a head."""
+
+    calls: int | None = None  # the budget; None: one token a call
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if self.calls is not None:
+            check_total(self.calls)
+
+    @property
+    def law(self) -> str:
+        if self.calls is None:
+            return "approximate (one order, from left to right; the model's conditionals are kept)"
+        return "approximate (from left to right; tokens of a call are drawn independently)"
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        hidden, sigma = super().wants(look)
+        return hidden & (hidden.cumsum(1) <= per_call(look, self.calls)[:, None]), sigma
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        return torch.ones_like(rows, dtype=torch.bool), look.memory

@@ -1,0 +1,166 @@
+"""As many tokens a call as a rule allows, and at least one: threshold, certificate, entropy bound, KLASS.
+
+All of them draw the tokens of one call independently of each other; they differ in what they ask for first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import check_total
+from unmask.errors import UserError
+from unmask.random import Dice
+from unmask.sampling.policies.confidence import Looking, best, confidence, entropy, per_call, ranking, table
+from unmask.sampling.policy import Draw, Look, Memory
+
+
+def prefix(
+    look: Look, score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
+) -> Bool[Tensor, "b w"]:
+    """The longest run of best positions that `allows` (given the scores from best to worst) accepts; at least one."""
+    order = ranking(look, score)
+    run = allows(score.gather(1, order)).long().cumprod(1).bool()
+    run[:, 0] = True
+    return torch.zeros_like(run).scatter(1, order, run) & (score > -torch.inf)
+
+
+def certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
+    """Σ (1 − c) + max (1 − c) ≤ 1 over a prefix: its likeliest tokens are then also jointly the likeliest.
+
+    Any other joint value differs somewhere, so its mass is at most max (1 − c) ≤ 1 − Σ (1 − c) ≤ P(all likeliest).
+    """
+    doubt = torch.where(ranked > -torch.inf, 1 - ranked, 2.0)
+    return doubt.cumsum(1) + doubt.cummax(1).values <= 1
+
+
+def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]:
+    """Σ H − max H ≤ γ over a prefix, given −H: bounds what is lost by drawing it independently."""
+
+    def allows(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
+        h = torch.where(ranked > -torch.inf, -ranked, 0.0)
+        return h.cumsum(1) - h.cummax(1).values <= gamma
+
+    return allows
+
+
+@dataclass(frozen=True)
+class Threshold(Looking):
+    """Every position whose likeliest token has at least this probability, and at least the surest. [Fast-dLLM]"""
+
+    tau: float = 0.9
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise UserError(f"a confidence threshold must lie in (0, 1]; saw {self.tau}.")
+
+    @property
+    def law(self) -> str:
+        return f"approximate (all positions surer than {self.tau:g} at once)"
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
+        sure = (score >= self.tau) | best(look, score, torch.ones_like(look.clock))
+        return sure.flatten()[rows], look.memory
+
+
+@dataclass(frozen=True)
+class Certificate(Looking):
+    """The largest set whose likeliest tokens are certified to be jointly the likeliest. Meant for temperature 0."""
+
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    @property
+    def law(self) -> str:
+        return "approximate (sets whose joint mode is certified)"
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
+        return prefix(look, score, certain).flatten()[rows], look.memory
+
+
+@dataclass(frozen=True)
+class EntropyBound(Looking):
+    """The largest low-entropy set whose tokens can share at most γ nats. [EB-sampler]"""
+
+    gamma: float = 0.1  # nats a call that may be lost by drawing independently; 0: one token a call
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise UserError(f"gamma must not be negative; saw {self.gamma}.")
+
+    @property
+    def law(self) -> str:
+        return f"approximate (at most {self.gamma:g} nats of dependence ignored a call; the model chooses the order)"
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        score = table(-entropy(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
+        return prefix(look, score, bounded(self.gamma)).flatten()[rows], look.memory
+
+
+@dataclass(frozen=True)
+class Klass(Looking):
+    """Sure and settled: positions whose distribution has hardly moved over the last calls. [KLASS]
+
+    It must remember a distribution for every position, (b w v) numbers: for small windows or vocabularies.
+    """
+
+    tau: float = 0.9  # least probability of the likeliest token
+    moved: float = 0.01  # greatest KL(now || before), in nats
+    calls_settled: int = 2  # for so many calls
+    calls: int | None = None  # where nothing is settled: the surest ones at this budget; None: one
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        check_total(self.calls_settled)
+        if self.calls is not None:
+            check_total(self.calls)
+
+    @property
+    def law(self) -> str:
+        return f"approximate (all positions surer than {self.tau:g} and settled at once)"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        nothing = torch.empty(*hidden.shape, 0, device=hidden.device)  # the vocabulary is not known yet
+        return hidden.sum(1).clamp(min=1), torch.zeros_like(hidden, dtype=torch.long), nothing
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        count, settled, before = look.memory
+        log_p = forbid(logits, look.mask).log_softmax(-1)
+        if before.shape[-1]:
+            calm = divergence(log_p, before.flatten(0, 1)[rows]) < self.moved
+            calm &= look.clock[rows // look.hidden.shape[1]] > 0  # the first call has nothing to compare with
+            for_calls = torch.where(calm, settled.flatten()[rows] + 1, 0)
+        else:
+            for_calls = torch.zeros_like(rows)
+        surest = confidence(log_p)
+        good = (surest >= self.tau) & (for_calls >= self.calls_settled)
+        fallback = best(look, table(surest, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
+        row = rows // look.hidden.shape[1]
+        has_good = torch.zeros_like(look.clock).index_add(0, row, good.long()) > 0
+        now = log_p.new_zeros(look.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)
+        memory = (
+            count,
+            torch.zeros_like(settled).flatten().index_copy(0, rows, for_calls).view_as(settled),
+            now.view(*look.hidden.shape, -1),
+        )
+        return torch.where(has_good[row], good, fallback), memory
+
+
+def divergence(log_p: Float[Tensor, "n v"], log_q: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """KL(p || q) in nats; where p has no mass it costs nothing."""
+    return torch.where(log_p > -torch.inf, log_p.exp() * (log_p - log_q), 0.0).sum(-1)

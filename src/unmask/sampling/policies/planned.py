@@ -1,0 +1,150 @@
+"""Plans: the order of revealing drawn before the network is asked anything, because it does not depend on it.
+
+In the masked process each position has its own time, independent of every token. A position with uniform number u is
+hidden while the share 1 − α_t is above u·(1 − α_1), so running backwards in time positions appear by falling u.
+Steps in which nothing appears are not planned at all, and a call needs the head only where something appears.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import check_total, grid
+from unmask.errors import UserError
+from unmask.random import ORDER, Dice
+from unmask.sampling.policy import Draw, Look, Memory
+
+
+def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
+    """0 for the hidden position of a row with the greatest u, 1 for the next; visible positions come last."""
+    order = torch.where(hidden, u, -1.0).argsort(1, descending=True)
+    places = torch.arange(hidden.shape[1], device=hidden.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def dense(hidden: Bool[Tensor, "b w"], step: Int[Tensor, "b w"]) -> Int[Tensor, "b w"]:
+    """The steps of a row renumbered 0, 1, 2, ... in order, without those in which nothing happens."""
+    last = torch.iinfo(step.dtype).max
+    value, order = torch.where(hidden, step, last).sort(1)
+    new = torch.cat([torch.zeros_like(value[:, :1]), (value[:, 1:] != value[:, :-1]).long()], 1).cumsum(1)
+    return torch.empty_like(new).scatter_(1, order, new)
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A policy that is a plan: for each position its call, and the noise level of that call."""
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        """(call (b w), sigma (b w)); every row's calls are 0, 1, 2, ... without a gap."""
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        call, sigma = look.memory
+        now = (call == look.clock[:, None]) & look.hidden
+        return now, torch.where(now, sigma, 0.0).amax(1)
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        return torch.ones_like(rows, dtype=torch.bool), look.memory
+
+
+def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """σ when `share` (in 0..1) of what the schedule hides at t = 1 is hidden."""
+    most = schedule.at(torch.ones((), dtype=share.dtype, device=share.device)).hidden
+    t = schedule.when((share * most).clamp(min=1e-12)).clamp(0, 1)
+    return schedule.at(t).sigma.float()
+
+
+@dataclass(frozen=True)
+class FirstHitting(Planned):
+    """One position a call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
+
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    @property
+    def law(self) -> str:
+        return "exact"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        u = dice.grid(hidden.shape[1], ORDER)
+        return ranks(hidden, u), sigma_at(self.schedule, u)
+
+
+@dataclass(frozen=True)
+class Ancestral(Planned):
+    """The reverse process on a grid of T steps: positions whose times fall into one step appear together. [MDLM]
+
+    The law of the step-by-step sampler, without its idle steps. The last step reveals all that is left.
+    """
+
+    steps: int = 1000  # T
+    schedule: Schedule = field(default_factory=LogLinear)  # α_t: how many positions each step reveals
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        level = self.schedule.at(grid(self.steps).to(hidden.device))
+        edges = level.hidden / level.hidden[0]
+        # Step i goes from share edges[i] down to edges[i + 1], the last one down to 0 whatever the schedule says.
+        u = dice.grid(hidden.shape[1], ORDER)
+        step = self.steps - 1 - torch.searchsorted(edges[1:-1].flip(0), u, right=True)
+        return dense(hidden, step), level.sigma.float()[step]
+
+
+@dataclass(frozen=True)
+class Groups(Planned):
+    """Random groups of chosen sizes, one group a call. Small groups first: the first tokens are the least certain.
+
+    Either `sizes`, or a number of `calls`, from which the sizes grow like k^(growth − 1) for each row's own number
+    of blanks.
+    """
+
+    calls: int | None = None  # the budget
+    sizes: tuple[int, ...] | None = None  # or the sizes themselves; what exceeds a row's blanks is not used
+    growth: float = 2.0  # 1: equal sizes; 2: sizes grow linearly
+    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+
+    def __post_init__(self) -> None:
+        if (self.calls is None) == (self.sizes is None):
+            raise UserError("planned groups need either a number of calls or the sizes, and not both.")
+        if self.calls is not None:
+            check_total(self.calls)
+        if self.sizes is not None and (not self.sizes or min(self.sizes) < 1):
+            raise UserError(f"the size of a group must be at least 1; saw {self.sizes}.")
+        if not self.growth >= 1:
+            raise UserError(f"growth must be at least 1 (equal groups); saw {self.growth}.")
+
+    @property
+    def law(self) -> str:
+        return "approximate (tokens of a group are drawn independently)"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        rank = ranks(hidden, dice.grid(hidden.shape[1], ORDER))
+        count = hidden.sum(1)
+        ends = self.ends(count)
+        call = (rank[:, :, None] >= ends[:, None, :]).sum(-1)
+        begun = torch.cat([torch.zeros_like(ends[:, :1]), ends], 1)  # tokens revealed before each call
+        share = 1 - begun.double() / count.clamp(min=1)[:, None]
+        sigma = sigma_at(self.schedule, share.clamp(0, 1)).gather(1, call.clamp(max=ends.shape[1]))
+        return torch.where(hidden, call, -1), sigma
+
+    def ends(self, count: Int[Tensor, " b"]) -> Int[Tensor, "b calls"]:
+        """How many of a row's blanks are filled after each call."""
+        if self.sizes is not None:
+            ends = torch.tensor(self.sizes, device=count.device).cumsum(0)
+            if int(count.max()) > int(ends[-1]):
+                raise UserError(f"groups of {sum(self.sizes)} tokens in all cannot fill {int(count.max())} blanks.")
+            return ends.expand(len(count), -1)
+        calls = self.calls or 1
+        k = torch.arange(1, calls + 1, device=count.device)
+        smooth = (count[:, None].double() * (k / calls).double() ** self.growth).round().long()
+        return torch.maximum(smooth, torch.minimum(k, count[:, None]))  # at least one a call

@@ -1,0 +1,110 @@
+"""Reverse steps in which the network has a say in *where*: D3PM's own, and SEDD's analytic (Tweedie) step.
+
+Both split into "is this position revealed in this step", a Bernoulli draw, and "which token", the softmax over all
+ids but the mask. Every step is a call, since each one may reveal or not depending on what the network says.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import Level, LogLinear, Schedule
+from unmask.diffusion.sedd import row_log_scores
+from unmask.diffusion.times import check_total, grid
+from unmask.random import WHERE, Dice
+from unmask.sampling.policy import Draw, Look, Memory
+
+
+def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
+    """(α_s − α_t)(1 − p_m)/(1 − α_t + α_t p_m): the chance to be revealed when the mask itself has mass p_m. [D3PM]
+
+    From p(x_s | x_t = m) = q(x_t = m | x_s) q(x_s | x_θ)/q(x_t = m | x_θ). Without mass on the mask: MDLM's.
+    """
+    return (t.hidden - s.hidden) * (1 - p_mask) / (t.hidden + t.alpha * p_mask)
+
+
+def tweedie_reveals(
+    total: Float[Tensor, " n"], sigma_s: Float[Tensor, " n"], sigma_t: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """(e^{σ_t − σ_s} − 1) Σ_{y≠m} s_y, at most 1: the analytic step's chance to be revealed. [SEDD]
+
+    The staggered score times the transition: y weighs s_y (e^Δσ − 1), the mask 1 minus their sum.
+    """
+    return (torch.expm1(sigma_t - sigma_s) * total).clamp(max=1)
+
+
+def level_at(schedule: Schedule, times: Float[Tensor, " steps"], clock: Int[Tensor, " b"]) -> Level:
+    return schedule.at(times.to(clock.device)[clock.clamp(max=len(times) - 1)])
+
+
+def lots(look: Look, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """True with the given chances, from each position's own numbers."""
+    row, column = rows // look.hidden.shape[1], rows % look.hidden.shape[1]
+    return look.dice.at(row, column, look.clock[row], WHERE) < chance
+
+
+@dataclass(frozen=True)
+class D3PMReverse:
+    """T steps of D3PM's p(x_s | x_t), then one call for what is still hidden."""
+
+    steps: int = 1000  # T
+    schedule: Schedule = field(default_factory=lambda: LogLinear(eps=0))
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        return ()
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return look.hidden, level_at(self.schedule, grid(self.steps), look.clock).sigma.float()
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        clock = look.clock[rows // look.hidden.shape[1]]
+        t, s = (level_at(self.schedule, grid(self.steps), clock + i) for i in (0, 1))
+        p_mask = logits.double().log_softmax(-1)[:, look.mask].exp()
+        return lots(look, rows, d3pm_reveals(p_mask, s, t)) | (clock >= self.steps), look.memory
+
+
+@dataclass(frozen=True)
+class Analytic:
+    """T analytic steps down to a last time, then one call that reveals what is still hidden. [SEDD]"""
+
+    steps: int = 1000  # T
+    schedule: Schedule = field(default_factory=LogLinear)
+    last: float = 1e-5  # where the grid ends
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        return ()
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return look.hidden, level_at(self.schedule, self.times, look.clock).sigma.float()
+
+    @property
+    def times(self) -> Float[Tensor, " steps"]:
+        return grid(self.steps, last=self.last)
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        clock = look.clock[rows // look.hidden.shape[1]]
+        t, s = (level_at(self.schedule, self.times, clock + i) for i in (0, 1))
+        log_scores = row_log_scores(logits.double(), t.sigma, mask=look.mask)
+        total = forbid(log_scores, look.mask).logsumexp(-1).exp()
+        return lots(look, rows, tweedie_reveals(total, s.sigma, t.sigma)) | (clock >= self.steps), look.memory

@@ -1,0 +1,95 @@
+"""The application: a model behind its routes. `create` makes it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI, Response
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from unmask import __version__
+from unmask.model.checkpoint import Model
+from unmask.serving.engine import Engine
+from unmask.serving.http.about import add_facts
+from unmask.serving.http.drawing import add_drawing
+from unmask.serving.http.errors import ERRORS, add_errors
+from unmask.serving.http.guard import Guard, Rules
+from unmask.serving.http.requests import Controls, Kitchen
+from unmask.serving.http.scoring import add_scoring
+from unmask.serving.limits import Limits
+from unmask.serving.log import reporter
+from unmask.serving.metrics import Metrics
+from unmask.serving.refusal import wrong
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a server is, beyond its model."""
+
+    name: str  # of the model, as clients know it
+    limits: Limits
+    rules: Rules
+    origins: tuple[str, ...] = ()  # other sites whose pages may use the server
+    tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+
+
+def create(model: Model, service: Service) -> ASGIApp:
+    """The whole server as an ASGI application."""
+    model.text_tokenizer()
+    metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
+    kitchen = Kitchen(model, service.limits, Controls(model, service.limits))
+    engine = Engine(
+        model.network, vocab=model.architecture.vocab, limits=service.limits, metrics=metrics, report=report
+    )
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        await engine.close()
+        metrics.gone()
+
+    app = FastAPI(title="unmask", version=__version__, lifespan=life, docs_url=None, redoc_url=None, responses=ERRORS)
+    add_errors(app)
+    add_drawing(app, engine, kitchen, service.name)
+    add_scoring(app, engine, kitchen, service.name)
+    add_facts(app, kitchen, service.name, metrics)
+    add_page(app)
+    routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
+    guarded: ASGIApp = Guard(
+        app, rules=service.rules, limits=service.limits, metrics=metrics, report=report, routes=routes
+    )
+    if not service.origins:
+        return guarded
+    return CORSMiddleware(
+        guarded, allow_origins=list(service.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
+
+
+PAGE = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_page(app: FastAPI) -> None:
+    """The page at /, and the reference at /docs: files of this package, read once."""
+    files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in KINDS}
+
+    def page(name: str) -> Response:
+        if name not in files:
+            raise wrong("there is nothing at this address.", status=404)
+        kind = KINDS[Path(name).suffix]
+        return Response(files[name], media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return page("index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return page("docs.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        return page(name)

@@ -1,0 +1,93 @@
+"""The routes that draw: completions and infilling, whole or as a stream."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+
+from unmask.errors import UserError
+from unmask.sampling.masked import Work
+from unmask.serving.engine import Engine
+from unmask.serving.http import answers
+from unmask.serving.http.errors import check_name, unless_gone
+from unmask.serving.http.replies import Reply, event
+from unmask.serving.http.requests import Filling, Kitchen, field_of, seed_of
+from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
+from unmask.serving.refusal import Refusal, wrong
+from unmask.text.prompt.template import Lengths
+
+EVENT = {
+    "type": "object",
+    "description": "One Server-Sent Event.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]."}},
+    "required": ["data"],
+}
+STREAM = {"text/event-stream": {"schema": EVENT}}
+
+
+def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
+    tokenizer = kitchen.model.text_tokenizer()
+
+    async def entered(body: Drawing, kind: str) -> Reply:
+        check_name(body.model, name)
+        body = body.model_copy(update={"seed": seed_of(body)})
+        patterned = field_of(body) is not None
+        if patterned:  # compiled beside the ticks, and then found ready
+            await engine.between(lambda: kitchen.controls.constraint(body), beside=True)
+        lengths = await best_lengths(engine, kitchen, body, patterned) if isinstance(body, InfillRequest) else []
+        made: list[Filling] = []
+
+        def make() -> Work:
+            if isinstance(body, CompletionRequest):
+                made.append(kitchen.completion(body))
+            else:
+                assert isinstance(body, InfillRequest)
+                made.append(kitchen.infill(body, lengths))
+            return made[0].work
+
+        ticket = await engine.enter(make, draft=body.draft, again=patterned)
+        return Reply(made[0], ticket, tokenizer, name, kind)
+
+    async def answer(request: Request, body: Drawing, kind: str) -> Any:
+        reply = await entered(body, kind)
+        if not body.stream:
+            return await unless_gone(request, reply.whole())
+        options = body.stream_options if isinstance(body, CompletionRequest) else None
+        with_usage = options is not None and options.include_usage
+        events = reply.step_events() if body.events == "steps" else reply.text_events(with_usage=with_usage)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(streamed(reply, events), media_type="text/event-stream", headers=headers)
+
+    @app.post("/v1/completions", response_model=answers.Completion, responses={200: {"content": STREAM}})
+    async def completions(request: Request, body: CompletionRequest) -> Any:
+        """Continue a text, or fill between a prompt and a suffix. OpenAI's clients work unchanged."""
+        return await answer(request, body, "cmpl")
+
+    @app.post("/v1/infill", response_model=answers.Infilled, responses={200: {"content": STREAM}})
+    async def infill(request: Request, body: InfillRequest) -> Any:
+        """Fill the blanks of a text, wherever they are."""
+        return await answer(request, body, "infill")
+
+
+async def best_lengths(engine: Engine, kitchen: Kitchen, body: InfillRequest, again: bool) -> list[Lengths]:
+    """The lengths that the blanks may have, those around which the given text fits best first."""
+    choices = await engine.between(lambda: kitchen.lengths(body), again=again)
+    if len(choices) < 2:
+        return choices
+    seed = seed_of(body)
+    fits = [await engine.between(lambda one=one: kitchen.fit(body, one, seed), again=True) for one in choices]  # type: ignore[misc]
+    return [choices[i] for i in sorted(range(len(choices)), key=lambda i: -fits[i])]
+
+
+async def streamed(reply: Reply, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events; an error on the way becomes the last of them."""
+    try:
+        async for one in events:
+            yield one
+    except Refusal as refusal:
+        yield event(refusal.body(), "error")
+    except UserError as error:
+        yield event(wrong(str(error)).body(), "error")
+    finally:
+        reply.ticket.leave()

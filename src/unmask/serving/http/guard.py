@@ -1,0 +1,154 @@
+"""The guard: every request passes here before the application sees it, and every answer on its way out.
+
+Host, key, content type and size are checked; a failure inside becomes a plain 500. What is logged is the method, the
+route, the status and the time: no body, no query, no address.
+"""
+
+import asyncio
+import hmac
+import json
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from unmask.serving.limits import Limits
+from unmask.serving.log import Report, log
+from unmask.serving.metrics import Metrics
+from unmask.serving.refusal import Refusal, failed, late, no_entry, wrong
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", POLICY.encode()),
+]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who may come in."""
+
+    key: str | None = field(default=None, repr=False)  # the API key; None: no key is needed
+    hosts: tuple[str, ...] = ()  # names the server answers to; empty: any
+
+
+@dataclass
+class Seen:
+    """What has gone out so far."""
+
+    status: int = 0
+
+
+class Guard:
+    def __init__(
+        self, app: ASGIApp, *, rules: Rules, limits: Limits, metrics: Metrics, report: Report, routes: frozenset[str]
+    ) -> None:
+        self.app, self.rules, self.limits = app, rules, limits
+        self.metrics, self.report, self.routes = metrics, report, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, seen = monotonic(), Seen()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seen.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+            await send(message)
+
+        try:
+            self.check(scope)
+            body = await self.read(scope, receive)
+            await self.app(scope, replay(body, receive), sending)
+        except Refusal as refusal:
+            await refuse(refusal, sending)
+        except Exception as error:
+            self.report(error)
+            if not seen.status:
+                await refuse(failed(), sending)
+        finally:
+            self.account(scope, seen.status, monotonic() - began)
+
+    def check(self, scope: Scope) -> None:
+        """Refuse who has no business here."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "").lower()
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if self.rules.hosts and name not in self.rules.hosts:
+            raise wrong("this server does not answer to that host name.", status=421, code="wrong_host")
+        path = scope["path"]
+        if self.rules.key is not None and (path.startswith("/v1/") or path == "/metrics"):
+            scheme, _, given = headers.get(b"authorization", "").partition(" ")
+            # compare_digest takes the same time wherever the first difference lies.
+            right = hmac.compare_digest(given.strip().encode("latin-1"), self.rules.key.encode())
+            if scheme.lower() != "bearer" or not right:
+                raise no_entry()
+        if scope["method"] == "POST":
+            # A page of another site can send a form, or plain text, without asking; JSON it cannot.
+            kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise wrong("send JSON, with the header 'Content-Type: application/json'.", status=415)
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The body, if it is not too large and comes in time."""
+        if scope["method"] != "POST":
+            return b""
+        told = dict(scope["headers"]).get(b"content-length", b"0")
+        parts: list[bytes] = []
+        size, more = int(told) if told.isdigit() else 0, True
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while more and size <= self.limits.body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise wrong("the client has gone.", status=400)
+                    parts.append(message.get("body", b""))
+                    size, more = sum(map(len, parts)), message.get("more_body", False)
+        except TimeoutError:
+            raise late(self.limits.seconds) from None
+        if size > self.limits.body:
+            raise wrong(f"a request may have {self.limits.body:,} bytes at most.", status=413, code="too_large")
+        return b"".join(parts)
+
+    def account(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope["path"] if scope["path"] in self.routes else "other"
+        self.metrics.answered(route, status or 499, seconds)
+        log.info("%s %s %s %.3fs", scope["method"], route, status or "gone", seconds)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """`receive` for a body that has been read: the body once, then whatever comes, which is the client's leaving."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def refuse(refusal: Refusal, send: Send) -> None:
+    """Answer with an error."""
+    body = json.dumps(refusal.body()).encode()
+    headers: list[tuple[bytes, bytes]] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *[(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()],
+    ]
+    start: dict[str, Any] = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,180 @@
+"""Replies: a filling as the answers that clients read, whole or event by event."""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmask.serving.engine import Ticket
+from unmask.serving.http.answers import Choice, Completion, Filled, Infilled, Token, Usage
+from unmask.serving.http.requests import Filling
+from unmask.serving.progress import text_after
+from unmask.serving.tick import Tokens, Turn
+from unmask.text.tokens.pieces import pieces
+from unmask.text.tokens.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One Server-Sent Event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One request on its way through the engine."""
+
+    filling: Filling
+    ticket: Ticket
+    tokenizer: Tokenizer
+    model: str  # its name
+    kind: str  # "cmpl" or "infill"
+    number: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        filling = self.filling
+        return {
+            "id": f"{self.kind}-{self.number}",
+            "created": self.created,
+            "model": self.model,
+            "seed": filling.seed,
+            "law": filling.method.law,
+        }
+
+    @property
+    def usage(self) -> Usage:
+        given, drawn = self.filling.prompt_tokens, self.filling.drawn
+        return Usage(prompt_tokens=given, completion_tokens=drawn, total_tokens=given + drawn)
+
+    async def turns(self) -> AsyncIterator[Turn]:
+        """What the engine brings, until every answer is over; then the place in the engine is given up."""
+        try:
+            async for turn in self.ticket:
+                self.filling.take(turn)
+                yield turn
+                if self.kind == "cmpl" and self.filling.over:
+                    return
+        finally:
+            self.ticket.leave()
+
+    async def whole(self) -> Completion | Infilled:
+        """Everything at once."""
+        async for _ in self.turns():
+            self.grow()
+        self.grow()
+        return self.completion() if self.kind == "cmpl" else self.infilled()
+
+    def grow(self) -> list[str]:
+        """The text that became certain in each answer."""
+        return [answer.more() for answer in self.filling.answers]
+
+    def completion(self) -> Completion:
+        choices = [
+            Choice(index=i, text=answer.sent, finish_reason=answer.finish)  # type: ignore[arg-type]
+            for i, answer in enumerate(self.filling.answers)
+        ]
+        return Completion(**self.said, choices=choices, usage=self.usage)
+
+    def infilled(self) -> Infilled:
+        choices = [
+            Filled(index=i, text=answer.sent, tokens=self.tokens(i)) for i, answer in enumerate(self.filling.answers)
+        ]
+        return Infilled(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
+
+    def tokens(self, row: int) -> list[Token]:
+        """A candidate token by token, as it stands."""
+        ids, came = self.filling.rows[row], self.filling.came[row]
+        mask = self.filling.work.canvas.mask
+        found = []
+        for at, (id, text) in enumerate(zip(ids, pieces(self.tokenizer, ids, blank=""), strict=True)):
+            how = came.get(at)
+            found.append(
+                Token(
+                    id=None if id == mask else id,
+                    text=text,
+                    given=how is None and id != mask,
+                    confidence=None if how is None else round(how.confidence, 4),
+                    call=None if how is None else how.call,
+                )
+            )
+        return found
+
+    async def text_events(self, *, with_usage: bool) -> AsyncIterator[bytes]:
+        """Text to append, in OpenAI's chunks."""
+        open_rows = set(range(len(self.filling.answers)))
+
+        def chunks() -> list[bytes]:
+            found = []
+            for i, text in enumerate(self.grow()):
+                answer = self.filling.answers[i]
+                over = answer.over and i in open_rows
+                if over:
+                    open_rows.discard(i)
+                if text or over:
+                    choice = Choice(index=i, text=text, finish_reason=answer.finish if over else None)  # type: ignore[arg-type]
+                    found.append(event(self.chunk([choice.model_dump()], with_usage)))
+            return found
+
+        for chunk in chunks():  # what was given at the front
+            yield chunk
+        async for _ in self.turns():
+            for chunk in chunks():
+                yield chunk
+        if with_usage:
+            yield event({**self.chunk([], with_usage), "usage": self.usage.model_dump()})
+        yield DONE
+
+    def chunk(self, choices: list[dict[str, Any]], with_usage: bool) -> dict[str, Any]:
+        kind = "text_completion" if self.kind == "cmpl" else "infill.chunk"
+        return {**self.said, "object": kind, "choices": choices, **({"usage": None} if with_usage else {})}
+
+    async def step_events(self) -> AsyncIterator[bytes]:
+        """What every network call brings: event `begin`, an event `step` a call, event `end`."""
+        count = len(self.filling.answers)
+        start = [[token.model_dump() for token in self.tokens(i)] for i in range(count)]
+        sampler = self.filling.method.sampler
+        yield event({**self.said, "object": "begin", "sampler": sampler, "candidates": start}, "begin")
+        async for turn in self.turns():
+            self.grow()
+            data: dict[str, Any] = {"call": self.filling.calls, "committed": self.placed(turn, turn.brought)}
+            if turn.masked:
+                data["masked"] = [self.place(turn, at) for at in turn.masked]
+            if turn.draft is not None:
+                data["draft"] = self.placed(turn, turn.draft)
+            yield event(data, "step")
+        self.grow()
+        yield event(self.infilled().model_dump(), "end")
+        yield DONE
+
+    def placed(self, turn: Turn, tokens: Tokens) -> list[dict[str, Any]]:
+        width = turn.work.canvas.tokens.shape[1]
+        return [
+            {
+                **self.place(turn, at),
+                "token": id,
+                "text": self.written(self.filling.rows[at // width][: at % width], id),
+                "confidence": round(prob, 4),
+            }
+            for at, id, prob in zip(tokens.rows, tokens.ids, tokens.probs, strict=True)
+        ]
+
+    def place(self, turn: Turn, at: int) -> dict[str, int]:
+        """A flat position as clients know it."""
+        candidate, position = divmod(at, turn.work.canvas.tokens.shape[1])
+        return {"candidate": candidate, "position": position}
+
+    def written(self, before: list[int], id: int) -> str:
+        """A token's text, with the token before it if that is known."""
+        known = before[-1:] if before and before[-1] != self.filling.work.canvas.mask else []
+        return text_after(self.tokenizer, known or self.anchor, [id])
+
+    @property
+    def anchor(self) -> list[int]:
+        """A token that stands for any other, so that a word keeps the space in front of it."""
+        return next(([id] for id in range(self.tokenizer.size) if id not in self.tokenizer.specials), [])

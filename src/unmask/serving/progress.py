@@ -1,0 +1,94 @@
+"""Growing: a text that fills in any order, and the part at its beginning that can no longer change.
+
+A client that only understands text appended to text is sent that part: up to the first blank, without half a
+character at its end, and without what may yet turn out to be the beginning of a stop text. Where tokens may be hidden
+again nothing is certain until all of them are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from unmask.text.tokens.pieces import UNFINISHED
+from unmask.text.tokens.tokenizer import Tokenizer
+
+CONTEXT = 8  # tokens before the answer that may change how its first token is written
+
+
+def text_after(tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
+    """What tokens add to the text before them."""
+    near = list(before[-CONTEXT:])
+    known = tokenizer.decode(near)
+    both = tokenizer.decode([*near, *ids])
+    return both[len(known) :] if both.startswith(known) else tokenizer.decode(ids)
+
+
+def begun(text: str, stops: Sequence[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a stop text.
+
+    >>> begun("the e", ["end", "fin"])
+    1
+    """
+    longest = max((len(stop) - 1 for stop in stops), default=0)
+    sizes = range(min(longest, len(text)), 0, -1)
+    return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in stops)), 0)
+
+
+@dataclass
+class Growing:
+    """One candidate: the answer's tokens, None where they are still to come."""
+
+    tokenizer: Tokenizer
+    before: list[int]  # the prompt
+    ids: list[int | None]
+    stops: tuple[str, ...] = ()
+    ends: frozenset[int] = frozenset()  # tokens that end the text
+    revised: bool = False  # a token that has come may be hidden again, as long as others are
+    sent: str = ""
+    settled: int = field(default=0, init=False)  # tokens up to the first blank, or up to the end
+    ended: bool = field(default=False, init=False)  # by a stop text or an end token, whatever is still hidden
+
+    def put(self, position: int, token: int | None) -> None:
+        """A token that came, or None for one that was hidden again."""
+        self.ids[position] = token
+
+    @property
+    def over(self) -> bool:
+        """Nothing will be added any more."""
+        return self.ended or self.settled == len(self.ids)
+
+    @property
+    def finish(self) -> str:
+        """OpenAI's word for why the text ends."""
+        return "stop" if self.ended else "length"
+
+    def more(self) -> str:
+        """The text that has become certain since the last time."""
+        if not self.advance():
+            return ""
+        known = [id for id in self.ids[: self.settled] if id is not None]
+        text = text_after(self.tokenizer, self.before, known)
+        found = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
+        if not self.over:
+            whole = text.rstrip(UNFINISHED)
+            certain = len(whole) - begun(whole, self.stops)
+            if found is not None and found > certain:
+                found = None  # another stop text may begin before this one
+            text = text if found is not None else text[:certain]
+        if found is not None:
+            self.ended, text = True, text[:found]
+        if not text.startswith(self.sent):  # a decoder that changes what it wrote: wait until it agrees
+            return ""
+        new, self.sent = text[len(self.sent) :], text
+        return new
+
+    def advance(self) -> bool:
+        """Move over what is known at the front; whether there was anything."""
+        if self.revised and None in self.ids:
+            return False
+        before = (self.settled, self.ended)
+        while not self.over and (id := self.ids[self.settled]) is not None:
+            if id in self.ends:
+                self.ended = True
+            else:
+                self.settled += 1
+        return before != (self.settled, self.ended)

@@ -1,0 +1,225 @@
+"""One tick: the questions of many works in one pass through the network, and their answers taken apart again.
+
+A work's random numbers are its own and padding is shown to nobody, so what a work becomes does not depend on what
+else is in the tick, but for the last bits of float arithmetic.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid, rows_where
+from unmask.sampling.guidance import ClassifierFree
+from unmask.sampling.logits import Ask
+from unmask.sampling.masked import Committed, Work, ask, commit, look_at, within
+from unmask.sampling.policy import Revising
+from unmask.serving.batch import groups, join, part, passes, width
+
+LOGITS = 2**26  # numbers that the head makes at a time: 256 MB
+
+
+@runtime_checkable
+class Halves(Protocol):
+    """A network cut between trunk and head: `Transformer`."""
+
+    def trunk(self, tokens: Tensor, sigma: Tensor, *, rows: Tensor, lengths: Tensor | None) -> Tensor: ...
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens at flat positions over a work's canvas, with the model's probability of each."""
+
+    rows: list[int]
+    ids: list[int]
+    probs: list[float]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one tick made of a work."""
+
+    work: Work
+    brought: Tokens
+    masked: list[int] = field(default_factory=list)  # flat positions hidden again, when what was brought stood there
+    draft: Tokens | None = None  # the likeliest token at every position still hidden, if it was asked for
+
+
+@dataclass(frozen=True)
+class Question:
+    """What works that are drawn in the same way ask together."""
+
+    works: list[Work]
+    joined: Work
+    asked: Ask  # as the works' policy asks
+    rows: Int[Tensor, " n"]  # what the network is asked: these, or all that is hidden where a draft is wanted
+    draft: bool
+
+    @property
+    def shown(self) -> list[Int[Tensor, "b w"]]:
+        """What the network is shown: the rows, and for guidance the same rows again without what is given."""
+        tokens, frozen = self.asked.tokens, self.asked.frozen
+        if passes(self.joined) == 1:
+            return [tokens]
+        assert frozen is not None
+        return [tokens, tokens.masked_fill(frozen, self.joined.canvas.mask)]
+
+
+def question(works: list[Work], draft: bool) -> Question:
+    """The next question of works that each have one."""
+    joined = join(works)
+    asked = ask(joined)
+    if asked is None:
+        raise ValueError("a finished work asks nothing")
+    rows = rows_where(look_at(joined)[0].hidden) if draft else asked.rows
+    return Question(works, joined, asked, rows, draft)
+
+
+@torch.inference_mode()
+def advance(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
+    """Every work after one more network call. One that fails does so alone; its place holds the exception."""
+    members = groups(works, drafts, most=LOGITS // vocab)
+    questions = [question([works[i] for i in group], drafts[group[0]]) for group in members]
+    hidden = together(network, questions)
+    turns: dict[int, Turn | Exception] = {}
+    for some, states in in_portions(list(zip(members, questions, strict=True)), hidden, vocab=vocab):
+        answers = network.head(torch.cat(states)).split([len(state) for state in states])
+        for (group, one), logits in zip(some, answers, strict=True):
+            turns.update(zip(group, taken(one, logits), strict=True))
+    return [turns[i] for i in range(len(works))]
+
+
+def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tensor, "n d"], ...]:
+    """The hidden states that each question asks for, from one pass over all rows, padded to the widest."""
+    most = max(one.asked.tokens.shape[1] for one in questions)
+    tokens, sigmas, rows, lengths = [], [], [], []
+    first = 0
+    for one in questions:
+        for shown in one.shown:
+            count, own = shown.shape
+            tokens.append(torch.nn.functional.pad(shown, (0, most - own), value=one.joined.canvas.mask))
+            sigmas.append(one.asked.sigma)
+            rows.append((first + one.rows // own) * most + one.rows % own)
+            lengths.append(torch.full_like(one.asked.live, own) if one.asked.lengths is None else one.asked.lengths)
+            first += count
+    reach = torch.cat(lengths)
+    padded = bool((reach < most).any())
+    hidden = network.trunk(
+        torch.cat(tokens), torch.cat(sigmas).float(), rows=torch.cat(rows), lengths=reach if padded else None
+    )
+    return hidden.split([len(one.rows) * passes(one.joined) for one in questions])
+
+
+def in_portions(
+    questions: Sequence[tuple[list[int], Question]], hidden: Sequence[Tensor], *, vocab: int
+) -> list[tuple[list[tuple[list[int], Question]], list[Tensor]]]:
+    """Neighbours whose logits fit into memory together; one that is too large stands alone."""
+    portions: list[tuple[list[tuple[list[int], Question]], list[Tensor]]] = []
+    room = 0
+    for one, states in zip(questions, hidden, strict=True):
+        if not portions or room < len(states) * vocab:
+            portions.append(([], []))
+            room = LOGITS
+        portions[-1][0].append(one)
+        portions[-1][1].append(states)
+        room -= len(states) * vocab
+    return portions
+
+
+def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]:
+    """Works after their answer. If they fail together they are tried one by one, so that only the culprits do."""
+    try:
+        seeing, *blind = logits.chunk(passes(one.joined))
+        work = guided(one, blind[0]) if blind else one.joined
+        after, brought = commit(work, one.asked, seeing[places(one, one.asked.rows)])
+        found = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
+        masked = again(one, after, brought)
+        draft = drafted(one, work, seeing, set(found.rows)) if one.draft else None
+    except Exception as error:  # the mistake of one of them, which must not stop the others
+        if len(one.works) == 1:
+            return [error]
+        return [turn for work, part in alone(one, logits) for turn in taken(question([work], one.draft), part)]
+    each = zip(
+        part(replace(after, shape=one.joined.shape), one.works),
+        shared(found, one),
+        owned(masked, one),
+        shared(draft, one) if draft is not None else [None] * len(one.works),
+        strict=True,
+    )
+    return [Turn(work, tokens, hidden, lean) for work, tokens, hidden, lean in each]
+
+
+def places(one: Question, rows: Int[Tensor, " k"]) -> Tensor | slice:
+    """Where the answers at some of the rows stand among all that were asked for."""
+    return torch.searchsorted(one.rows, rows) if one.draft else slice(None)
+
+
+def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
+    """The joined work, its guidance given the answer it would otherwise ask the network for."""
+    hook = one.joined.shape.hook
+    assert isinstance(hook, ClassifierFree)
+
+    def known(tokens: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        return blind[places(one, rows)]
+
+    return replace(one.joined, shape=replace(one.joined.shape, hook=ClassifierFree(known, hook.weight)))
+
+
+def again(one: Question, after: Work, brought: Committed) -> list[int]:
+    """The flat positions that held a token, if only for a moment, and are hidden now."""
+    if not isinstance(one.joined.policy, Revising):
+        return []
+    stood = ~one.joined.canvas.hidden.flatten().index_fill(0, brought.rows, False)
+    return rows_where(after.canvas.hidden & stood.view_as(after.canvas.hidden)).tolist()
+
+
+def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Work, Tensor]]:
+    """Each work of a question with its part of the answer."""
+    row = one.asked.live[one.rows // one.asked.tokens.shape[1]]
+    ends = torch.tensor([len(work.key) for work in one.works], device=row.device).cumsum(0)
+    counts = torch.bincount(torch.searchsorted(ends, row, right=True), minlength=len(ends)).tolist()
+    parts = zip(*(some.split(counts) for some in logits.chunk(passes(one.joined))), strict=True)
+    return [(work, torch.cat(both)) for work, both in zip(one.works, parts, strict=True)]
+
+
+def shared(tokens: Tokens, one: Question) -> list[Tokens]:
+    """Tokens at flat positions over the joined canvas, as each work's own."""
+    found = [Tokens([], [], []) for _ in one.works]
+    for (i, at), id, prob in zip(own(tokens.rows, one), tokens.ids, tokens.probs, strict=True):
+        found[i].rows.append(at)
+        found[i].ids.append(id)
+        found[i].probs.append(prob)
+    return found
+
+
+def owned(rows: list[int], one: Question) -> list[list[int]]:
+    """Flat positions over the joined canvas, as each work's own."""
+    found: list[list[int]] = [[] for _ in one.works]
+    for i, at in own(rows, one):
+        found[i].append(at)
+    return found
+
+
+def own(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
+    """Which work each flat position over the joined canvas belongs to, and where it is there."""
+    most = width(one.joined)
+    owner = [(i, row * width(work)) for i, work in enumerate(one.works) for row in range(len(work.key))]
+    for at in rows:
+        i, start = owner[at // most]
+        yield i, start + at % most
+
+
+def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
+    """What the model would say now at every position that is left."""
+    wide = replace(one.asked, rows=one.rows)
+    log_p = forbid(within(work, wide, one.rows, work.shape.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)
+    best = log_p.max(-1)
+    at = (wide.live[wide.row] * width(one.joined) + wide.position).tolist()
+    left = [i for i, place in enumerate(at) if place not in done]
+    ids, probs = best.indices.tolist(), best.values.exp().tolist()
+    return Tokens([at[i] for i in left], [ids[i] for i in left], [probs[i] for i in left])

@@ -1,0 +1,54 @@
+"""Batches: a pure function of (seed, step, rank, world). Resuming needs one integer, the step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.text.corpus.rows import Batch, Packed
+from unmask.text.corpus.shuffle import shuffled
+
+
+@dataclass(frozen=True)
+class Batches:
+    """An endless row of batches, every row of the data once an epoch, in an order of its own each epoch.
+
+    `size` counts the rows of a step over all ranks, so the order of the rows does not depend on the world. A
+    batch that runs over the end of an epoch takes the rest from the next one.
+    """
+
+    packed: Packed
+    size: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"a batch needs at least one row, not {self.size}")
+
+    def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
+        """The rows of one rank at one step; put together in rank order they are those of a world of one."""
+        return self.packed.rows(self.numbers(step, rank=rank, world=world))
+
+    def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
+        """Which rows of the data those are."""
+        if self.size % world:
+            raise UserError(f"a batch of {self.size} rows cannot be shared equally by {world} processes")
+        mine = self.size // world
+        places = step * self.size + rank * mine + np.arange(mine)
+        epochs, places = np.divmod(places, len(self.packed))
+        numbers = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            numbers[here] = shuffled(places[here], len(self.packed), seed=self.seed, epoch=epoch)
+        return numbers
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return len(self.packed) / self.size
+
+
+def in_order(packed: Packed, size: int) -> Iterator[Batch]:
+    """Every row once, in the order of the data; the last batch may be smaller. For evaluation."""
+    for start in range(0, len(packed), size):
+        yield packed.rows(range(start, min(start + size, len(packed))))

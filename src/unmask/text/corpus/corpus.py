@@ -1,0 +1,162 @@
+"""Corpus: one split of a prepared folder, read as a single stream of tokens without loading it."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, unknown
+from unmask.text.corpus.manifest import MANIFEST, SHARDS, read_json
+from unmask.text.corpus.shards import FORMAT, Shard, shard_bytes
+from unmask.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The documents of a split, each followed by the tokenizer's eos, one after another.
+
+    corpus = Corpus.open("data/", "train"); corpus.read(0, 100); corpus.document(7)
+    """
+
+    folder: Path
+    tokenizer: dict[str, Any]  # as in the manifest: fingerprint, size, mask, pad, bos, eos
+    dtype: str
+    shards: tuple[Shard, ...]
+    start: int = 0  # of the stream, where a split is only a stretch of it
+    stop: int | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train") -> "Corpus":
+        """A split of a prepared folder. Sizes are checked here, contents by `verify`."""
+        folder = Path(folder)
+        manifest = _manifest(folder)
+        if split not in manifest["splits"]:
+            raise unknown(f"split of {folder}", split, manifest["splits"])
+        shards = tuple(Shard(**shard) for shard in manifest["shards"] if shard["split"] == split)
+        for shard in shards:
+            _check_size(folder / SHARDS / shard.name, shard_bytes(shard, manifest["tokenizer"]["size"]))
+        return cls(folder, manifest["tokenizer"], manifest["dtype"], shards)
+
+    @property
+    def tokens(self) -> int:
+        """The length of the stream, the eos of each document included."""
+        return (self._offsets[-1].item() if self.stop is None else self.stop) - self.start
+
+    @property
+    def documents(self) -> int:
+        """How many documents end in the split."""
+        return self._ended[-1].item()
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The tokens from `start` to `stop` of the stream."""
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens {start} to {stop} of {self.tokens}")
+        start, stop = start + self.start, stop + self.start
+        first = int(np.searchsorted(self._offsets, start, "right")) - 1
+        parts = []
+        for index in range(first, len(self.shards)):
+            begin = self._offsets[index].item()
+            if begin >= stop:
+                break
+            tokens = self._map(index)[1]
+            parts.append(tokens[max(start - begin, 0) : stop - begin])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.dtype), *parts])
+
+    def document(self, index: int) -> np.ndarray:
+        """The tokens of a document, its eos not included."""
+        if not 0 <= index < self.documents:
+            raise IndexError(f"document {index} of {self.documents}")
+        start = self._end(index - 1) if index else 0
+        return self.read(start, self._end(index) - (self.tokenizer["eos"] is not None))
+
+    def divided(self, last: int) -> tuple["Corpus", "Corpus"]:
+        """The stream cut in two, its last tokens apart."""
+        if last > self.tokens:
+            raise UserError(f"cannot hold out {last} of the {self.tokens} tokens in {self.folder}: too little text")
+        end = self.start + self.tokens
+        return replace(self, stop=end - last), replace(self, start=end - last, stop=end)
+
+    def require(self, tokenizer: Tokenizer) -> None:
+        """Refuse a tokenizer that is not the one that made the shards."""
+        if tokenizer.fingerprint != self.tokenizer["fingerprint"]:
+            raise UserError(
+                f"the data in {self.folder} was prepared with another tokenizer "
+                f"({self.tokenizer['size']} ids, fingerprint {self.tokenizer['fingerprint'][:12]}) than the model's "
+                f"({tokenizer.size} ids, {tokenizer.fingerprint[:12]}). Prepare it again with the model's tokenizer."
+            )
+
+    def verify(self) -> None:
+        """Read every shard and compare its sha256 with the manifest."""
+        for shard in self.shards:
+            with (self.folder / SHARDS / shard.name).open("rb") as file:
+                if file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    raise UserError(
+                        f"{self.folder / SHARDS / shard.name} is damaged: its sha256 is not the manifest's. "
+                        "Prepare the data again."
+                    )
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        """Where each shard begins in the stream, and where the last one ends."""
+        return np.cumsum([0, *(shard.tokens for shard in self.shards)])
+
+    @cached_property
+    def _ended(self) -> np.ndarray:
+        """How many documents have ended before each shard, and in all."""
+        return np.cumsum([0, *(shard.documents for shard in self.shards)])
+
+    def _end(self, document: int) -> int:
+        index = int(np.searchsorted(self._ended, document, "right")) - 1
+        ends = self._map(index)[0]
+        return int(self._offsets[index]) + int(ends[document - int(self._ended[index])])
+
+    def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        shard = self.shards[index]
+        return _mapped(self.folder / SHARDS / shard.name, shard.documents, self.dtype)
+
+
+def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1) -> tuple[Corpus, Corpus]:
+    """The training and validation parts of a prepared folder.
+
+    If the documents held out have fewer than `least` tokens (none, where the data is one long document), the
+    end of the training stream is held out instead: the share `valid` of it, and no fewer than `least` tokens.
+    """
+    train = Corpus.open(folder, "train")
+    if "valid" in _manifest(Path(folder))["splits"]:
+        apart = Corpus.open(folder, "valid")
+        if apart.tokens >= least:
+            return train, apart
+    return train.divided(max(round(train.tokens * valid), least))
+
+
+@lru_cache(maxsize=4096)  # far fewer than the maps a process may have
+def _mapped(path: Path, documents: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """A shard's document ends and its tokens, mapped into memory."""
+    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    return data[: 4 * documents].view("<u4"), data[4 * documents :].view(np.dtype(dtype).newbyteorder("<"))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.exists():
+        parts = list(folder.glob("part-*"))
+        hint = (
+            "its preparation is not finished: run the same `unmask prepare` again, or merge its parts"
+            if parts
+            else "make one with `unmask prepare`"
+        )
+        raise UserError(f"{folder} holds no prepared data (no {MANIFEST}); {hint}")
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path} has format {manifest.get('format')}, not {FORMAT}. Prepare the data again.")
+    return manifest
+
+
+def _check_size(path: Path, size: int) -> None:
+    seen = path.stat().st_size if path.exists() else None
+    if seen != size:
+        what = "is missing" if seen is None else f"has {seen} bytes where the manifest says {size}"
+        raise UserError(f"the shard {path} {what}. Prepare the data again.")

@@ -1,0 +1,257 @@
+"""Documents out of files: whole files, lines, paragraphs, separators; records of jsonl, csv, parquet, FASTA.
+
+A long document comes in pieces, so that memory stays bounded whatever the source. Pieces are cut before white
+space, where the usual tokenizers cut too: the tokens are those of the whole document.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from unmask.errors import UserError, unknown
+from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
+
+PIECE = 1 << 16  # characters; longer documents come in pieces of about this size
+SEPARATOR = "<|endoftext|>"
+UNITS = ("auto", "file", "line", "paragraph", "separator")
+FORMATS = {
+    "txt": "text",
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "json": "jsonl",
+    "csv": "csv",
+    "tsv": "csv",
+    "parquet": "parquet",
+    "fasta": "fasta",
+    "fa": "fasta",
+    "fna": "fasta",
+    "faa": "fasta",
+}
+COMPRESSIONS = ("gz", "xz", "zst")
+
+
+class Piece(NamedTuple):
+    text: str
+    last: bool  # whether the document ends here
+    at: int  # bytes of the file read so far, for progress
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How documents lie in files."""
+
+    documents: str = "auto"  # in .txt: file, line, paragraph, separator; auto: separator if seen, else file
+    separator: str = SEPARATOR  # what stands between documents of a .txt file
+    field: str = "text"  # field of .jsonl, column of .csv and .parquet; a number: column of a .csv without header
+
+    def __post_init__(self) -> None:
+        if self.documents not in UNITS:
+            raise unknown("way to find documents", self.documents, UNITS)
+        if not self.separator:
+            raise UserError("the separator between documents is empty; use --documents file, or give a separator")
+
+
+def format_of(name: str) -> tuple[str | None, str]:
+    """A file name's format (None if its ending says nothing) and its ending, compression dropped."""
+    parts = name.lower().split(".")
+    if parts[-1] in COMPRESSIONS:
+        parts.pop()
+    ending = parts[-1] if len(parts) > 1 else ""
+    return FORMATS.get(ending), ending
+
+
+def pieces(path: Path, layout: Layout) -> Iterator[Piece]:
+    """The documents of one file, in pieces; a file of unknown ending is read as text."""
+    readers: dict[str, Callable[[Path, Layout], Iterator[Piece]]] = {
+        "text": _text,
+        "jsonl": _jsonl,
+        "csv": _csv,
+        "parquet": _parquet,
+        "fasta": _fasta,
+    }
+    return readers[format_of(path.name)[0] or "text"](path, layout)
+
+
+def hub_pieces(name: str, layout: Layout) -> Iterator[Piece]:
+    """The documents of a data set on the hub, streamed: `NAME`, `NAME:CONFIG`, each with `@SPLIT` (train)."""
+    datasets = needs("datasets", f"the data set {name!r}")
+    repository, config, split = hub_parts(name)
+    try:
+        rows = datasets.load_dataset(repository, config, split=split, streaming=True)
+    except Exception as error:  # no such set, config or split, no network: the hub's words say which
+        raise UserError(f"cannot read the data set {name!r} from the hub: {error}") from None
+    for row in rows:
+        yield from _whole(_field(row, layout.field, f"data set {name!r}"), 0)
+
+
+def hub_parts(name: str) -> tuple[str, str | None, str]:
+    """The repository, config and split in a hub data set's name."""
+    rest, _, split = name.partition("@")
+    repository, _, config = rest.partition(":")
+    return repository, config or None, split or "train"
+
+
+def _text(path: Path, layout: Layout) -> Iterator[Piece]:
+    stream = chunks(path)
+    unit = layout.documents
+    if unit == "auto":
+        first = next(stream, None)
+        if first is None:
+            return
+        unit = "separator" if layout.separator in first.text else "file"
+        stream = _again(first, stream)
+    if unit == "file":
+        yield from _joined(stream)
+    else:
+        between = {"line": "\n", "paragraph": r"\r?\n[ \t]*\r?\n", "separator": re.escape(layout.separator)}
+        longest = 64 if unit == "paragraph" else len(layout.separator)
+        yield from _split(stream, re.compile(between[unit]), longest)
+
+
+def _again(first: Chunk, rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    yield first
+    yield from rest
+
+
+def _joined(stream: Iterator[Chunk]) -> Iterator[Piece]:
+    """One document out of a stream."""
+    held, at = "", 0
+    for text, at in stream:
+        *cut, held = _cuts(held + text)
+        for piece in cut:
+            yield Piece(piece, False, at)
+    yield Piece(held, True, at)
+
+
+def _split(stream: Iterator[Chunk], between: re.Pattern[str], longest: int) -> Iterator[Piece]:
+    """Documents out of a stream, white space around each dropped; no separator is longer than `longest`."""
+    held, at, begun = "", 0, False
+    for text, at in stream:
+        *whole, held = between.split(held + text)
+        for document in whole:
+            yield from _trimmed(document, at, begun)
+            begun = False
+        # What may become a separator when more text arrives is held back, so that no cut falls inside one.
+        *cut, held = _cuts(held, spare=longest)
+        for piece in cut:
+            yield Piece(piece if begun else piece.lstrip(), False, at)
+            begun = True
+    yield from _trimmed(held, at, begun)
+
+
+def _trimmed(text: str, at: int, begun: bool) -> Iterator[Piece]:
+    yield from _whole(text.rstrip() if begun else text.strip(), at)
+
+
+def _whole(text: str, at: int) -> Iterator[Piece]:
+    """A document that is already in memory."""
+    *cut, rest = _cuts(text)
+    for piece in cut:
+        yield Piece(piece, False, at)
+    yield Piece(rest, True, at)
+
+
+def _cuts(text: str, *, spare: int = 0) -> list[str]:
+    """A text cut into pieces, each before the last run of white space it could end with, if there is one."""
+    cut, start = [], 0
+    while len(text) - start > PIECE + spare:
+        end = max(text.rfind(" ", start, start + PIECE), text.rfind("\n", start, start + PIECE))
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        end = end if end > start else start + PIECE
+        cut.append(text[start:end])
+        start = end
+    return [*cut, text[start:]]
+
+
+def _jsonl(path: Path, layout: Layout) -> Iterator[Piece]:
+    for number, (line, at) in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"line {number} of {path}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} is not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{where} is not a JSON object but {line[:40]!r}")
+        yield from _whole(_field(record, layout.field, where), at)
+
+
+def _field(record: dict, field: str, where: str) -> str:
+    if field not in record:
+        raise UserError(f"{where}: {unknown('field', field, map(str, record))} Choose one with --field.")
+    value = record[field]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UserError(f"{where}: field {field!r} is not text but {type(value).__name__}. Choose with --field.")
+    return value
+
+
+def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
+    csv.field_size_limit(sys.maxsize)  # the library refuses texts above 128 kB unless told
+    at = 0
+
+    def fed() -> Iterator[str]:
+        nonlocal at
+        for line in lines(path):
+            at = line.at
+            yield line.text + "\n"
+
+    table = csv.reader(fed(), delimiter="\t" if format_of(path.name)[1] == "tsv" else ",")
+    column: int | None = int(layout.field) - 1 if layout.field.isdigit() else None
+    for row in table:
+        where = f"line {table.line_num} of {path}"
+        if column is None:
+            if layout.field not in row:
+                raise UserError(f"{where}: {unknown('column', layout.field, row)} Choose one with --field.")
+            column = row.index(layout.field)
+        elif row:
+            if not 0 <= column < len(row):
+                raise UserError(f"{where} has {len(row)} columns; column {column + 1} was expected")
+            yield from _whole(row[column], at)
+
+
+def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
+    parquet = needs("pyarrow.parquet", f"reading {path.name}")
+    try:
+        with parquet.ParquetFile(path) as table:
+            names = table.schema_arrow.names
+            if layout.field not in names:
+                raise UserError(f"{path}: {unknown('column', layout.field, names)} Choose one with --field.")
+            done, total, size = 0, max(table.metadata.num_rows, 1), path.stat().st_size
+            for batch in table.iter_batches(batch_size=1024, columns=[layout.field]):
+                done += batch.num_rows
+                for record in batch.to_pylist():
+                    yield from _whole(_field(record, layout.field, str(path)), size * done // total)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def _fasta(path: Path, layout: Layout) -> Iterator[Piece]:
+    """A sequence is a document; its name is dropped, its lines are joined."""
+    held: list[str] = []
+    length, at, begun = 0, 0, False
+    for number, (line, at) in enumerate(lines(path), 1):
+        if line.startswith(">"):
+            if begun:
+                yield Piece("".join(held), True, at)
+            held, length, begun = [], 0, True
+        elif not begun and line.strip():
+            raise UserError(f"{path} is not FASTA: line {number} is {line[:40]!r}, not a name after '>'")
+        else:
+            held.append(line.strip())
+            length += len(held[-1])
+            if length >= PIECE:
+                yield Piece("".join(held), False, at)
+                held, length = [], 0
+    if begun:
+        yield Piece("".join(held), True, at)

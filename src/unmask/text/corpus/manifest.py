@@ -1,0 +1,148 @@
+"""What a folder of shards says of itself: the job that made it, its parts, and the manifest they merge into.
+
+A job describes itself in part-i-of-n.json before it starts; when it ends, the shards it wrote are listed there.
+manifest.json is written last, from all the parts: its presence says that everything is there.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.shards import FORMAT, Division, Shard, token_type, write_whole
+from unmask.text.corpus.sources import Source
+from unmask.text.tokens.tokenizer import Tokenizer
+
+MANIFEST = "manifest.json"
+SHARDS = "shards"
+OURS = {SHARDS, MANIFEST, "tokenizer.json", "tokenizer_config.json"}
+Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
+
+
+def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, division: Division) -> dict[str, Any]:
+    """A job: all that decides its result."""
+    special = {role: getattr(tokenizer, role) for role in ("mask", "pad", "bos", "eos")}
+    return {
+        "format": FORMAT,
+        "tokenizer": {"fingerprint": tokenizer.fingerprint, "size": tokenizer.size, **special},
+        "dtype": token_type(tokenizer.size).name,
+        "layout": asdict(layout),
+        "division": asdict(division),
+        "sources": [{"name": s.name, "bytes": s.bytes, "sha256": s.sha256()} for s in sources],
+    }
+
+
+def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
+    """Whether a folder holds this job's result already; an error if it holds anything else."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out must be a folder")
+    there = {path.name for path in out.iterdir()} if out.exists() else set()
+    strange = sorted(name for name in there - OURS if not name.startswith("part-"))
+    if strange:
+        raise UserError(f"{out} holds other things ({', '.join(strange[:3])}). Give --out a new folder.")
+    for path, same_scope in ((part_file(out, part), True), (out / MANIFEST, part == (1, 1))):
+        if path.exists():
+            before = read_json(path)
+            _refuse_change(out, before, job, same_scope=same_scope)
+            return "shards" in before
+    return False
+
+
+def part_file(out: Path, part: Part) -> Path:
+    return out / f"part-{part[0]}-of-{part[1]}.json"
+
+
+def merge(folders: Sequence[str | Path], out: str | Path) -> None:
+    """Put the parts of one job together: the result is that of a job that was never divided."""
+    out = Path(out)
+    files = [path for folder in folders for path in sorted(Path(folder).glob("part-*-of-*.json"))]
+    parts = [read_json(path) for path in files]
+    _check_parts(parts, folders)
+    job = {key: parts[0][key] for key in ("format", "tokenizer", "dtype", "layout", "division")}
+    sources = {source["name"]: source for part in parts for source in part["sources"]}
+    job["sources"] = [sources[name] for name in sorted(sources)]
+    shards = sorted(Shard(**shard) for part in parts for shard in part["shards"])
+    if sum(shard.tokens for shard in shards) < 2:
+        raise UserError("the sources hold fewer than two tokens: there is nothing to learn from")
+    if any(path.parent != out for path in files) and is_finished(out, job, (1, 1)):
+        return
+    for path, part in zip(files, parts, strict=True):
+        for shard in part["shards"]:
+            _copy(path.parent / SHARDS / shard["name"], out / SHARDS / shard["name"], shard["sha256"])
+    Tokenizer.load(files[0].parent).save(out)
+    splits = {shard.split: _totals(shards, shard.split) for shard in shards}
+    write_json(out / MANIFEST, {**job, "splits": splits, "shards": [shard._asdict() for shard in shards]})
+    for left in (*out.glob("part-*"), *(out / SHARDS).glob("*.json"), *(out / SHARDS).glob("*.tmp")):
+        left.unlink()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _refuse_change(out: Path, before: dict[str, Any], job: dict[str, Any], *, same_scope: bool) -> None:
+    old = {source["name"]: source["sha256"] for source in before["sources"]}
+    new = {source["name"]: source["sha256"] for source in job["sources"]}
+    told = [key for key in ("format", "layout", "division") if before[key] != job[key]]
+    reasons = [f"its {key} is {before[key]}, now asked for is {job[key]}" for key in told]
+    if before["tokenizer"] != job["tokenizer"]:
+        reasons.append("its tokenizer is another")
+    reasons += [f"{name} has changed since" for name in new if old.get(name, new[name]) != new[name]]
+    reasons += [f"it does not know {name}" for name in new if name not in old]
+    if same_scope:
+        reasons += [f"it was made with {name}, which is gone" for name in old if name not in new]
+    if reasons:
+        raise UserError(f"{out} holds data prepared otherwise: {'; '.join(reasons[:4])}. Give another --out.")
+
+
+def _check_parts(parts: list[dict[str, Any]], folders: Sequence[str | Path]) -> None:
+    if not parts:
+        raise UserError(f"no parts to merge in {', '.join(map(str, folders))}")
+    sha256s: dict[str, str] = {}
+    for part in parts:
+        name = f"part {part['part'][0]}/{part['part'][1]}"
+        if "shards" not in part:
+            raise UserError(f"{name} is not finished: run it again, it goes on where it stopped")
+        for key in ("format", "tokenizer", "layout", "division"):
+            if part[key] != parts[0][key]:
+                raise UserError(f"{name} is of another job: its {key} is {part[key]}, not {parts[0][key]}")
+        for source in part["sources"]:
+            if sha256s.setdefault(source["name"], source["sha256"]) != source["sha256"]:
+                raise UserError(f"{name} read another {source['name']} than the other parts")
+    count = parts[0]["part"][1]
+    seen = sorted(tuple(part["part"]) for part in parts)
+    wanted = [(i, count) for i in range(1, count + 1)]
+    if seen != wanted:
+        lacking = [f"{i}/{n}" for i, n in wanted if (i, n) not in seen]
+        raise UserError(
+            f"parts do not add up: found {', '.join(f'{i}/{n}' for i, n in seen)}"
+            + (f"; {', '.join(lacking)} missing" if lacking else "")
+        )
+
+
+def _totals(shards: list[Shard], split: str) -> dict[str, int]:
+    mine = [shard for shard in shards if shard.split == split]
+    return {"documents": sum(s.documents for s in mine), "tokens": sum(s.tokens for s in mine)}
+
+
+def _copy(source: Path, target: Path, digest: str) -> None:
+    if source == target:
+        return
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error.strerror}") from None
+    if sha256(data).hexdigest() != digest:
+        raise UserError(f"{source} is damaged: its sha256 is not the one that was written down")
+    write_whole(target, data)

@@ -1,0 +1,136 @@
+"""prepare: sources to a folder of shards, on all cores or on many machines, resumable, never overwriting."""
+
+import json
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import NamedTuple
+
+from unmask.errors import UserError
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.manifest import SHARDS, Part, describe, is_finished, merge, part_file, write_json
+from unmask.text.corpus.shards import Division, Group, Shard, groups, shard_bytes, sources_of, write
+from unmask.text.corpus.sources import Source
+from unmask.text.tokens.tokenizer import Tokenizer
+
+
+class Progress(NamedTuple):
+    documents: int
+    tokens: int
+    bytes: int  # of the sources, read and tokenized
+    total: int  # bytes of the sources; 0 if unknown
+
+
+def prepare(
+    sources: Sequence[Source],
+    tokenizer: Tokenizer,
+    out: str | Path,
+    *,
+    layout: Layout | None = None,
+    division: Division | None = None,
+    workers: int = 1,
+    part: Part = (1, 1),
+) -> Iterator[Progress]:
+    """Write the sources' tokens to a folder, and say after each group of text how far it is.
+
+    What an interrupted run left behind is completed; a finished folder is left as it is; any other content of
+    the folder is an error. More than one worker means processes: a script needs the usual `if __name__` guard.
+    """
+    if not 1 <= part[0] <= part[1]:
+        raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
+    if workers < 1:
+        raise UserError(f"at least one worker is needed, not {workers}")
+    sources = sorted(sources, key=lambda source: source.name)
+    out, layout, division = Path(out), layout or Layout(), (division or Division()).sized(sources)
+    mine = sources_of(sources, part=part)
+    job = describe(mine, tokenizer, layout, division)
+    if is_finished(out, job, part):
+        return
+    tokenizer.save(out)
+    write_json(part_file(out, part), {**job, "part": part})
+    shards: list[Shard] = []
+    documents = tokens = 0
+    for at, written in _written(groups(sources, layout, division, part=part), tokenizer, out, workers):
+        shards += written
+        documents += sum(shard.documents for shard in written)
+        tokens += sum(shard.tokens for shard in written)
+        yield Progress(documents, tokens, at, sum(source.bytes for source in mine))
+    listed = [shard._asdict() for shard in sorted(shards)]
+    write_json(part_file(out, part), {**job, "part": part, "shards": listed})
+    if part[1] == 1:
+        merge([out], out)
+
+
+def _written(
+    todo: Iterator[Group], tokenizer: Tokenizer, out: Path, workers: int
+) -> Iterator[tuple[int, list[Shard]]]:
+    """Each group's place in the sources and its shards, in order, written now or by an earlier run."""
+    if workers == 1:
+        for group in todo:
+            yield group.at, _earlier(group, tokenizer, out) or write(group, tokenizer, out)
+        return
+    waiting: deque[tuple[int, Future[list[Shard]] | list[Shard]]] = deque()
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (tokenizer, out))
+    try:
+        for group in todo:
+            waiting.append((group.at, _earlier(group, tokenizer, out) or pool.submit(_work, group)))
+            while len(waiting) > workers + 1:  # bounds the text held in memory
+                yield _result(*waiting.popleft())
+        while waiting:
+            yield _result(*waiting.popleft())
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker died, perhaps for lack of memory. Run the same command again: it goes on where it stopped; "
+            "fewer --workers need less memory."
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _earlier(group: Group, tokenizer: Tokenizer, out: Path) -> list[Shard] | None:
+    """The shards of a group that an interrupted run had finished."""
+    note = out / SHARDS / f"{group.name}.json"
+    if not note.exists():
+        return None
+    shards = [Shard(*fields) for fields in json.loads(note.read_text())]
+    for shard in shards:
+        path = out / SHARDS / shard.name
+        if not path.exists() or path.stat().st_size != shard_bytes(shard, tokenizer.size):
+            return None
+    return shards
+
+
+def _result(at: int, shards: Future[list[Shard]] | list[Shard]) -> tuple[int, list[Shard]]:
+    return at, shards if isinstance(shards, list) else shards.result()
+
+
+_worker: tuple[Tokenizer, Path] | None = None  # of this process, if it is a worker
+
+
+def _start(tokenizer: Tokenizer, out: Path) -> None:
+    global _worker
+    _worker = (tokenizer, out)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one core's work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Workers would outlive a parent that is killed outright."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _work(group: Group) -> list[Shard]:
+    if _worker is None:
+        raise RuntimeError("not a worker")
+    return write(group, *_worker)

@@ -1,0 +1,202 @@
+"""Token shards: documents as ids on disk, written once, memory-mapped ever after.
+
+    folder/
+      tokenizer.json, tokenizer_config.json
+      shards/train-00000-00000.bin    the ends of D documents (uint32), then T tokens (uint16 or uint32)
+      part-1-of-1.json                what was asked for, while the work goes on
+      manifest.json                   written last: its presence says that all is there
+
+The work is cut into groups of text by the sources alone, one group at a time by one worker, so the files are the
+same whatever the number of workers. Every file appears under its name only when it is whole.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.sources import Source
+from unmask.text.tokens.tokenizer import Tokenizer
+
+FORMAT = 1  # of the files; a reader refuses another
+BUNDLE = 8 << 20  # bytes on disk: smaller files are taken together, up to this
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the documents are divided: which are held out, and how much text makes a shard."""
+
+    valid: float = 0.01  # share of the documents held out, where file names do not say which
+    seed: int = 0  # chooses which documents are held out
+    characters: int = 0  # characters of text in a shard; 0: chosen by the size of the sources
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.valid < 1:
+            raise UserError(f"the share of documents held out must be in [0, 1), not {self.valid}")
+        if not 0 <= self.characters <= 1 << 28:
+            raise UserError(f"a shard holds between 1 and {1 << 28} characters of text, not {self.characters}")
+
+    def sized(self, sources: Sequence[Source]) -> "Division":
+        """Enough shards to occupy many workers, yet neither tiny ones nor more memory than 16M characters."""
+        total = sum(source.bytes for source in sources)
+        chosen = min(max(total // 128, 1 << 20), 16 << 20) if total else 16 << 20
+        return replace(self, characters=self.characters or chosen)
+
+    def split(self, text: str) -> str:
+        """The side a document falls on, by its (first) text: equal documents fall on the same side."""
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=str(self.seed).encode())
+        return "valid" if int.from_bytes(digest.digest()) < self.valid * 2**64 else "train"
+
+
+class Group(NamedTuple):
+    """Text for one worker: pieces of documents, in order."""
+
+    name: str  # "00000-00000": bundle and group
+    texts: list[str]
+    lasts: list[bool]  # whether a document ends with the piece
+    splits: list[str]  # "train", "valid", "test"
+    goes_on: bool  # whether the first piece continues a document of the group before
+    at: int  # bytes of the sources read so far
+
+
+class Shard(NamedTuple):
+    """What a manifest says of one file."""
+
+    name: str
+    split: str
+    documents: int  # that end in it
+    tokens: int
+    sha256: str
+
+
+def token_type(size: int) -> np.dtype:
+    """The smallest type that holds every id."""
+    return np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
+
+
+def bundles(sources: Sequence[Source]) -> list[list[Source]]:
+    """Sources that are cut into shards together: neighbours, small, and of one split."""
+    found: list[list[Source]] = []
+    for source in sources:
+        room = found and sum(other.bytes for other in found[-1]) + source.bytes <= BUNDLE
+        if room and found[-1][0].split == source.split and source.path is not None:
+            found[-1].append(source)
+        else:
+            found.append([source])
+    return found
+
+
+def groups(
+    sources: Sequence[Source], layout: Layout, division: Division, *, part: tuple[int, int]
+) -> Iterator[Group]:
+    """The groups of one part of the work, in order; part (1, 1) is all of it."""
+    mine, parts = part[0] - 1, part[1]
+    whole = _by_bundle(sources, parts)
+    before = 0
+    for number, bundle in enumerate(bundles(sources)):
+        if whole and number % parts != mine:
+            continue
+        for index, group in enumerate(_cut(bundle, layout, division)):
+            if whole or index % parts == mine:
+                yield group._replace(name=f"{number:06d}-{index:06d}", at=before + group.at)
+        before += sum(source.bytes for source in bundle)
+
+
+def sources_of(sources: Sequence[Source], *, part: tuple[int, int]) -> list[Source]:
+    """The sources that a part reads."""
+    cut = bundles(sources)
+    if _by_bundle(sources, part[1]):
+        cut = cut[part[0] - 1 :: part[1]]
+    return [source for bundle in cut for source in bundle]
+
+
+def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
+    """With many bundles a part reads some of them; with few, it reads all and takes every n-th group."""
+    return len(bundles(sources)) >= 4 * parts
+
+
+def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[Group]:
+    group = Group("", [], [], [], False, 0)
+    size = before = 0
+    side: str | None = None  # of the document that has begun
+    for source in bundle:
+        for text, last, at in source.pieces(layout):
+            side = side or source.split or division.split(text)
+            group.texts.append(text)
+            group.lasts.append(last)
+            group.splits.append(side)
+            side = None if last else side
+            size += len(text)
+            if size >= division.characters:
+                yield group._replace(at=before + at)
+                group, size = Group("", [], [], [], not last, 0), 0
+        before += source.bytes
+    if group.texts:
+        yield group._replace(at=before)
+
+
+def write(group: Group, tokenizer: Tokenizer, folder: Path) -> list[Shard]:
+    """Tokenize a group and write its shards, one a split; documents without a token are left out."""
+    dtype = token_type(tokenizer.size)
+    written = []
+    for split in sorted(set(group.splits)):
+        mine = [i for i, side in enumerate(group.splits) if side == split]
+        goes_on = group.goes_on and mine[0] == 0
+        tokens, ends = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
+        data = ends.tobytes() + tokens.tobytes()
+        name = f"{split}-{group.name}.bin"
+        if data:
+            write_whole(folder / "shards" / name, data)
+            written.append(Shard(name, split, len(ends), len(tokens), sha256(data).hexdigest()))
+    write_whole(folder / "shards" / f"{group.name}.json", json.dumps(written).encode())
+    return written
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}. What is finished is kept.") from None
+
+
+def _tokens(
+    group: Group, mine: list[int], tokenizer: Tokenizer, dtype: np.dtype, *, goes_on: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of some pieces of a group, an eos after each document, and where the documents end."""
+    eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
+    parts = [np.zeros(0, dtype)]
+    ends: list[int] = []
+    total = 0
+    begun = goes_on  # whether the document at hand has a token
+    for start in range(0, len(mine), 256):  # what the library returns is large: a little at a time
+        some = mine[start : start + 256]
+        for i, ids in zip(some, tokenizer.encode_batch([group.texts[i] for i in some]), strict=True):
+            parts.append(ids.astype(dtype))
+            total += len(ids)
+            begun = begun or len(ids) > 0
+            if begun and group.lasts[i]:
+                parts.append(eos)
+                total += len(eos)
+                ends.append(total)
+                begun = False
+    return np.concatenate(parts), np.array(ends, "<u4")
+
+
+def shard_bytes(shard: Shard, size: int) -> int:
+    """How large a shard's file is, for a vocabulary of `size` ids."""
+    return 4 * shard.documents + token_type(size).itemsize * shard.tokens

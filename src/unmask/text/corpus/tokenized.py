@@ -1,0 +1,135 @@
+"""Reading what is to be scored: texts of any source, or a prepared folder, as documents of tokens."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, unknown
+from unmask.text.corpus.corpus import Corpus
+from unmask.text.corpus.decompress import lines
+from unmask.text.corpus.documents import Layout, Piece
+from unmask.text.corpus.manifest import MANIFEST, read_json
+from unmask.text.corpus.passages import Document, fingerprint
+from unmask.text.corpus.sources import Source, gather
+from unmask.text.tokens.tokenizer import Tokenizer
+
+TOGETHER = 256  # documents tokenized at once
+
+
+@dataclass(frozen=True)
+class Data:
+    """Documents, where they are from, and what proves it."""
+
+    name: str
+    documents: list[Document]
+    sha256: str  # of the tokens: equal for equal text and tokenizer
+    split: str | None = None
+    bytes_are: str = "of the text"  # or of the tokens decoded, where the text itself is not there
+
+
+def read(
+    where: str | Path,
+    tokenizer: Tokenizer,
+    *,
+    layout: Layout | None = None,
+    split: str | None = None,
+    detokenize: Callable[[str], str] = str,
+    limit: int | None = None,
+) -> Data:
+    """The documents at a place: what `text.sources` knows, or a folder that `unmask prepare` made.
+
+    Where file names tell splits apart, and in prepared folders, `split` is valid, else test, unless given.
+    """
+    if (Path(where) / MANIFEST).is_file():
+        return _prepared(Path(where), tokenizer, split, limit)
+    with gather(where) as sources:
+        sources, chosen = _of_split(sources, split, str(where))
+        pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
+        return tokenized(str(where), map(detokenize, whole(pieces)), tokenizer, split=chosen, limit=limit)
+
+
+def tokenized(
+    name: str, texts: Iterable[str], tokenizer: Tokenizer, *, split: str | None = None, limit: int | None = None
+) -> Data:
+    """Texts as documents; `limit` is the most of them."""
+    documents: list[Document] = []
+    for some in _together(texts, limit):
+        for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
+            documents.append(Document(np.array(ids, np.int32), len(text.encode())))
+    return Data(name, documents, fingerprint(documents), split)
+
+
+def whole(pieces: Iterable[Piece]) -> Iterator[str]:
+    """Documents out of their pieces."""
+    held: list[str] = []
+    for piece in pieces:
+        held.append(piece.text)
+        if piece.last:
+            yield "".join(held)
+            held = []
+
+
+def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
+    """The objects of a .jsonl file, plain or compressed; each must have these fields, and text in them."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}.")
+    for number, (line, _) in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"line {number} of {path} is not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise UserError(f"line {number} of {path} is not a JSON object but {line[:40]!r}.")
+        for field in fields:
+            if field not in record:
+                raise UserError(f"line {number} of {path}: {unknown('field', field, map(str, record))}")
+            if not isinstance(record[field], str):
+                raise UserError(f"line {number} of {path}: field {field!r} is not text but {record[field]!r:.40}.")
+        yield record
+
+
+def _together(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
+    held: list[str] = []
+    for number, text in enumerate(texts):
+        if limit is not None and number >= limit:
+            break
+        held.append(text)
+        if len(held) == TOGETHER:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _of_split(sources: list[Source], split: str | None, where: str) -> tuple[list[Source], str | None]:
+    known = sorted({source.split for source in sources if source.split is not None})
+    if not known:
+        if split is not None:
+            raise UserError(f"the files at {where} do not tell splits apart by name; leave out --split.")
+        return sources, None
+    split = split or _usual(known)
+    if split not in known:
+        raise unknown(f"split of {where}", split, known)
+    return [source for source in sources if source.split == split], split
+
+
+def _usual(known: Iterable[str]) -> str:
+    """Text held out, if there is any."""
+    return next((name for name in ("valid", "test") if name in known), "train")
+
+
+def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> Data:
+    split = split or _usual(read_json(folder / MANIFEST)["splits"])
+    corpus = Corpus.open(folder, split)
+    corpus.require(tokenizer)
+    count = corpus.documents if limit is None else min(limit, corpus.documents)
+    tokens = [corpus.document(number) for number in range(count)]
+    documents = [Document(ids, len(tokenizer.decode(ids).encode())) for ids in tokens]
+    return Data(str(folder), documents, fingerprint(documents), split, "of the tokens, decoded")

@@ -1,0 +1,183 @@
+"""Tokenizer: text to ids and back, with a mask that is never confused with padding.
+
+A thin frozen layer over the `tokenizers` library. What it adds: the ids a diffusion model needs (mask, pad,
+bos, eos), a fingerprint, and two promises the library does not make:
+
+- a special token's name inside a text ("<|mask|>", "[MASK]") is plain text, never the special id;
+- a character the vocabulary has no token for is an error that names it, never dropped in silence
+  (vocabularies that have an unknown token, such as BERT's, use it).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, SupportsInt
+
+import numpy as np
+import tokenizers
+
+from unmask.errors import UserError
+from unmask.text.tokens.characters import Letters
+from unmask.text.tokens.files import ROLES, read
+
+BLANK = "░"  # how decode shows a token that is still hidden
+SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how a vocabulary of this kind of decoder writes a space
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Text to ids and back; `Tokenizer.load(path)` reads one, text/vocabulary.py builds one."""
+
+    core: tokenizers.Tokenizer
+    mask: int
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask == self.pad:
+            raise UserError(f"mask and padding share id {self.mask}; give the tokenizer a mask of its own")
+        self.core.no_truncation()
+        self.core.no_padding()
+        self.core.encode_special_tokens = True
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a folder or file: ours, any tokenizer.json, GPT-2's vocab.json + merges.txt, BERT's vocab.txt.
+
+        `hf:NAME` is a tokenizer on the hub. A mask token is found by its name, or added as the last id.
+        """
+        core, roles = read(path)
+        return cls(core, roles["mask"], roles["pad"], roles["bos"], roles["eos"])
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which other libraries read too."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        ids = {role: getattr(self, role) for role in ROLES}
+        names = {f"{role}_token": self.pieces[id] for role, id in ids.items() if id is not None}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        (folder / "tokenizer.json").write_text(self.core.to_str(pretty=True), encoding="utf-8")
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; no special tokens are added."""
+        return self.encode_batch([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text; the library spreads the work over its threads."""
+        if self.letters is not None:
+            return [self.letters.encode(text) for text in texts]
+        return [np.array(encoding.ids, np.int32) for encoding in self._encodings(texts)]
+
+    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        try:
+            return self.core.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:  # what the library says of half a surrogate pair, which is not text
+            half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
+            if half:
+                raise _no_token(half[0]) from None
+            raise
+
+    def _letter(self, letter: str) -> list[int]:
+        ids = self._encodings([letter])[0].ids
+        if not ids:
+            raise _no_token(letter)
+        return ids
+
+    def decode(self, ids: Iterable[SupportsInt], *, blank: str = BLANK, special: bool = False) -> str:
+        """The text of some ids: hidden tokens shown as `blank`, other special tokens only if asked for."""
+        shown = []
+        for id in map(int, ids):
+            if not 0 <= id < self.size:
+                raise UserError(f"id {id} is outside the tokenizer's vocabulary of {self.size}")
+            if id == self.mask:
+                shown.append(blank)
+            elif special or id not in self.specials:
+                shown.append(self.pieces[id])
+        decoder = self.core.decoder
+        return decoder.decode(shown) if decoder is not None else " ".join(shown)
+
+    @cached_property
+    def size(self) -> int:
+        """v: the number of ids, the mask included."""
+        return len(self.pieces)
+
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        """Each id's token as the vocabulary writes it; ids that no token uses are empty."""
+        vocabulary = self.core.get_vocab(with_added_tokens=True)
+        pieces = [""] * (max(vocabulary.values()) + 1)
+        for piece, id in vocabulary.items():
+            pieces[id] = piece
+        return tuple(pieces)
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        """Ids that stand for no text: mask, pad, bos, eos and whatever else is marked as special."""
+        marked = {id for id, token in self.core.get_added_tokens_decoder().items() if token.special}
+        return frozenset(marked | {id for id in (self.mask, self.pad, self.bos, self.eos) if id is not None})
+
+    @cached_property
+    def spacers(self) -> tuple[int, ...]:
+        """Tokens that are a space and what follows it: the words of byte-level and sentencepiece vocabularies."""
+        space = SPACES.get(type(self.core.decoder).__name__)
+        if space is None:
+            return ()
+        return tuple(id for id, piece in enumerate(self.pieces) if piece[:1] == space and len(piece) > 1)
+
+    @cached_property
+    def letters(self) -> Letters | None:
+        """A table of characters, if the vocabulary works letter by letter."""
+        model, split = self._description["model"], self._description["pre_tokenizer"]
+        whole = split is None or (
+            split["type"] == "ByteLevel" and not split["use_regex"] and not split["add_prefix_space"]
+        )
+        return Letters(self._letter) if model.get("type") == "BPE" and not model["merges"] and whole else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of all that decides how text becomes ids; equal fingerprints mean equal ids."""
+        described = self._description
+        model = dict(described["model"])
+        if "merges" in model:  # written as "a b" or ["a", "b"], depending on the library's version
+            model["merges"] = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+        parts = {
+            "model": model,
+            "normalizer": described["normalizer"],
+            "pre_tokenizer": described["pre_tokenizer"],
+            "special": {role: getattr(self, role) for role in ROLES},
+            "size": self.size,
+        }
+        canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        return json.loads(self.core.to_str())
+
+
+def _no_token(letter: str) -> UserError:
+    return UserError(
+        f"the tokenizer has no token for {letter!r} (U+{ord(letter):04X}). "
+        "Remove it from the text, or use a tokenizer that covers all text, such as byte or bpe."
+    )
+
+
+def encode_given(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text. Vocabularies with an unknown token would change it in silence: that is an error here."""
+    ids = tokenizer.encode(text)
+    unknown = getattr(tokenizer.core.model, "unk_token", None)
+    lost = None if unknown is None else tokenizer.core.token_to_id(unknown)
+    if lost is None or lost not in ids:
+        return ids
+    encoding = tokenizer.core.encode(text, add_special_tokens=False)
+    first, last = encoding.offsets[encoding.ids.index(lost)]
+    raise UserError(
+        f"the tokenizer has no token for {text[first:last]!r}: the model would see {unknown} in its place. "
+        "Remove it from the text, or use a model whose tokenizer covers it."
+    )

@@ -1,0 +1,128 @@
+"""Vocabularies built here: byte, character, bpe, dna, text8.
+
+Each ends with `<|endoftext|>` (both bos and eos), `<|pad|>` and, as its last id, `<|mask|>`; text8 keeps the
+ids of the published text8 models instead.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from unmask.errors import UserError, unknown
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.sources import Source, texts
+from unmask.text.tokens.tokenizer import Tokenizer
+
+END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
+SPECIALS = [END, PAD, MASK]
+KINDS = ("byte", "character", "bpe", "dna", "text8")
+BASES = "ACGTN"
+AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
+
+
+def choose(
+    name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
+) -> Tokenizer:
+    """The tokenizer a person names: a path, `hf:NAME`, or a kind that is built for the sources.
+
+    Merges are learned from at most `megabytes` of text, never from files named for validation or test. The
+    characters of a character vocabulary are looked for in all of the text, or else some would be missing.
+    """
+    if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
+        return Tokenizer.load(name)
+    if name == "bpe":
+        sources = [source for source in sources if source.split in (None, "train")]
+    limit = megabytes * 1_000_000 if name == "bpe" else None
+    return build(name, texts(sources, layout or Layout(), limit=limit), size=size)
+
+
+def build(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
+    """A tokenizer by the name of its kind; `texts` are read only by character and bpe, `size` by bpe."""
+    makers: dict[str, Callable[[], Tokenizer]] = {
+        "byte": byte,
+        "character": lambda: character(texts),
+        "bpe": lambda: bpe(texts, size),
+        "dna": dna,
+        "text8": text8,
+    }
+    if kind not in KINDS:
+        raise unknown("tokenizer", kind, KINDS)
+    return makers[kind]()
+
+
+def byte() -> Tokenizer:
+    """256 bytes, id b for byte b: any text, nothing to train."""
+    core = _letterwise(_byte_alphabet())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return _with_specials(core)
+
+
+def character(texts: Iterable[str]) -> Tokenizer:
+    """Every character the texts hold, by code point; any other character is an error later."""
+    seen: set[str] = set()
+    for text in texts:
+        seen.update(text)
+    if not seen:
+        raise UserError("cannot build a character tokenizer: the texts are empty")
+    return _with_specials(_letterwise(sorted(seen)))
+
+
+def dna() -> Tokenizer:
+    """A C G T N, in either case; the IUPAC letters for several bases become N, any other is an error."""
+    core = _letterwise(list(BASES))
+    upper = [normalizers.Replace(base.lower(), base) for base in "ACGTNRYSWKMBDHV"]
+    core.normalizer = normalizers.Sequence([*upper, normalizers.Replace(Regex(AMBIGUOUS), "N")])
+    return _with_specials(core)
+
+
+def bpe(texts: Iterable[str], size: int) -> Tokenizer:
+    """Byte-level BPE in the manner of GPT-2, trained on the texts; `size` counts every id."""
+    smallest = 256 + len(SPECIALS)
+    if size < smallest:
+        raise UserError(f"a bpe vocabulary needs at least {smallest} ids (256 bytes and special ones), not {size}")
+    core = tokenizers.Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(SPECIALS),
+        initial_alphabet=_byte_alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    return _with_specials(core)
+
+
+def text8() -> Tokenizer:
+    """The 35 ids of the published text8 models: lower case a to z and space, all else unknown."""
+    names = ("CLS", "SEP", "BOS", "EOS", "MASK", "PAD", "RESERVED", "UNK")
+    special = [f"[{name}]" for name in names]
+    core = _letterwise([*special, *"abcdefghijklmnopqrstuvwxyz "], unknown="[UNK]")
+    core.normalizer = normalizers.Lowercase()
+    core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    ids = {role: special.index(f"[{role.upper()}]") for role in ("mask", "pad", "bos", "eos")}
+    return Tokenizer(core, **ids)
+
+
+def _letterwise(alphabet: list[str], *, unknown: str | None = None) -> tokenizers.Tokenizer:
+    """A BPE without merges: one id a letter, and much faster than a model that splits by a pattern."""
+    vocabulary = {letter: id for id, letter in enumerate(alphabet)}
+    core = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=unknown))
+    core.decoder = decoders.Fuse()
+    return core
+
+
+def _with_specials(core: tokenizers.Tokenizer) -> Tokenizer:
+    core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
+    ids = core.get_vocab(with_added_tokens=True)
+    end, pad, mask = (ids[name] for name in SPECIALS)
+    return Tokenizer(core, mask, pad, bos=end, eos=end)
+
+
+def _byte_alphabet() -> list[str]:
+    """The library's printable stand-in of each byte: itself in Latin-1, or the next letter from U+0100 on."""
+    spare = map(chr, range(256, 512))
+    shown = (range(33, 127), range(161, 173), range(174, 256))
+    return [chr(value) if any(value in span for span in shown) else next(spare) for value in range(256)]

@@ -1,0 +1,58 @@
+"""Animation: how a text came about, as one HTML file that needs nothing else."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from unmask.sampling.tasks.rows import Event
+from unmask.text.tokens.pieces import pieces
+from unmask.text.tokens.tokenizer import Tokenizer
+
+PAGE = "film.html"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One token of the finished text."""
+
+    text: str
+    call: int  # the network call that brought it; 0: it was given
+    log_prob: float  # when it came; 0 if it was given
+
+
+@dataclass(frozen=True)
+class Film:
+    """A finished text whose tokens know when they came. Tokens stand where they will stand in the end."""
+
+    cells: tuple[Cell, ...]
+    caption: str
+
+    @property
+    def calls(self) -> int:
+        return max((cell.call for cell in self.cells), default=0)
+
+
+def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *, caption: str = "") -> Film:
+    """The film of a sample or an infilled template."""
+    came = {event.position: event for event in trace}
+    cells = []
+    for position, piece in enumerate(pieces(tokenizer, tokens)):
+        event = came.get(position)
+        shown = "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in piece)
+        cells.append(Cell(shown, event.call, event.log_prob) if event else Cell(shown, 0, 0.0))
+    return Film(tuple(cells), caption)
+
+
+def html(film: Film, *, seconds: float = 6.0) -> str:
+    """A page with a play button and a slider, light or dark as its reader prefers; it loads nothing from anywhere."""
+    data = {
+        "cells": [[cell.text, cell.call, round(cell.log_prob, 4)] for cell in film.cells],
+        "calls": film.calls,
+        "caption": film.caption,
+        "pause": 1000 * seconds / max(1, film.calls),
+    }
+    # Inside a script element only "<" can end the data; escaped it is the same JSON.
+    text = json.dumps(data).replace("<", "\\u003c")
+    page = files("unmask.views").joinpath(PAGE).read_text(encoding="utf-8")
+    return page.replace("/*DATA*/", text)

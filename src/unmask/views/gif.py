@@ -1,0 +1,180 @@
+"""The film of a text as a GIF: letters on a grid, masks as grey bars of the length their tokens will have."""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import UserError
+from unmask.views.film import Cell, Film
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
+
+SIZE, MARGIN, LEADING = 18, 24, 1.5  # of the letters, in pixels; around the text; line height in letter heights
+MOST = 150  # frames
+HOLD = 2500  # milliseconds that the finished text stays
+UNSURE = -3.0  # log-probability below which a token is called doubtful
+
+
+@dataclass(frozen=True)
+class Colours:
+    paper: str = "#fbfaf7"
+    ink: str = "#1d1d1f"
+    mask: str = "#d9d6cd"
+    new: str = "#0a7d8c"
+    on_new: str = "#ffffff"
+    recent: str = "#d2eef1"
+    doubt: str = "#a15c00"
+    quiet: str = "#6b6b70"
+
+
+DARK = Colours("#15171a", "#e8e6e1", "#33373d", "#4fd6e6", "#06262a", "#17393e", "#f0b45a", "#9a9da3")
+
+
+Look = tuple[str | None, str | None]  # background and ink
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A letter of the finished text on the grid, and the token it belongs to."""
+
+    shown: str
+    line: int
+    column: int
+    cells: int  # columns it takes
+    token: Cell
+
+
+def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = False) -> bytes:
+    """The film as the bytes of a GIF that runs for ever."""
+    if columns < 8 or not seconds > 0:
+        raise UserError(f"a picture needs at least 8 columns and more than 0 seconds; saw {columns} and {seconds}.")
+    Image, _ = pillow()
+    last = film.calls
+    calls = sorted({round(i * last / min(MOST, last or 1)) for i in range(min(MOST, last) + 1)})
+    c = DARK if dark else Colours()
+    shades = palette(c)
+    flat = [image.quantize(palette=shades, dither=Image.Dither.NONE) for image in frames(film, calls, columns, c)]
+    pause = max(20, round(1000 * seconds / len(flat)))
+    out = BytesIO()
+    flat[0].save(
+        out,
+        format="GIF",
+        save_all=True,
+        append_images=flat[1:],
+        duration=[pause] * (len(flat) - 1) + [HOLD],
+        loop=0,
+    )
+    return out.getvalue()
+
+
+def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
+    """Every letter with its place; words that do not fit begin a new line."""
+    letters = [(letter, cell) for cell in cells for letter in cell.text]
+    line = column = 0
+    for i, (letter, cell) in enumerate(letters):
+        if letter == "\n":
+            line, column = line + 1, 0
+            continue
+        letter = " " if letter == "\t" else letter
+        begins = letter != " " and (i == 0 or letters[i - 1][0] in " \n\t")
+        width = wide(letter)
+        needed = word(letters, i, columns) if begins else width
+        if column and column + needed > columns:
+            line, column = line + 1, 0
+        yield Letter(letter, line, column, width, cell)
+        column += width
+
+
+def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
+    """Columns of the word that begins at i; a word longer than a line counts as a letter, and is broken."""
+    total = 0
+    while i < len(letters) and letters[i][0] not in " \n\t" and total <= columns:
+        total += wide(letters[i][0])
+        i += 1
+    return total if total <= columns else 1
+
+
+def wide(letter: str) -> int:
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 0 if unicodedata.combining(letter) else 1
+
+
+def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["Image.Image"]:
+    """The text after each of these calls; a frame draws only the letters that look otherwise than in the last."""
+    image, draw = pillow()
+    letters, face = list(laid_out(film.cells, columns)), font()
+    step, height = face.getlength("M"), round(SIZE * LEADING)
+    lines = 1 + max((letter.line for letter in letters), default=0)
+    picture = image.new("RGB", (round(2 * MARGIN + columns * step), 2 * MARGIN + height * (lines + 2)), c.paper)
+    pen: Any = draw.Draw(picture)
+    last = film.calls
+    before: list[Look | None] = [None] * len(letters)
+    for call in calls:
+        for i, letter in enumerate(letters):
+            now = look(letter.token, call, last, c)
+            if now == before[i]:
+                continue
+            before[i] = now
+            back, ink = now
+            x, y = MARGIN + letter.column * step, MARGIN + letter.line * height
+            pen.rectangle((x, y + 2, x + letter.cells * step - 0.5, y + height - 3), fill=back or c.paper)
+            if ink is not None:
+                pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
+        foot = MARGIN + height * (lines + 1)
+        pen.rectangle((0, foot, picture.width, picture.height), fill=c.paper)
+        pen.text((MARGIN, foot), f"call {call} of {last}", fill=c.quiet, font=face)
+        yield picture.copy()
+
+
+def palette(c: Colours) -> "Image.Image":
+    """Every colour, and the shades that smooth letters need between ink and background."""
+    image, _ = pillow()
+    rgb = {name: tuple(bytes.fromhex(colour[1:])) for name, colour in asdict(c).items()}
+    pairs = [("paper", "ink"), ("paper", "doubt"), ("paper", "quiet"), ("new", "on_new"), ("recent", "ink")]
+    pairs += [("recent", "doubt"), ("paper", "mask")]
+    shades = [
+        round(a + (b - a) * share / 8)
+        for back, ink in pairs
+        for share in range(9)
+        for a, b in zip(rgb[back], rgb[ink], strict=True)
+    ]
+    found = image.new("P", (1, 1))
+    found.putpalette(shades)
+    return found
+
+
+def look(cell: Cell, call: int, last: int, c: Colours) -> Look:
+    """Background and ink of a token after `call` calls; in the last frame nothing is new any more."""
+    age = call - cell.call
+    if cell.call and age < 0:
+        return c.mask, None
+    ink = c.doubt if cell.log_prob < UNSURE else c.ink
+    if cell.call == 0 or call == last or age > 3:
+        return None, ink
+    return (c.new, c.on_new) if age == 0 else (c.recent, ink)
+
+
+def pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError:
+        raise UserError(
+            "a GIF needs Pillow, which comes with pip install 'unmask[train]'. An .html file needs nothing."
+        ) from None
+    return Image, ImageDraw
+
+
+def font() -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
+    """DejaVu Sans Mono, which matplotlib brings along and which has most scripts; else Pillow's own."""
+    from PIL import ImageFont
+
+    found = find_spec("matplotlib")
+    for place in (found.submodule_search_locations or []) if found else []:
+        path = Path(place) / "mpl-data" / "fonts" / "ttf" / "DejaVuSansMono.ttf"
+        if path.is_file():
+            return ImageFont.truetype(str(path), SIZE)
+    return ImageFont.load_default(SIZE)

@@ -1,0 +1,75 @@
+"""Text emerging from masks in a terminal: new tokens bright, doubtful ones yellow, masks dim."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic, sleep
+from typing import TypeVar
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from unmask.sampling.tasks.rows import Event, Moment, record
+from unmask.text.tokens.pieces import pieces
+from unmask.text.tokens.tokenizer import Tokenizer
+
+Finished = TypeVar("Finished")
+
+NEW, RECENT, DOUBTFUL, MASK, GIVEN = "bold black on bright_cyan", "bright_cyan", "yellow", "bright_black", "bold"
+UNSURE = -3.0  # log-probability below which a token is called doubtful: one in twenty
+PICTURES = 12  # a second, at most
+
+
+def watch(
+    events: Iterable[Moment | Finished], tokenizer: Tokenizer, console: Console, *, pace: float = 0.0
+) -> Iterator[Finished]:
+    """Show the moments among the events, and hand on the rest; `pace` is a pause after every call, in seconds."""
+    traces: list[list[Event]] = []
+    shown = 0.0
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        for event in events:
+            if not isinstance(event, Moment):
+                yield event
+                continue
+            if event.step.call == 1:
+                traces = [[] for _ in event.step.canvas.tokens]
+            record(traces, event.step)
+            if monotonic() - shown >= 1 / PICTURES:
+                live.update(picture(event, traces, tokenizer, most=console.height), refresh=True)
+                shown = monotonic()
+            sleep(pace)
+
+
+def picture(moment: Moment, traces: Sequence[Sequence[Event]], tokenizer: Tokenizer, *, most: int) -> Group:
+    """As many rows as a screen can show, and how far they are."""
+    step = moment.step
+    hidden = int(step.canvas.hidden.sum())
+    rows = [
+        painted(tokenizer, tokens, {event.position: event for event in trace}, call=step.call)
+        for tokens, trace in zip(step.canvas.tokens[:most].tolist(), traces, strict=False)
+    ]
+    line = Text(f"call {step.call}, {hidden:,} masks left", style=MASK)
+    return Group(line, *(part for row in rows for part in (row, Text(""))))
+
+
+def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
+    """A row in colours; `came` says which tokens were drawn, and when."""
+    text = Text()
+    for position, (token, piece) in enumerate(zip(tokens, pieces(tokenizer, tokens), strict=True)):
+        event = came.get(position)
+        if token == tokenizer.mask:
+            style = MASK
+        elif event is None:
+            style = GIVEN
+        elif event.call == call:
+            style = NEW
+        elif event.call > call - 4:
+            style = RECENT
+        else:
+            style = DOUBTFUL if event.log_prob < UNSURE else ""
+        text.append(printable(piece), style=style)
+    return text
+
+
+def printable(text: str) -> str:
+    """Without the control characters that a terminal would obey."""
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)

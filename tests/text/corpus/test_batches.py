@@ -1,0 +1,155 @@
+"""Packing and batches: the reference's blocks, every row once an epoch, one order for every world."""
+
+import json
+from math import isqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from unmask.errors import UserError
+from unmask.text.corpus.batches import Batches, in_order
+from unmask.text.corpus.corpus import Corpus
+from unmask.text.corpus.rows import Packed
+from unmask.text.corpus.shards import Shard
+from unmask.text.corpus.shuffle import SMALL, shuffled
+
+CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
+
+
+def corpus_of(folder: Path, documents: list[list[int]], **special: int | None) -> Corpus:
+    """A corpus of one shard that holds documents, the eos at the end of each included."""
+    tokens = np.array([id for document in documents for id in document], "<u2")
+    ends = np.cumsum([len(document) for document in documents]).astype("<u4")
+    (folder / "shards").mkdir(exist_ok=True)
+    name = f"{len(list((folder / 'shards').iterdir()))}.bin"
+    (folder / "shards" / name).write_bytes(ends.tobytes() + tokens.tobytes())
+    ids = {"size": 60, "mask": 59, "pad": 58, "bos": 0, "eos": 1, **special}
+    return Corpus(folder, ids, "uint16", (Shard(name, "train", len(ends), len(tokens), ""),))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"length {case['block_size']}")
+def test_wrap_gives_the_blocks_of_the_reference(case, tmp_path):
+    corpus = corpus_of(tmp_path, case["docs"], bos=case["bos"], eos=case["eos"])
+    if not case["out"]:
+        with pytest.raises(UserError, match="not one row of 200"):
+            Packed(corpus, case["block_size"], "wrap")
+        return
+    packed = Packed(corpus, case["block_size"], "wrap")
+    batch = packed.rows(range(len(packed)))
+    assert batch.tokens.tolist() == case["out"]
+    assert batch.real.all()
+
+
+def test_stream_cuts_the_documents_and_their_ends_without_adding_anything(tmp_path):
+    corpus = corpus_of(tmp_path, CASES[0]["docs"])
+    packed = Packed(corpus, 8, "stream")
+    flat = [id for document in CASES[0]["docs"] for id in document]
+    assert packed.rows(range(len(packed))).tokens.flatten().tolist() == flat[: len(flat) // 8 * 8]
+
+
+def test_rows_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "rows")
+    tokens, real = packed.rows([0, 1, 2])
+    assert tokens.tolist() == [[0, 7, 8, 1, 58, 58], [0, 5, 6, 7, 8, 1], [0, 4, 1, 58, 58, 58]]
+    assert real.sum(1).tolist() == [4, 6, 3]
+    assert (real == (tokens != 58)).all()
+    assert tokens.dtype == torch.int64
+
+
+def test_without_a_pad_token_rows_are_filled_with_eos_and_still_not_real(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "rows")
+    tokens, real = packed.rows([0])
+    assert tokens.tolist() == [[0, 7, 1, 1, 1]]
+    assert real.tolist() == [[True, True, True, False, False]]
+
+
+def test_impossible_packings_are_refused(tmp_path):
+    corpus = corpus_of(tmp_path, CASES[0]["docs"])
+    with pytest.raises(UserError, match="Did you mean 'stream'"):
+        Packed(corpus, 8, "streams")
+    with pytest.raises(UserError, match="at least 3 tokens"):
+        Packed(corpus, 2)
+    with pytest.raises(UserError, match="needs a tokenizer with bos and eos"):
+        Packed(corpus_of(tmp_path, [[3, 4, 5]], bos=None), 3, "wrap")
+    with pytest.raises(UserError, match="needs whole documents"):
+        Packed(corpus.divided(20)[1], 8, "rows")
+    with pytest.raises(UserError, match="at least one row"):
+        Batches(Packed(corpus, 8), 0)
+
+
+@given(st.integers(1, 3 * SMALL), st.integers(0, 2**40), st.integers(0, 9))
+def test_every_thing_stands_at_one_place(n, seed, epoch):
+    order = shuffled(np.arange(n), n, seed=seed, epoch=epoch)
+    assert np.array_equal(np.sort(order), np.arange(n))
+
+
+def test_a_huge_order_is_asked_for_a_few_places_at_no_cost():
+    n = 10**15 + 37
+    places = np.arange(n - 5000, n)
+    order = shuffled(places, n, seed=1, epoch=2)
+    assert len(set(order.tolist())) == 5000
+    assert order.min() >= 0
+    assert order.max() < n
+    assert stats.kstest(order / n, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("n", [7, SMALL + 1, SMALL * 4 + 3])
+def test_orders_look_random(n):
+    """What stands at a place is uniform over seeds; so is the gap between things that stood near or in line."""
+    seeds = range(2000)
+    near, in_line = 1, -(-n // (isqrt(n - 1) + 1))  # the second shares a coordinate of the network's square
+    places = np.array([0, near, in_line])
+    found = np.array([shuffled(places, n, seed=seed, epoch=0) for seed in seeds])
+    for column in found.T:
+        assert stats.chisquare(np.bincount(column * min(n, 50) // n, minlength=min(n, 50))).pvalue > 1e-4
+    bins = min(n - 1, 50)
+    expected = np.bincount(np.arange(n - 1) * bins // (n - 1), minlength=bins) / (n - 1) * len(seeds)
+    for column in (1, 2):
+        gap = (found[:, column] - found[:, 0]) % n
+        counts = np.bincount((gap - 1) * bins // (n - 1), minlength=bins)
+        assert stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+@pytest.fixture
+def batches(tmp_path):
+    corpus = corpus_of(tmp_path, [[10 + i, 20 + i, 30 + i % 7, 1] for i in range(23)])
+    return Batches(Packed(corpus, 4), 6, seed=5)
+
+
+def test_an_epoch_takes_every_row_once_and_the_next_in_another_order(batches):
+    n = len(batches.packed)
+    order = np.concatenate([batches.numbers(step) for step in range(2 * n)])
+    epochs = order[: order.size // n * n].reshape(-1, n)
+    assert len(epochs) == 12
+    assert all(sorted(epoch) == list(range(n)) for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == len(epochs)
+
+
+@pytest.mark.parametrize("world", [2, 3, 6])
+def test_ranks_together_see_what_one_process_sees(batches, world):
+    for step in (0, 3, 1000):
+        ranks = [batches.at(step, rank=rank, world=world).tokens for rank in range(world)]
+        assert torch.equal(torch.cat(ranks), batches.at(step).tokens)
+
+
+def test_a_batch_depends_on_seed_and_step_alone(batches):
+    first = [batches.at(step).tokens for step in range(10)]
+    again = Batches(batches.packed, 6, seed=5)
+    assert torch.equal(again.at(7).tokens, first[7])
+    assert not torch.equal(Batches(batches.packed, 6, seed=6).at(7).tokens, first[7])
+
+
+def test_a_batch_that_the_world_does_not_divide_is_refused(batches):
+    with pytest.raises(UserError, match="6 rows cannot be shared equally by 4"):
+        batches.at(0, world=4)
+
+
+def test_in_order_gives_every_row_once(batches):
+    rows = torch.cat([batch.tokens for batch in in_order(batches.packed, 5)])
+    assert torch.equal(rows, batches.packed.rows(range(23)).tokens)
+    assert batches.steps_per_epoch == pytest.approx(23 / 6)

@@ -1,0 +1,107 @@
+"""Rows out of documents: every token scored once, bytes that add up, the reference's blocks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.errors import UserError
+from unmask.text.corpus.passages import Cut, Document, cut, fingerprint, windows
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())
+EOS = 99
+
+
+def documents(*sizes: int) -> list[Document]:
+    """Documents of consecutive ids, three bytes a token."""
+    starts = np.cumsum([0, *sizes])
+    return [Document(np.arange(a, a + n), 3 * n) for a, n in zip(starts, sizes, strict=False)]
+
+
+@given(total=st.integers(0, 60), length=st.integers(2, 12), overlap=st.integers(0, 11), given=st.integers(0, 1))
+def test_windows_score_every_token_that_is_not_given_exactly_once(total, length, overlap, given):
+    stride = max(1, length - overlap)
+    scored = [
+        i
+        for start, skip, stop in windows(total, length=length, stride=stride, given=given)
+        for i in range(start + skip, stop)
+    ]
+    assert scored == list(range(given, total))
+    assert all(stop - start <= length for start, _, stop in windows(total, length=length, stride=stride, given=given))
+
+
+@pytest.mark.parametrize("case", GOLDEN["wrapped"], ids=lambda case: f"length {case['block_size']}")
+def test_wrapped_rows_are_those_of_the_reference(case):
+    bos, eos = case["bos"], case["eos"]
+    docs = [Document(np.array(doc[:-1]), 1) for doc in case["docs"]]  # the recorded ones end in eos
+    how = Cut("wrap", case["block_size"], bos=bos, eos=eos)
+    if not case["out"]:
+        with pytest.raises(UserError, match="not one row"):
+            cut(docs, how)
+        return
+    rows, dropped = cut(docs, how)
+    assert [row.tokens.tolist() for row in rows] == case["out"]
+    assert dropped == sum(map(len, case["docs"])) - sum(len(row) - 2 for row in case["out"])
+
+
+def test_what_is_left_of_every_thousand_documents_is_dropped_when_wrapping():
+    rows, dropped = cut(documents(*[3] * 2500), Cut("wrap", 302, bos=98, eos=EOS))
+    assert [len(row.tokens) for row in rows] == [302] * (13 + 13 + 6)  # 4000, 4000 and 2000 tokens, each cut apart
+    assert dropped == 2500 * 4 - 32 * 300
+
+
+@pytest.mark.parametrize("way", ["stream", "rows"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_stream_and_rows_drop_nothing_and_their_bytes_add_up(way, causal):
+    docs = documents(5, 0, 11, 2)
+    rows, dropped = cut(docs, Cut(way, 4, eos=EOS, causal=causal))
+    assert dropped == 0
+    scored = np.concatenate([row.tokens[row.given :] for row in rows]).tolist()
+    assert scored == [*range(5), EOS, *range(5, 16), EOS, 16, 17, EOS]
+    assert sum(row.bytes for row in rows) == pytest.approx(3 * 18)
+    if causal:
+        assert all(row.given >= 1 for row in rows)
+        assert rows[0].tokens[0] == EOS  # something to look at before the first token
+
+
+def test_rows_belong_to_their_documents():
+    rows, _ = cut(documents(5, 0, 3, 9), Cut("rows", 4, eos=None))
+    assert [row.document for row in rows] == [0, 0, 2, 3, 3, 3]
+    stream, _ = cut(documents(5, 3, 9), Cut("stream", 4, eos=None))
+    assert [row.document for row in stream] == [0, 0, 2, 2, 2]
+
+
+def test_a_stride_turns_the_overlap_into_context():
+    rows, _ = cut(documents(10), Cut("stream", 6, stride=3, eos=None))
+    assert [(row.tokens.tolist(), row.given) for row in rows] == [
+        ([0, 1, 2, 3, 4, 5], 0),
+        ([3, 4, 5, 6, 7, 8], 3),
+        ([6, 7, 8, 9], 3),
+    ]
+
+
+def test_a_causal_network_without_a_first_mark_leaves_one_token_unscored():
+    rows, dropped = cut(documents(10), Cut("stream", 6, causal=True))
+    assert sum(row.scored for row in rows) == 9
+    assert dropped == 1
+
+
+def test_the_fingerprint_tells_texts_and_their_borders_apart():
+    assert fingerprint(documents(2, 3)) == fingerprint(documents(2, 3))
+    assert fingerprint(documents(2, 3)) != fingerprint(documents(3, 2))
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(UserError, match="Did you mean 'stream'"):
+        Cut("steam")
+    with pytest.raises(UserError, match="no token is skipped; saw 9"):
+        Cut("stream", 8, stride=9)
+    with pytest.raises(UserError, match="the tokenizer has not both"):
+        Cut("wrap", 8, eos=EOS)
+    with pytest.raises(UserError, match="not one row of 64 to score"):
+        cut(documents(5), Cut("wrap", 64, bos=98, eos=EOS))
+    with pytest.raises(UserError, match="0 tokens in 2 documents"):
+        cut(documents(0, 0), Cut("stream", 8, eos=EOS))
