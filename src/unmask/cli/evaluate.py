@@ -26,7 +26,8 @@ from unmask.evaluation.record import record
 from unmask.model.checkpoint import Model, load
 from unmask.processes.team import Team, together
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.tokenized import read, records
+from unmask.text.corpus.records import records
+from unmask.text.corpus.tokenized import read
 
 
 @dataclass(frozen=True)

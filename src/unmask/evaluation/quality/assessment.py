@@ -18,8 +18,9 @@ from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST
+from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
-from unmask.text.corpus.tokenized import records, whole
+from unmask.text.corpus.tokenized import whole
 from unmask.text.tokens.tokenizer import Tokenizer
 
 

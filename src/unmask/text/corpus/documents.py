@@ -5,7 +5,6 @@ space, where the usual tokenizers cut too: the tokens are those of the whole doc
 """
 
 import csv
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,24 +14,13 @@ from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
+from unmask.text.corpus.formats import COMPRESSIONS as COMPRESSIONS
+from unmask.text.corpus.formats import format_of
+from unmask.text.corpus.records import objects
 
 PIECE = 1 << 16  # characters; longer documents come in pieces of about this size
 SEPARATOR = "<|endoftext|>"
 UNITS = ("auto", "file", "line", "paragraph", "separator")
-FORMATS = {
-    "txt": "text",
-    "jsonl": "jsonl",
-    "ndjson": "jsonl",
-    "json": "jsonl",
-    "csv": "csv",
-    "tsv": "csv",
-    "parquet": "parquet",
-    "fasta": "fasta",
-    "fa": "fasta",
-    "fna": "fasta",
-    "faa": "fasta",
-}
-COMPRESSIONS = ("gz", "xz", "zst")
 
 
 class Piece(NamedTuple):
@@ -54,15 +42,6 @@ class Layout:
             raise unknown("way to find documents", self.documents, UNITS)
         if not self.separator:
             raise UserError("the separator between documents is empty; use --documents file, or give a separator")
-
-
-def format_of(name: str) -> tuple[str | None, str]:
-    """A file name's format (None if its ending says nothing) and its ending, compression dropped."""
-    parts = name.lower().split(".")
-    if parts[-1] in COMPRESSIONS:
-        parts.pop()
-    ending = parts[-1] if len(parts) > 1 else ""
-    return FORMATS.get(ending), ending
 
 
 def pieces(path: Path, layout: Layout) -> Iterator[Piece]:
@@ -170,17 +149,8 @@ def _cuts(text: str, *, spare: int = 0) -> list[str]:
 
 
 def _jsonl(path: Path, layout: Layout) -> Iterator[Piece]:
-    for number, (line, at) in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        where = f"line {number} of {path}"
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} is not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise UserError(f"{where} is not a JSON object but {line[:40]!r}")
-        yield from _whole(_field(record, layout.field, where), at)
+    for content, where, at in objects(path):
+        yield from _whole(_field(content, layout.field, where), at)
 
 
 def _field(record: dict, field: str, where: str) -> str:

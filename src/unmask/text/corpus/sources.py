@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from unmask.errors import UserError
 from unmask.text.corpus import documents
 from unmask.text.corpus.decompress import needs
-from unmask.text.corpus.documents import COMPRESSIONS, FORMATS, Layout, Piece, format_of
+from unmask.text.corpus.documents import Layout, Piece
+from unmask.text.corpus.formats import COMPRESSIONS, FORMATS, format_of
 
 SPLITS = {
     "train": "train",

@@ -1,19 +1,17 @@
 """Reading what is to be scored: texts of any source, or a prepared folder, as documents of tokens."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, read_json
 from unmask.text.corpus.passages import Document, fingerprint
+from unmask.text.corpus.records import records as records
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -71,28 +69,6 @@ def whole(pieces: Iterable[Piece]) -> Iterator[str]:
         if piece.last:
             yield "".join(held)
             held = []
-
-
-def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
-    """The objects of a .jsonl file, plain or compressed; each must have these fields, and text in them."""
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"there is no file {path}.")
-    for number, (line, _) in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"line {number} of {path} is not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise UserError(f"line {number} of {path} is not a JSON object but {line[:40]!r}.")
-        for field in fields:
-            if field not in record:
-                raise UserError(f"line {number} of {path}: {unknown('field', field, map(str, record))}")
-            if not isinstance(record[field], str):
-                raise UserError(f"line {number} of {path}: field {field!r} is not text but {record[field]!r:.40}.")
-        yield record
 
 
 def _together(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:

@@ -1,0 +1,70 @@
+"""Objects of .jsonl files, plain or compressed, and labelled texts; every error names the line."""
+
+import gzip
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.text.corpus.records import labelled, objects, records
+
+
+def test_objects_know_their_line_and_how_much_was_read_and_empty_lines_are_skipped(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n\n{"n": 1}\n')
+    first, second = objects(path)
+    assert (first.content, second.content) == ({"text": "a"}, {"n": 1})
+    assert second.where == f"line 3 of {path}"
+    assert second.at == path.stat().st_size
+
+
+def test_a_compressed_file_holds_the_same_objects(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n'))
+    assert list(records(path, "text")) == [{"text": "a", "label": 1}]
+    assert labelled(path) == [("a", "1")]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{", "line 2 of .* is not JSON"),
+        ("[1]", r"line 2 of .* is not a JSON object but '\[1\]'"),
+        ('{"txt": "a"}', "line 2 of .*no field is called 'text'. Did you mean 'txt'"),
+        ('{"text": 3}', "line 2 of .*field 'text' is not text but 3"),
+    ],
+)
+def test_an_error_in_a_record_names_its_line(tmp_path, line, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "a"}}\n{line}\n')
+    with pytest.raises(UserError, match=message):
+        list(records(path, "text"))
+
+
+def test_a_table_of_tabs_is_labelled_text_and_texts_that_are_empty_are_left_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\nyes, really\tgood\n\tbad\n")
+    assert labelled(path) == [("yes, really", "good")]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.txt", "a\n", r"from .jsonl, .csv or .tsv; saw a.txt"),
+        ("a.csv", "text,label\na,b,c\n", "line 2 of .* has other columns than the first line"),
+        ("a.csv", "text,label\na\n", "line 2 of .* has other columns than the first line"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1 of .*no field is called 'label'.*Use --text and --label"),
+        ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 of .*a name or a whole number"),
+        ("a.jsonl", "\n", "holds no labelled text"),
+    ],
+)
+def test_what_is_no_labelled_text_is_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        labelled(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    for read in (lambda path: list(records(path)), labelled):
+        with pytest.raises(UserError, match=r"there is no file .*none\.jsonl"):
+            read(tmp_path / "none.jsonl")
