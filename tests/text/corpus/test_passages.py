@@ -99,7 +99,7 @@ def test_nonsense_is_refused():
         Cut("steam")
     with pytest.raises(UserError, match="no token is skipped; saw 9"):
         Cut("stream", 8, stride=9)
-    with pytest.raises(UserError, match="the tokenizer has not both"):
+    with pytest.raises(UserError, match="the tokenizer lacks one of them"):
         Cut("wrap", 8, eos=EOS)
     with pytest.raises(UserError, match="not one row of 64 to score"):
         cut(documents(5), Cut("wrap", 64, bos=98, eos=EOS))

@@ -1,10 +1,14 @@
-"""Passages: the rows of tokens that are scored, cut from documents in one of three ways.
+"""Passages for evaluation: the rows of tokens that are scored, cut from documents by one of three packings.
 
     stream   the documents one after another, an eos after each, cut every l tokens; nothing is dropped
     wrap     cut every l − 2 tokens, each row between bos and eos, incomplete rows dropped: as in the MDLM paper
     rows     each document by itself, its eos included; one longer than l becomes several rows
 
-Rows may overlap (`stride`): what a row shares with the one before is its context, given and free of charge.
+The names are those of training (rows.py), the treatment of the last row is not: training drops an incomplete row of
+`stream` and the end of a long document of `rows`; here both are scored, as shorter passages. Only `wrap`, which
+reproduces the paper's numbers, drops them here too.
+
+Rows may overlap (`stride`): the tokens that a row shares with the previous one are its context and are not scored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, unknown
+from unmask.text.corpus.rows import WAYS as WAYS
 
-WAYS = ("stream", "wrap", "rows")
 GROUP = 1000  # documents that the reference wraps together; what is left of a group is dropped
 
 
@@ -27,9 +31,9 @@ class Document(NamedTuple):
 
 class Passage(NamedTuple):
     tokens: np.ndarray
-    given: int  # how many tokens at the start are context and cost nothing
-    bytes: float  # of the text that is scored; of a document cut in two each part has its share by tokens
-    document: int  # the one it belongs to, or begins in
+    given: int  # how many tokens at the start are context and not scored
+    bytes: float  # of the text that is scored; a document cut in two shares its bytes by tokens
+    document: int  # the document in which it begins
 
     @property
     def scored(self) -> int:
@@ -60,20 +64,22 @@ class Cut:
                 f"the stride must lie between 1 and {most}, so that no token is skipped; saw {self.stride}."
             )
         if self.way == "wrap" and (self.bos is None or self.eos is None):
-            raise UserError("'wrap' puts rows between bos and eos, and the tokenizer has not both; use 'stream'.")
+            raise UserError(
+                "'wrap' puts rows between bos and eos, but the tokenizer lacks one of them; use 'stream'."
+            )
         if self.way == "wrap" and self.stride is not None:
             raise UserError("'wrap' has no stride: its rows are cut side by side. Use 'stream' or 'rows'.")
 
     @property
     def lead(self) -> int | None:
-        """What a causal network is shown before the first token."""
+        """The token that a causal network sees before the first one."""
         return None if not self.causal else self.eos if self.bos is None else self.bos
 
 
 def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
     """The passages, and how many tokens of text are in none of them."""
-    ways = {"stream": _stream, "wrap": _wrap, "rows": _rows}
-    passages = [passage for passage in ways[how.way](documents, how) if passage.scored > 0]
+    cutters = {"stream": _stream, "wrap": _wrap, "rows": _rows}
+    passages = [passage for passage in cutters[how.way](documents, how) if passage.scored > 0]
     total = sum(len(document.tokens) for document in documents)
     marks = sum(len(_mark(document, how)) for document in documents)
     if not passages:

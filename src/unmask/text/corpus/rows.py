@@ -1,10 +1,12 @@
-"""Packing: a corpus as rows of one length. Three ways:
+"""Rows for training: a corpus packed into rows of one length. Three packings:
 
     stream   the documents one after another, an eos between them, cut every l tokens: no token is wasted
-    wrap     the same cut every l - 2 tokens, each row between bos and eos: as the MDLM paper does it
-    rows     one document a row between bos and eos, cut off at l or padded: as the paper does for LM1B
+    wrap     the same cut every l - 2 tokens, each row between bos and eos: as in the MDLM paper
+    rows     one document per row between bos and eos, cut off at l or padded: as in the paper for LM1B
 
-An incomplete last row of `stream` and `wrap` is dropped.
+Training wants rows of equal length, so an incomplete last row of `stream` and `wrap` is dropped, and so is what a
+document of `rows` has beyond l. Evaluation (passages.py) has packings of the same names and scores such ends, except in
+`wrap`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 
-WAYS = ("stream", "wrap", "rows")
+WAYS = ("stream", "wrap", "rows")  # the packings; passages.py cuts text for evaluation by the same names
 
 
 class Batch(NamedTuple):
@@ -62,7 +64,7 @@ class Packed:
     def rows(self, numbers: Sequence[int] | np.ndarray) -> Batch:
         """Some rows, by number."""
         ids = self.corpus.tokenizer
-        filler = ids["eos"] if ids["pad"] is None else ids["pad"]  # what `real` is False on is never looked at
+        filler = ids["eos"] if ids["pad"] is None else ids["pad"]  # where `real` is False the token is never used
         tokens = np.full((len(numbers), self.length), filler if self.way == "rows" else 0, np.int64)
         real = np.ones(tokens.shape, bool)
         for row, (number, into) in enumerate(zip(numbers, tokens, strict=True)):
