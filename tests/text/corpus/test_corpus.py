@@ -69,16 +69,9 @@ def test_held_out_documents_are_used_if_they_are_enough(folder, tmp_path):
     assert valid.stop is not None
 
 
-def test_a_shard_that_is_missing_short_or_changed_is_named(folder):
-    corpus = Corpus.open(folder)
-    corpus.verify()
-    path = folder / "shards" / corpus.shards[3].name
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(UserError, match=f"{path} is damaged"):
-        Corpus.open(folder).verify()
-    path.write_bytes(data[:-1])
+def test_a_shard_that_is_missing_or_short_is_named(folder):
+    path = folder / "shards" / Corpus.open(folder).shards[3].name
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=rf"{path} has \d+ bytes where the manifest says"):
         Corpus.open(folder)
     path.unlink()

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "Corpus":
-        """A split of a prepared folder. Sizes are checked here, contents by `verify`."""
+        """A split of a prepared folder; the sizes of its shards are checked."""
         folder = Path(folder)
         manifest = _manifest(folder)
         if split not in manifest["splits"]:
@@ -87,16 +86,6 @@ class Corpus:
                 f"({self.tokenizer['size']} ids, fingerprint {self.tokenizer['fingerprint'][:12]}) than the model's "
                 f"({tokenizer.size} ids, {tokenizer.fingerprint[:12]}). Prepare it again with the model's tokenizer."
             )
-
-    def verify(self) -> None:
-        """Read every shard and compare its sha256 with the manifest."""
-        for shard in self.shards:
-            with (self.folder / SHARDS / shard.name).open("rb") as file:
-                if file_digest(file, "sha256").hexdigest() != shard.sha256:
-                    raise UserError(
-                        f"{self.folder / SHARDS / shard.name} is damaged: its sha256 is not the manifest's. "
-                        "Prepare the data again."
-                    )
 
     @cached_property
     def _offsets(self) -> np.ndarray:
