@@ -152,6 +152,14 @@ def test_fingerprints_tell_apart_vocabularies_merges_and_special_ids():
     assert len(prints) == len(OURS) + 2
 
 
+def test_fingerprints_of_foreign_files_stay_what_prepared_data_and_checkpoints_have_on_record(tmp_path):
+    for kind, write in (("gpt2", write_gpt2), ("bert", lambda folder: write_bert(folder, words=["hello", "##s"]))):
+        (tmp_path / kind).mkdir()
+        write(tmp_path / kind)
+    prints = {kind: Tokenizer.load(tmp_path / kind).fingerprint[:16] for kind in ("gpt2", "bert")}
+    assert prints == {"gpt2": "011d7c7670548bf0", "bert": "1937ea3e7216a61d"}
+
+
 def test_gpt2_files_get_a_mask_after_the_last_id(tmp_path):
     write_gpt2(tmp_path)
     gpt2 = Tokenizer.load(tmp_path)

@@ -1,16 +1,17 @@
-"""Reading tokenizers that others wrote: tokenizer.json, GPT-2's two files, BERT's one, or the hub's."""
+"""Tokenizer files by others: tokenizer.json, GPT-2's vocab.json and merges.txt, BERT's vocab.txt, or the hub's."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from unmask.errors import UserError
 
 MASK = "<|mask|>"  # the name of a mask token that we add
 
-# What each special token is called, most telling name first; tokenizer_config.json decides where it speaks.
+# Usual names of each special token, the most specific first; tokenizer_config.json has precedence.
 ROLES = {
     "mask": ("[MASK]", "<mask>", MASK),
     "pad": ("[PAD]", "<pad>", "<|pad|>"),
@@ -48,7 +49,11 @@ def add_mask(core: Tokenizer) -> int:
 
 
 def gpt2(vocabulary: str | Path, merges: str | Path) -> Tokenizer:
-    """GPT-2's byte-level BPE from its two files."""
+    """GPT-2's byte-level BPE from its two files.
+
+    The library's ByteLevelBPETokenizer gives the same ids but describes itself otherwise ("" for no prefix, where
+    GPT-2's tokenizer.json has null): the fingerprint would change, and prepared data and checkpoints be refused.
+    """
     core = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -57,18 +62,12 @@ def gpt2(vocabulary: str | Path, merges: str | Path) -> Tokenizer:
 
 
 def bert(vocabulary: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
-    """BERT's WordPiece from its vocabulary; lower case is seen from the vocabulary unless it is told."""
+    """BERT's WordPiece from its vocabulary; without `lowercase`, a vocabulary without capitals is lower case."""
     words = models.WordPiece.read_file(str(vocabulary))
     special = [word for word in words if word.startswith("[") and word.endswith("]") and len(word) > 2]
     if lowercase is None:
         lowercase = not any(word != word.lower() for word in words if word not in special)
-    core = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
-    core.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece()
-    named = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in words]
-    core.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in named])
-    return core
+    return Tokenizer.from_str(BertWordPieceTokenizer(words, lowercase=lowercase).to_str())
 
 
 def _core(path: Path) -> Tokenizer:
@@ -119,5 +118,5 @@ def _from_hub(name: str) -> Path:
     wanted = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.*", "merges.txt"]
     try:
         return Path(snapshot_download(name, allow_patterns=wanted))
-    except Exception as error:  # no such repository, no network, no permission: the hub's words say which
+    except Exception as error:  # no such repository, no network, no permission: the hub's message says which
         raise UserError(f"cannot fetch the tokenizer {name!r} from the hub: {error}") from None
