@@ -132,10 +132,10 @@ def test_a_run_killed_at_any_moment_leaves_no_workers_and_is_completed(tmp_path)
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
-        "from unmask.text import vocabulary\n"
-        "from unmask.text.prepare import prepare\n"
-        "from unmask.text.shards import Division\n"
-        "from unmask.text.sources import gather\n"
+        "from unmask.text.tokens import vocabulary\n"
+        "from unmask.text.corpus.prepare import prepare\n"
+        "from unmask.text.corpus.shards import Division\n"
+        "from unmask.text.corpus.sources import gather\n"
         "if __name__ == '__main__':\n"
         "    with gather(sys.argv[1]) as sources:\n"
         "        division = Division(valid=0.2, characters=3000)\n"
@@ -249,7 +249,7 @@ def test_files_named_for_a_split_make_that_split_and_no_other(tmp_path):
 
 @pytest.mark.parametrize("characters", [1, 40, 64, 100_000])
 def test_a_document_longer_than_a_shard_goes_on_in_the_next(characters, tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.text.corpus.corpus.documents.PIECE", 32)
+    monkeypatch.setattr("unmask.text.corpus.documents.PIECE", 32)
     text = "words and words " * 30
     (tmp_path / "a.txt").write_text(text + "<|endoftext|>short<|endoftext|>" + "x" * 64)
     division = Division(0, characters=characters)
@@ -260,7 +260,7 @@ def test_a_document_longer_than_a_shard_goes_on_in_the_next(characters, tmp_path
 
 
 def test_a_document_whose_last_piece_is_empty_still_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.text.corpus.corpus.documents.PIECE", 32)
+    monkeypatch.setattr("unmask.text.corpus.documents.PIECE", 32)
     (tmp_path / "a.fa").write_text(">one\n" + "A" * 32 + "\n>two\nCG\n")
     out = run(tmp_path / "a.fa", tmp_path / "out", tokenizer=vocabulary.dna(), division=Division(0, characters=1))
     corpus = Corpus.open(out)
