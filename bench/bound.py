@@ -128,7 +128,7 @@ def main(settings: Settings) -> None:
         model = load(settings.model)
         network, mask = model.network, model.mask
         data = read(settings.data, model.text_tokenizer())
-        passages, _ = cut(data.documents, Cut(length=model.architecture.length, eos=model.text_tokenizer().eos))
+        passages, _ = cut(data.documents, Cut(length=model.spec.length, eos=model.text_tokenizer().eos))
     else:
         with torch.enable_grad():
             network, mask, passages = small_model(settings.seconds)

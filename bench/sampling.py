@@ -76,7 +76,7 @@ def everywhere(net: Transformer) -> literal.Network:
 
 def rival(net: Transformer, batch: int) -> Iterator[Tensor]:
     """The reference's cached sampler, with the noise it draws in every step."""
-    a = net.architecture
+    a = net.spec
     generator = torch.Generator().manual_seed(0)
     noise = (torch.rand(batch, a.length, a.vocab, generator=generator) for _ in range(T))
     x = torch.full((batch, a.length), a.vocab - 1)
@@ -108,7 +108,7 @@ def interleaved(loops: dict[str, tuple[Iterator[float], int]]) -> dict[str, list
 
 
 def against_rival(net: Transformer, batch: int, rival_steps: int) -> None:
-    a = net.architecture
+    a = net.spec
     canvas = blank(batch, a.length, mask=a.vocab - 1)
     ours: dict[str, Policy] = {"first-hitting": FirstHitting(), f"ancestral T={T}": Ancestral(T)}
     loops = {name: (turns(fill(net.logits, canvas, policy), T), a.length) for name, policy in ours.items()}
@@ -124,7 +124,7 @@ def against_rival(net: Transformer, batch: int, rival_steps: int) -> None:
 
 def against_limit(net: Transformer, batch: int) -> None:
     """Beside each step the trunk alone, for the same question; the first calls warm up and do not count."""
-    a = net.architecture
+    a = net.spec
     canvas, policy, warm = blank(batch, a.length, mask=a.vocab - 1), FirstHitting(), 3
     steps, trunk, whole = fill(net.logits, canvas, policy), 0.0, 0.0
     for call in range(a.length):
@@ -160,7 +160,7 @@ def everything(net: Transformer, mask: int, judge: Model | None, settings: Setti
     print("\n| sampler | steps | calls | seconds | tokens/s | entropy | judge ppl | law |\n" + "|---" * 8 + "|")
     wanted: list[tuple[str, int | None]] = [(name, None) for name in FREE]
     wanted += [(name, steps) for name in BUDGETED for steps in settings.budgets]
-    canvas = blank(settings.samples, net.architecture.length, mask=mask)
+    canvas = blank(settings.samples, net.spec.length, mask=mask)
     for name, steps in wanted:
         policy = named(name, steps=steps)
         start = time.perf_counter()

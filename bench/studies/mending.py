@@ -44,7 +44,7 @@ def study(
             say(f"{' | '.join(map(str, rows[-1]))} ({perf_counter() - began:.0f} s)")
     head = ("steps", "remasking", "calls", *[f"ppl ({who})" for who in judges], "entropy")
     about = {"n": n, "top_p": top_p, "judges": {who: judge.about for who, judge in judges.items()}, "texts": texts}
-    length = model.architecture.length
+    length = model.spec.length
     return Table(f"Remasking: {n} samples of {length} tokens, top-p {top_p:g}", head, tuple(rows), NOTES, about)
 
 

@@ -93,7 +93,7 @@ def ways(mdlm: Model, ar: Model) -> dict[str, Way]:
 
 def gaps(path: str, model: Model, n: int) -> list[Gap]:
     """The first `n` stories that have a gap to fill."""
-    tokenizer, length = model.text_tokenizer(), model.architecture.length
+    tokenizer, length = model.text_tokenizer(), model.spec.length
     found = (gap(story, tokenizer, length=length, longest=LONGEST) for story in read_stories(path))
     some = [one for one in found if one is not None][:n]
     if len(some) < 2:

@@ -18,10 +18,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Control": "unmask.sampling.control",
-    "Model": "unmask.model.checkpoint",
+    "Model": "unmask.model.model",
     "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
-    "fill": "unmask.sampling.process",
+    "fill": "unmask.sampling.masked",
     "infill": "unmask.sampling.tasks.infill",
     "sample": "unmask.sampling.tasks.continuation",
 }

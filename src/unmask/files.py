@@ -1,10 +1,13 @@
-"""Folders that appear when they are complete, or not at all: a crash or a full disk leaves nothing half-written."""
+"""Files and folders that appear when they are complete, or not at all; and what a file is, by its sha256."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import file_digest
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -51,3 +54,13 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

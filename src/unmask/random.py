@@ -1,11 +1,17 @@
-"""Random numbers as a function: (seed, row, position, draw number) -> a uniform in [0, 1), with 53 random bits.
+"""Random numbers as pure functions: nothing is consumed, so a number depends on its key alone.
 
-Nothing is consumed, so a row's numbers do not depend on how many rows stand beside it, on their order, or on which of
-them have finished.
+    Dice       samplers: (seed, row, position, draw number) -> a uniform in [0, 1) with 53 random bits
+    Noise      objectives: the random numbers of some rows at one step
+    stream     evaluation: a generator for each (seed, use, row, pass)
+    shuffled   data: the i-th of n things in a random order, without writing the order down
+
+A row's numbers do not depend on the batch it is in, on the number of processes, or on what came before.
 """
 
 from dataclasses import dataclass
+from math import isqrt
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -63,3 +69,84 @@ class Dice:
 def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """64 random bits to a multiple of 2^-53 in [0, 1)."""
     return shifted(bits, 11).double() * 2.0**-53
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed made of several numbers: neighbours end up far apart, and no two tuples meet by adding up."""
+    mixed = 0
+    for number in numbers:  # the finalizer of splitmix64, once for each
+        mixed = (mixed + 0x9E3779B97F4A7C15 + number) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        mixed ^= mixed >> 31
+    return mixed >> 1
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The random numbers that an objective uses for some rows."""
+
+    t: Float[Tensor, " b"]  # uniforms in [0, 1), evenly spread over the batch: when each row is looked at
+    u: Float[Tensor, "b l"]  # uniforms: which tokens are hidden, or in which order
+    key: Int[Tensor, " b"] | None = None  # of each row, for more numbers than these
+
+    def rows(self, chosen: slice) -> "Noise":
+        return Noise(self.t[chosen], self.u[chosen], None if self.key is None else self.key[chosen])
+
+    def to(self, device: torch.device) -> "Noise":
+        return Noise(self.t.to(device), self.u.to(device), None if self.key is None else self.key.to(device))
+
+    def uniform(self, width: int, use: int = 0) -> Float[Tensor, "b w"]:
+        """More uniforms: `width` for each row. Different uses do not share a number."""
+        if self.key is None:
+            raise ValueError("this noise has no keys: give Noise(t, u, key)")
+        return Dice(self.key).grid(width, 4 + use)
+
+    def normal(self, width: int, use: int = 0) -> Float[Tensor, "b l d"]:
+        """Standard normal numbers, `width` for each token, by the Box-Muller transform."""
+        length = self.u.shape[1]
+        a, b = self.uniform(2 * length * width, use).chunk(2, dim=1)
+        numbers = torch.sqrt(-2 * torch.log1p(-a)) * torch.cos(2 * torch.pi * b)
+        return numbers.view(-1, length, width).to(self.u.dtype)
+
+
+def stream(seed: int, use: int, *, row: int = 0, number: int = 0) -> np.random.Generator:
+    """A source of random numbers of its own for each use, row and pass."""
+    key = np.array([seed, use], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, row, number], np.uint64)))
+
+
+# A keyed bijection gives one place of a permutation in constant time and memory, however large n is. It is a Feistel
+# network on pairs: i = left * b + right in a square of a * b >= n cells, where in turn one coordinate is moved by a
+# hash of the other. The few results that fall outside n are sent through again.
+SMALL = 1 << 12  # below this the order is drawn and looked up: the coordinates would be too few to hash well
+ROUNDS = 8
+
+
+def shuffled(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:
+    """What stands at some places, each in [0, n), of the order that (seed, epoch) names."""
+    random = np.random.default_rng((seed, epoch))
+    if n <= SMALL:
+        return random.permutation(n)[places]
+    keys = random.integers(0, 2**64, ROUNDS, np.uint64)
+    a = np.uint64(isqrt(n - 1) + 1)
+    b = np.uint64(-(-n // int(a)))
+    found = feistel(places.astype(np.uint64), keys, a, b)
+    while (outside := found >= n).any():
+        found[outside] = feistel(found[outside], keys, a, b)
+    return found.astype(np.int64)
+
+
+def feistel(x: np.ndarray, keys: np.ndarray, a: np.uint64, b: np.uint64) -> np.ndarray:
+    left, right = np.divmod(x, b)
+    for first, second in keys.reshape(-1, 2):
+        left = (left + finalized(right ^ first) % a) % a
+        right = (right + finalized(left ^ second) % b) % b
+    return left * b + right
+
+
+def finalized(x: np.ndarray) -> np.ndarray:
+    """Every bit of the result depends on every bit of x (the finalizer of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,40 +1,52 @@
-"""Settings to TOML and back: what is written reads back equal; an unknown name is refused with the nearest one."""
+"""Settings to TOML and back: what is written reads back equal; an unknown name is refused with the nearest one.
 
+A settings dataclass is a table. A component of a registry is a table with its `name`, or, where its registry says so,
+one line (`schedule = "log-linear:eps=0"`). Fields that are derived from others are neither written nor read.
+"""
+
+import inspect
+import tokenize
 import tomllib
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
 
 from unmask.errors import UserError, unknown
+from unmask.registry import own_fields, spelled
 
 T = TypeVar("T")
 
 
+def described(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as plain values and tables; a component's name comes first, None is left out."""
+    found: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
+    for name in own_fields(type(settings)):
+        value = getattr(settings, name)
+        if hasattr(value, "registry") and value.registry.inline:
+            found[name] = spelled(value)
+        elif is_dataclass(value):
+            found[name] = described(value)
+        elif value is not None:
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
 def dumps(settings: Any) -> str:
-    """A settings dataclass as TOML: its plain values, then a table for each dataclass in it."""
-    values = asdict(settings)
-    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
-    tables = {name: value for name, value in values.items() if isinstance(value, dict)}
-    parts = ["\n".join(f"{name} = {literal(value)}" for name, value in plain.items())]
-    for title, table in tables.items():
-        parts.append("\n".join([f"[{title}]", *(f"{name} = {literal(value)}" for name, value in table.items())]))
-    return "\n\n".join(parts) + "\n"
-
-
-def literal(value: bool | int | float | str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    """A settings dataclass as TOML."""
+    return tomli_w.dumps(described(settings))
 
 
 def read(path: str | Path, default: T) -> T:
     """The settings a file holds, the others as in `default`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-        return merged(default, tomllib.loads(text), "")
+        return merged(default, tomllib.loads(text))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -43,31 +55,88 @@ def read(path: str | Path, default: T) -> T:
         raise UserError(f"{path}: {error}") from None
 
 
-def merged(default: T, values: dict[str, Any], title: str) -> T:
-    """The default with some values replaced, each checked for its name and type."""
-    hints = get_type_hints(type(default))
-    now = {field.name: getattr(default, field.name) for field in fields(default)}  # type: ignore[arg-type]
+def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
+    """The default with some values replaced, each checked for its name and type.
+
+    A table that names another component than the default's begins from that component's own defaults.
+    """
+    values, given = dict(values), title
+    if hasattr(default, "registry"):
+        name = values.pop("name", default.name)  # type: ignore[attr-defined]
+        if not isinstance(name, str):
+            raise UserError(f"{title}.name must be a name; saw {name!r}.")
+        if name != default.name:  # type: ignore[attr-defined]
+            default = default.registry.usual(name)  # type: ignore[attr-defined]
+    kind = type(default)
+    known, hints = own_fields(kind), get_type_hints(kind)
+    now = {one.name: getattr(default, one.name) for one in fields(kind) if one.init}  # type: ignore[arg-type]
     for name, value in values.items():
-        where = f"{title}.{name}" if title else name
-        if name not in now:
-            raise unknown(f"setting in [{title}]" if title else "setting", name, now)
-        if is_dataclass(now[name]):
-            if not isinstance(value, dict):
-                raise UserError(f"{where} is a table of settings: write [{where}]; saw {value!r}.")
-            now[name] = merged(now[name], value, where)
-        else:
-            now[name] = fitted(value, hints[name], where)
-    return type(default)(**now)
+        where = f"{given}.{name}" if given else name
+        if name in now and name not in known:
+            raise UserError(f"{where} is not set by hand: it follows from the data and the other settings.")
+        if name not in known:
+            raise unknown(f"setting in [{given}]" if given else "setting", name, known)
+        now[name] = replaced(now[name], value, hints[name], where)
+    return kind(**now)
+
+
+def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
+    """A value in the place of another, of the same kind."""
+    if hasattr(old, "registry") and old.registry.inline:
+        if not isinstance(value, str):
+            raise UserError(f"{where} is written as one line, such as {spelled(old)!r}; saw {value!r}.")
+        return old.registry.make(value)
+    if is_dataclass(old) and not isinstance(old, type):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where} is a table of settings: write [{where}]; saw {value!r}.")
+        return merged(old, value, where)
+    return fitted(value, kind, where)
 
 
 def fitted(value: Any, kind: Any, where: str) -> Any:
     """A value of the type a field asks for: whole numbers may stand for others, nothing else is converted."""
+    if get_origin(kind) in (Union, UnionType):
+        for one in get_args(kind):
+            try:
+                return fitted(value, one, where)
+            except UserError as error:
+                refusal = error
+        raise refusal
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise unknown(f"choice for {where}", str(value), get_args(kind))
+            raise unknown(f"choice for {where}", str(value), map(str, get_args(kind)))
         return value
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(fitted(one, get_args(kind)[0], where) for one in value)
     if kind is float and type(value) is int:
         return float(value)
+    if kind is NoneType and value is None:
+        return None
     if type(value) is not kind:
-        raise UserError(f"{where} must be a {kind.__name__}, not {value!r}.")
+        raise UserError(f"{where} must be a {getattr(kind, '__name__', kind)}, not {value!r}.")
     return value
+
+
+@cache
+def help_of(kind: type) -> dict[str, str]:
+    """What the comment after each field of a dataclass says of it: the one place where an option is explained."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not is_dataclass(one) or one.__module__ == "builtins":
+            continue
+        name = ""
+        for token in tokenize.generate_tokens(StringIO(inspect.getsource(one)).readline):
+            if token.type == tokenize.NAME and token.start[1] == 4:
+                name = token.string
+            elif token.type == tokenize.COMMENT and token.start[1] > 4 and name:
+                found[name] = (
+                    f"{found[name]} {token.string[1:].strip()}" if name in found else token.string[1:].strip()
+                )
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return {name: text for name, text in found.items() if name in names}
+
+
+def default_of(kind: type, name: str) -> Any:
+    """The default of a field; MISSING where it has none."""
+    one = next(one for one in fields(kind) if one.name == name)  # type: ignore[arg-type]
+    return one.default if one.default_factory is MISSING else one.default_factory()

@@ -20,7 +20,7 @@ def test_a_shipped_model_loads_by_name_and_proves_itself(name):
     assert model.self_test is not None
     assert model.ema
     assert model.objective == ("ar" if name.endswith("ar") else "mdlm")
-    assert model.architecture.length == 128
+    assert model.spec.length == 128
     assert model.tokenizer.fingerprint == unmask.load("stories").tokenizer.fingerprint
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_that_name_comes_first_and_another_folder_does_not_hide_
     tiny.checkpoint(tmp_path / "mine")
     (tmp_path / "stories").rmdir()
     (tmp_path / "mine").rename("stories")
-    assert load("stories").architecture.length == tiny.LENGTH
+    assert load("stories").spec.length == tiny.LENGTH
 
 
 def test_a_wrong_name_lists_the_models_there_are():

@@ -100,7 +100,7 @@ def test_a_run_killed_in_both_phases_and_resumed_equals_one_that_was_not(small, 
         assert told.keys() == seen.keys()
         assert all(torch.equal(told[key], seen[key]) for key in told)
     model = load(out / "best")
-    assert (model.objective, model.architecture.causal, model.architecture.reads_before) == ("mdlm", False, True)
+    assert (model.objective, model.spec.causal, model.spec.reads_before) == ("mdlm", False, True)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
     first, second = tmp_path / "first", tmp_path / "second"
     arguments = [*small, "--data", str(text), "--steps", "8"]
     assert main(["train", *arguments, "--out", str(first), "--objective.name", "ar"]) == 0
-    assert load(first / "last").architecture.causal
+    assert load(first / "last").spec.causal
     tuned = [
         *small,
         "--text.tokenizer",
@@ -138,7 +138,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
         "4",
     ]
     assert main(["train", *tuned, "--out", str(second)]) == 0
-    assert not load(second / "last").architecture.causal
+    assert not load(second / "last").spec.causal
     capsys.readouterr()
     other = ["--init", str(first), "--text.tokenizer", "byte"]
     assert main(["train", *arguments, *other, "--out", str(tmp_path / "third")]) == 2

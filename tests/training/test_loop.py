@@ -81,7 +81,7 @@ def test_a_warm_run_is_two_phases_that_share_the_steps():
     first, second = phases(asked)
     assert (first.start, first.stop, second.start, second.stop) == (0, 3, 3, 10)
     assert (first.objective.name, second.objective.name) == ("ar", "mdlm")
-    before = network(asked).architecture
+    before = network(asked).spec
     after = continued(before, asked, second)
     assert before.causal
     assert not after.causal
@@ -94,7 +94,7 @@ def test_a_warm_start_knows_at_once_what_the_first_phase_learned():
     first, second = phases(asked)
     state = begin(network(asked), asked)
     list(train(state, first, asked, CHAIN.batch(16), mask=MASK))
-    warm = Transformer(continued(state.network.architecture, asked, second))
+    warm = Transformer(continued(state.network.spec, asked, second))
     warm.load_state_dict(state.network.state_dict())
     one_mask = CHAIN.rows(64, 9)
     told = state.network.trunk(one_mask)

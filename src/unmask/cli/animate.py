@@ -8,9 +8,10 @@ from typing import Annotated
 import tyro
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, doubt
-from unmask.sampling.tasks.continuation import Sample, generate, writes_documents
+from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.sampling.tasks.infill import Infilled, candidates
 from unmask.text.prompt.template import parse
 from unmask.views.film import Film, film, html
@@ -57,7 +58,7 @@ def draw(model: Model, settings: Settings) -> Film:
         events = candidates(model, parse(settings.template), settings.recipe)
         found = next(event for event in events if isinstance(event, Infilled))
     else:
-        told = doubt(model, settings.length or model.architecture.length, settings.recipe)
+        told = doubt(model, settings.length or model.spec.length, settings.recipe)
         if told is not None:
             print(f"unmask: warning: {told}", file=sys.stderr)
         drawn = generate(
@@ -66,7 +67,7 @@ def draw(model: Model, settings: Settings) -> Film:
             length=settings.length,
             prompt=settings.prompt,
             until=settings.until,
-            document=writes_documents(model),
+            document=model.writes_documents,
         )
         found = next(event for event in drawn if isinstance(event, Sample))
     caption = f"{found.sampler}: {found.law}. {found.calls} network calls, seed {found.seed}."

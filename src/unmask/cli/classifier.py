@@ -41,7 +41,7 @@ def run(settings: Settings) -> None:
     pairs = labelled(settings.data, text=settings.text, label=settings.label)
     names = sorted({name for _, name in pairs})
     model = load(settings.model)
-    if model.objective == "ar":
+    if model.objective.facts.causal:
         raise UserError("a classifier guides a diffusion model; this one is autoregressive.")
     classifier = Classifier(model.network, names)
     texts, labels = encoded(model, pairs, names)
@@ -57,7 +57,7 @@ def run(settings: Settings) -> None:
         losses.append(loss)
         if step % max(1, settings.head.steps // 5) == 0:
             recent = losses[-max(1, settings.head.steps // 5) :]
-            print(f"step {step}: {sum(recent) / len(recent):.3f} nats a label", file=sys.stderr)
+            print(f"step {step}: {sum(recent) / len(recent):.3f} nats per label", file=sys.stderr)
     some = sorted(held)
     judged = {
         f"{t:g}": accuracy(classifier, [texts[i] for i in some], [labels[i] for i in some], mask=model.mask, t=t)
@@ -73,4 +73,4 @@ def encoded(model: Model, pairs: list[tuple[str, str]], names: list[str]) -> tup
     """Tokens, cut to what the model was trained on, and the numbers of the labels; texts without a token left out."""
     all_ids = model.text_tokenizer().encode_batch([text for text, _ in pairs])
     kept = [(ids, name) for ids, (_, name) in zip(all_ids, pairs, strict=True) if len(ids)]
-    return [ids[: model.architecture.length].tolist() for ids, _ in kept], [names.index(name) for _, name in kept]
+    return [ids[: model.spec.length].tolist() for ids, _ in kept], [names.index(name) for _, name in kept]

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from unmask.errors import UserError
-from unmask.model.backbones.transformer import Architecture
-from unmask.model.checkpoint import Model
-from unmask.sampling.recipe import Recipe
+from unmask.model.backbone import Spec
+from unmask.model.model import Model
+from unmask.sampling.recipe import Recipe, quick
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
 from unmask.training.estimate import duration, estimate, matrix_rate
@@ -27,7 +27,7 @@ CALLS = 64  # network calls of a preview, at most
 
 
 class Display:
-    """The voice of a run; a context, so that the bar ends with it."""
+    """What a run shows and writes; a context, so that the bar ends with it."""
 
     def __init__(self, asked: Train, out: Path, *, world: int = 1) -> None:
         self.asked, self.out, self.world = asked, out, world
@@ -53,7 +53,7 @@ class Display:
     def say(self, line: str) -> None:
         self.console.print(line, markup=False)
 
-    def start(self, a: Architecture, phase: Phase, point: Point, rows: int) -> None:
+    def start(self, a: Spec, phase: Phase, point: Point, rows: int) -> None:
         """Say what the phase will cost, and what is doubtful about it."""
         self.rate = self.rate or matrix_rate() * self.world
         about = estimate(self.asked, a, phase, rows=rows, rate=self.rate)
@@ -101,14 +101,13 @@ class Display:
     def score(self, step: int, score: Score) -> None:
         self.flush()
         self.record({"step": step, "valid": score.bound, "error": score.error})
-        self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats a token")
+        self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats per token")
 
     def preview(self, model: Model) -> None:
         """Show a few samples: enough calls to see what the network knows, not enough to cost much."""
         if not self.asked.run.preview:
             return
-        steps = None if model.objective == "ar" else min(CALLS, model.architecture.length)
-        recipe = Recipe("ancestral" if model.objective == "mdlm" else None, steps, seed=self.asked.seed)
+        recipe = Recipe(**quick(model, CALLS), seed=self.asked.seed)
         for sample in generate(model, recipe, n=self.asked.run.preview):
             if isinstance(sample, Sample):
                 self.say(f"  | {' '.join(sample.text.split())}")
@@ -143,7 +142,7 @@ class Silence:
     def say(self, line: str) -> None:
         pass
 
-    def start(self, a: Architecture, phase: Phase, point: Point, rows: int) -> None:
+    def start(self, a: Spec, phase: Phase, point: Point, rows: int) -> None:
         pass
 
     def resumed(self, point: Point) -> None:

@@ -23,7 +23,8 @@ from unmask.evaluation.likelihood import measure, pairs
 from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.evaluation.likelihood.measure import How, Work
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.processes.team import Team, together
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.records import records

@@ -25,7 +25,8 @@ from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import assess
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import OWN, Recipe, method_for
 from unmask.sampling.samplers import SAMPLERS
 

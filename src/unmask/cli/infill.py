@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
-from unmask.sampling.control import Control
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.infill import Infilled, candidates, too_long
 from unmask.text.prompt.template import parse
@@ -39,21 +39,8 @@ class Settings:
     longest: int = 8  # tokens of ___ at most
     tries: int = 16  # choices of lengths at most, when there are more of them
     looks: int = 32  # network evaluations for the score of a candidate
-    sampler: str | None = None  # None: the model's own way, which is first-hitting, exact, for most mdlm models
-    steps: int | None = None  # T of a grid, or the number of calls; for the samplers that have one
-    temperature: float = 1.0  # 0: always the most likely token
-    top_p: float = 1.0  # only the most likely tokens that together have this mass
-    top_k: int | None = None  # only the k most likely tokens
-    no_repeat: int | None = None  # a run of so many tokens stands once in a text, if it can be helped
-    seed: int = 0  # the same seed gives the same candidates
-    batch: int = 32  # candidates drawn at once; changes speed and memory, never a candidate
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a candidate, one a line
-    control: Annotated[Control, tyro.conf.arg(name="")] = field(default_factory=Control)
-
-    @property
-    def recipe(self) -> Recipe:
-        drawing = (self.sampler, self.steps, self.temperature, self.top_p, self.top_k, self.no_repeat)
-        return Recipe(*drawing, self.seed, batch=self.batch, control=self.control)
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
 
 
 def run(settings: Settings) -> None:

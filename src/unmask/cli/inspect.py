@@ -7,7 +7,9 @@ from typing import Annotated
 import tyro
 
 from unmask.model import cost
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
+from unmask.settings import described
 
 
 @dataclass(frozen=True)
@@ -16,14 +18,14 @@ class Settings:
 
 
 def facts(model: Model) -> Iterator[tuple[str, str]]:
-    a = model.architecture
+    a = model.spec
     yield "checkpoint", str(model.folder)
-    yield "objective", model.objective
-    yield "network", ", ".join(f"{name} {value}" for name, value in asdict(a).items())
+    yield "objective", ", ".join(f"{name} {value}" for name, value in described(model.objective).items())
+    yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
     yield "mask", str(model.mask)
     yield "parameters", f"{model.num_parameters:,}"
-    yield "forward pass", f"{cost.forward_flops(a) / 1e6:,.1f} MFLOP a token, all rows asked for"
-    yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP a token, half of the rows hidden"
+    yield "forward pass", f"{a.flops() / 1e6:,.1f} MFLOP per token, all rows asked for"
+    yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP per token, half of the rows hidden"
     yield "memory, inference", f"about {cost.inference_bytes(a) / 1e6:,.0f} MB for one row of {a.length} tokens"
     yield (
         "memory, training",

@@ -13,6 +13,7 @@ from pathlib import Path
 import tyro
 
 from unmask import __version__
+from unmask.cli.help import help_text
 from unmask.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent
@@ -50,9 +51,13 @@ def dispatch(arguments: list[str]) -> int:
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
     module = import_module(f"unmask.cli.{verb}")
-    # A verb may know better defaults than its class, from a file that the command line names.
-    known = {"default": module.default(rest)} if hasattr(module, "default") else {}
-    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **known)
+    # A verb may know better defaults than its class, from a file or a component that the command line names.
+    known = module.default(rest) if hasattr(module, "default") else None
+    if any(one in ("-h", "--help") for one in rest):
+        print(help_text(module, known))
+        return 0
+    given = {} if known is None else {"default": known}
+    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **given)
     module.run(settings)
     return 0
 

@@ -24,7 +24,8 @@ from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import Text, assess, fingerprint, of_tokens, read_samples, training_texts
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.text.tokens.tokenizer import Tokenizer

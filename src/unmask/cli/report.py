@@ -22,7 +22,8 @@ from unmask.cli.table import accuracy_lines, likelihood_lines, write_text
 from unmask.errors import UserError
 from unmask.evaluation.comparison import results
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
@@ -146,7 +147,7 @@ def details(content: dict[str, Any], *, opened: bool = False) -> str:
 
 
 def page(name: str, model: Model, parts: list[tuple[str, str]]) -> str:
-    a = model.architecture
+    a = model.spec
     about = (
         f"{model.objective}, {model.num_parameters:,} parameters, {a.blocks} blocks of width {a.width}, "
         f"{a.vocab:,} ids, length {a.length}" + ("" if model.step is None else f", step {model.step:,}")

@@ -13,10 +13,11 @@ import tyro
 from rich.console import Console
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.processes.team import Team, collected, together
 from unmask.sampling.recipe import Recipe, doubt
-from unmask.sampling.tasks.continuation import Sample, generate, writes_documents
+from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.sampling.tasks.rows import Event, Moment, record
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.terminal import printable, watch
@@ -63,7 +64,7 @@ def shared(settings: Settings, team: Team) -> Settings:
 def draw(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     tokenizer = model.text_tokenizer()
-    told = doubt(model, settings.length or model.architecture.length, settings.recipe)
+    told = doubt(model, settings.length or model.spec.length, settings.recipe)
     if told is not None and team.rank == 0:
         print(f"unmask: warning: {told}", file=sys.stderr)
     events = generate(
@@ -73,7 +74,7 @@ def draw(settings: Settings, team: Team) -> None:
         length=settings.length,
         prompt=settings.prompt,
         until=settings.until,
-        document=settings.document == "yes" or (settings.document == "auto" and writes_documents(model)),
+        document=settings.document == "yes" or (settings.document == "auto" and model.writes_documents),
         share=(team.rank, team.world),
     )
     finished: Iterable[Sample]

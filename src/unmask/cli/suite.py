@@ -16,7 +16,8 @@ from unmask.cli.table import number, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, zero_shot
 from unmask.evaluation.likelihood.measure import How
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.text.corpus.tokenized import tokenized
 
 HEAD = ("text", "nats a token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")

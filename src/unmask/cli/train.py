@@ -1,13 +1,19 @@
-"""Train a model on texts of your own: unmask train --data my_texts/ --out runs/mine
+"""Train a model on texts of your own.
 
-Every setting is a flag (--optim.lr 3e-4). --config FILE reads them from TOML first; --resume goes on with the run
-in --out, with the settings it had, and begins it if it has not begun. Several processes or machines share a run
-under torchrun: torchrun --nproc-per-node 8 -m unmask train ...
+The default is the best recipe we have measured (docs/results.md): Muon, an autoregressive warm start, plain
+cross-entropy, a tied head; configs/ has the paper's. Every setting is a flag. --config FILE reads them from TOML first.
+--resume goes on with the run in --out, with the settings it had, and starts it if it has not begun.
+
+    unmask train --data my_texts/ --out runs/mine
+    unmask train --data my_texts/ --out runs/mine --resume
+    unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
+    unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
+    torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
 
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,19 +22,22 @@ import torch
 import tyro
 
 from unmask import settings as toml
-from unmask.cli.claiming import claim
 from unmask.cli.display import Display, Silence
+from unmask.cli.flags import with_flags, without_flags
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.model import checkpoint
-from unmask.model.backbones.transformer import Transformer
-from unmask.model.checkpoint import Model
+from unmask.model.backbone import BACKBONES, Backbone, build
+from unmask.model.denoiser import Denoiser
+from unmask.model.model import Model
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
 from unmask.training import ema, state
 from unmask.training.data import Data, prepared
+from unmask.training.folder import claim
 from unmask.training.loop import Diverged, Progress, State, begin, train
-from unmask.training.phases import Phase, architecture, continued, phases
-from unmask.training.settings import Train
+from unmask.training.phases import Phase, continued, phases, spec_of
+from unmask.training.settings import Train, settled
 from unmask.training.state import Point
 from unmask.training.validation import Score, validate
 
@@ -45,13 +54,17 @@ class Settings:
 
 
 def default(arguments: list[str]) -> Settings:
-    """The settings before the flags: those of a run to resume, then those of --config."""
+    """The settings before the flags: those of a run to resume or of --config, and the components that flags name."""
     config, out = option(arguments, "--config"), option(arguments, "--out")
-    train = toml.read(config, Train()) if config else Train()
-    out = out or train.out
+    asked = toml.read(config, Train()) if config else Train()
+    out = out or asked.out
     if "--resume" in arguments and out and (Path(out) / "settings.toml").is_file():
-        train = toml.read(Path(out) / "settings.toml", Train())
-    return Settings(config=config, train=train)
+        asked = toml.read(Path(out) / "settings.toml", Train())
+    for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES)):
+        name = option(arguments, f"--{field_name}.name")
+        if name and name != getattr(asked, field_name).name:
+            asked = replace(asked, **{field_name: registry.usual(name)})
+    return Settings(config=config, train=with_flags(asked, "objective", "model"))
 
 
 def option(arguments: list[str], name: str) -> str:
@@ -65,7 +78,8 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def run(settings: Settings) -> None:
-    asked, out = settings.train, Path(settings.train.out)
+    asked = settled(without_flags(settings.train, "objective", "model"))
+    out = Path(asked.out)
     with (
         joined(asked.run.parallel, seconds=asked.run.patience) as team,
         said_once(team),
@@ -94,35 +108,40 @@ def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], tea
         if point.step >= phase.stop or halted(stop, team):
             continue
         if phase.start < point.step and folder is not None:
-            current = begin(network_of(asked, phase, data, folder), asked, team)
-            point = state.restore(folder, current)
+            current = begin(denoiser_of(asked, phase, data, folder), asked, team)
+            point = state.restore(folder, current, team)
             display.resumed(point)
         else:
-            current = begin(network_of(asked, phase, data, folder), asked, team)
+            current = begin(denoiser_of(asked, phase, data, folder), asked, team)
             point = replace(point, best=None, best_step=None)  # bounds of two objectives do not compare
-        display.start(current.network.architecture, phase, point, data.rows)
+        display.start(current.network.spec, phase, point, data.rows)
         point, folder = run_phase(current, asked, phase, point, out, data, display, stop, team)
     return point
 
 
-def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Transformer:
+def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Denoiser:
+    """What a phase begins with: a network, and what its objective learns itself."""
+    return Denoiser(network_of(asked, phase, data, folder), phase.objective)
+
+
+def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Backbone:
     """The network a phase begins with: new, or with the weights of --init or of the phase before."""
     source = str(folder) if folder else asked.init
     if not source:
         torch.manual_seed(asked.seed)
-        return Transformer(architecture(asked, phase, vocab=data.tokenizer.size))
+        return build(spec_of(asked, phase, vocab=data.tokenizer.size))
     model = checkpoint.load(state.resolved(source), trainable=True)
     if model.tokenizer is not None and model.tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UserError(
             f"the data was tokenized with another tokenizer (fingerprint {data.tokenizer.fingerprint[:12]}) than "
             f"{source} ({model.tokenizer.fingerprint[:12]}). Use --text.tokenizer {source}."
         )
-    if model.architecture.vocab != data.tokenizer.size or model.mask != data.tokenizer.mask:
+    if model.spec.vocab != data.tokenizer.size or model.mask != data.tokenizer.mask:
         raise UserError(
-            f"{source} knows {model.architecture.vocab} ids with mask {model.mask}; the data's tokenizer has "
+            f"{source} knows {model.spec.vocab} ids with mask {model.mask}; the data's tokenizer has "
             f"{data.tokenizer.size} with mask {data.tokenizer.mask}."
         )
-    network = Transformer(continued(model.architecture, asked, phase))
+    network = build(continued(model.spec, asked, phase))
     network.load_state_dict(model.network.state_dict())
     return network
 
@@ -149,9 +168,9 @@ def run_phase(
                 current,
                 point,
                 mask=data.tokenizer.mask,
-                objective=phase.objective.name,
+                objective=phase.objective,
                 tokenizer=data.tokenizer,
-                settings=asdict(asked),
+                settings=toml.described(asked),
                 keep=asked.run.keep,
                 team=team,
             )
@@ -188,8 +207,8 @@ def run_phase(
 
 def averaged(current: State) -> AbstractContextManager[None]:
     """The averaged weights in the network, where there are any."""
-    current.network.eval()
-    return ema.in_place(current.shadow, list(current.network.parameters()) if current.shadow else [])
+    current.denoiser.eval()
+    return ema.in_place(current.shadow, list(current.denoiser.parameters()) if current.shadow else [])
 
 
 def moved(point: Point, progress: Progress) -> Point:
@@ -210,13 +229,16 @@ def last_good(out: Path) -> str:
 
 def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team) -> None:
     """Show samples of the averaged network, which rank 0 has whole for as long as that takes."""
-    network = state.exported(current, team)
+    exports = state.exported(current, team)
 
     def show() -> None:
-        assert network is not None
+        assert exports is not None
         # A network that is sharded may be too much for one device.
-        whole = network.freeze().to("cpu" if state.is_sharded(current) else team.device)
-        display.preview(Model(whole, data.tokenizer.mask, phase.objective.name, data.tokenizer))
+        exports.to("cpu" if state.is_sharded(current) else team.device)
+        network, parts = exports.backbone.freeze(), dict(exports.parts.items())
+        display.preview(
+            Model(network, data.tokenizer.mask, phase.objective, data.tokenizer, parts=parts, state=exports.state)
+        )
 
     team.lead(show)
 
@@ -228,5 +250,5 @@ def scored(current: State, asked: Train, phase: Phase, data: Data, team: Team) -
         return None
     with averaged(current):
         return validate(
-            current.network, batches, phase.objective, mask=data.tokenizer.mask, seed=asked.seed, team=team
+            current.denoiser, batches, phase.objective, mask=data.tokenizer.mask, seed=asked.seed, team=team
         )

@@ -1,40 +1,59 @@
 """The autoregressive baseline: each token from those before it, an exact likelihood and not a bound."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.diffusion.corruption import check_clean
-from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.rows import check_mask, row_nats, rows_where, spread
 from unmask.errors import UserError
+from unmask.random import Noise
 from unmask.shapes import Network
 
 
-def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int) -> Float[Tensor, "n v"]:
-    """log p(next token | tokens so far); the mask is never predicted."""
-    return forbid(logits, mask).log_softmax(-1)
-
-
+@OBJECTIVES.register("ar", "next-token prediction, the autoregressive baseline")
 @dataclass(frozen=True)
-class Autoregressive:
+class Autoregressive(Objective):
     """Next-token prediction. The first token of a row is given and costs nothing."""
+
+    facts: ClassVar[Facts] = Facts(
+        causal=True,
+        exact=True,
+        infills=False,
+        asked=1.0,
+        sampler="autoregressive",
+        process="autoregressive",
+        optimizer="muon",
+        published=True,
+    )
+
+    @property
+    def means(self) -> str:
+        return "exact: -log p of each token after those before it"
+
+    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
+        return real[:, 1:].sum()
 
     def nats(
         self,
         network: Network,
         x0: Int[Tensor, "b l"],
         *,
-        t: Float[Tensor, " b"] | None = None,
-        u: Float[Tensor, "b l"] | None = None,
+        noise: Noise | None = None,
         mask: int,
         frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Float[Tensor, "b l"]:
-        """Nats per token, at the position of the token that is predicted; t and u are not needed.
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Nats per token, at the position of the token that is predicted; there is no noise.
 
         The network is asked at position i for the token at i, and must answer from what stands before i alone
-        (`Architecture(causal=True, reads_before=True)`).
+        (a causal network whose spec says `reads_before`).
         """
         check_clean(x0, mask=mask)
         if x0.shape[1] < 2:
@@ -42,4 +61,12 @@ class Autoregressive:
         wanted = torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen
         rows = rows_where(wanted.index_fill(1, torch.tensor([0], device=x0.device), False))
         logits = network(x0, torch.zeros(len(x0), device=x0.device), rows)
-        return spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
+        nats = spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
+        return Nats(nats, nats)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """log p of the token after each one, the mask with the logit −1000 as in the published baseline."""
+        check_mask(mask, logits.shape[-1])
+        return logits.index_fill(-1, torch.tensor([mask], device=logits.device), -1000.0).log_softmax(-1)

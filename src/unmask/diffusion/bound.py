@@ -1,4 +1,4 @@
-"""The bound on −log p(x) beyond one time: by the number of masks, and exactly, by enumerating every mask.
+"""The bound on −log p(x), exactly: by enumerating every mask of a short row.
 
 In continuous time the bound is ∫ E[ce]/u du over the hidden share u, whatever the schedule. Integrating u out leaves
 a sum over numbers of masks: Σ_k (1/k) E_{|M| = k}[ce(x, M)], which is also the mean over all orders of revealing.
@@ -11,37 +11,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import cross_entropy
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.schedule import Schedule
-from unmask.diffusion.times import counts, grid
+from unmask.diffusion.times import grid
 from unmask.errors import UserError
 from unmask.shapes import Network
 
 LONGEST = 12  # 2^12 masks: what `exact_bound` is willing to enumerate
-
-
-def nats_by_count(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    u: Float[Tensor, "b l"],
-    mask: int,
-    frozen: Bool[Tensor, "b l"] | None = None,
-) -> Float[Tensor, "b l"]:
-    """The continuous bound by the number of masks: k uniform over 1..free, a hidden token weighs free/k. [RADD]
-
-    `t` are uniforms in [0, 1); spread by `times.stratified` they give the smallest variance of the estimators here.
-    There is no noise level to show, so the network must be one that does not look at it.
-    """
-    check_clean(x0, mask=mask)
-    free = torch.full((len(x0),), x0.shape[1], device=x0.device) if frozen is None else (~frozen).sum(1)
-    k = counts(t, free)
-    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
-    weight = free.to(u.dtype) / k
-    return weight[:, None] * cross_entropy(network, x0, x_t, torch.zeros_like(t), mask=mask)
 
 
 def every_mask(length: int) -> Bool[Tensor, "masks l"]:

@@ -1,16 +1,20 @@
 """D3PM with an absorbing mask: T steps, the network may put mass on the mask, exact KL and reconstruction."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
-from unmask.diffusion.times import check_total, steps
+from unmask.diffusion.times import Stratified, Times, check_total, steps
+from unmask.random import Noise
 from unmask.shapes import Network
 
 
@@ -66,31 +70,54 @@ def reconstruction(
     return spread(-log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1), rows, x0)
 
 
+@OBJECTIVES.register("d3pm", "D3PM with an absorbing mask, T steps")
 @dataclass(frozen=True)
-class D3PM:
-    """The D3PM objective with an absorbing state."""
+class D3PM(Objective):
+    """The D3PM objective with an absorbing state: its T steps begin at nothing hidden and end at all hidden."""
 
-    schedule: Schedule = field(default_factory=lambda: LogLinear(eps=0))  # α_t
+    facts: ClassVar[Facts] = Facts(conditionals=False, loss_needs_sigma=True, asked=1.5, sampler="d3pm")
+
+    schedule: Schedule = LogLinear(eps=0)  # α_t
     steps: int = 1000  # T
     zero_masking: bool = False  # True: never predict the mask, an ablation in MDLM's paper
+    times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
 
     def __post_init__(self) -> None:
         check_total(self.steps)
+
+    @property
+    def means(self) -> str:
+        return f"upper bound on -log p, D3PM with {self.steps} steps"
+
+    @property
+    def grid(self) -> int | None:
+        return self.steps
 
     def nats(
         self,
         network: Network,
         x0: Int[Tensor, "b l"],
         *,
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
+        noise: Noise,
         mask: int,
         frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Float[Tensor, "b l"]:
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
         """Nats per token: T times the KL of the step that t falls in, plus the reconstruction of clean text."""
         check_clean(x0, mask=mask)
-        i = steps(t, total=self.steps)
-        level, before = (self.schedule.at(j.to(t.dtype) / self.steps) for j in (i, i - 1))
-        x_t = hide(x0, level.hidden, u, mask=mask, frozen=frozen)
+        when = self.times.at(noise.t)
+        i = steps(when.t, total=self.steps)
+        level, before = (self.schedule.at(j.to(when.t.dtype) / self.steps) for j in (i, i - 1))
+        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
         kl = step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
-        return self.steps * kl + reconstruction(network, x0, t, self.zero_masking, mask, frozen)
+        clean = reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
+        bound = self.steps * kl / when.density[:, None] + clean
+        return Nats(bound, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """A plain softmax: visible tokens are predicted too."""
+        log_p = row_log_probs(logits.flatten(0, 1), mask=mask, zero_masking=self.zero_masking)
+        return log_p.unflatten(0, x_t.shape)

@@ -3,20 +3,26 @@
 `nats` gives nats per token and never averages: the sum over a row is an unbiased estimate of the row's bound.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.diffusion import d3pm
-from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.corruption import check_clean, hide, hide_count
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule
-from unmask.diffusion.times import check_total, steps
+from unmask.diffusion.times import Count, Stratified, Times, check_total, counts, steps
 from unmask.errors import UserError
+from unmask.random import Noise
 from unmask.shapes import Network
+
+HALF = 2.0  # half of the tokens are hidden on average: with this weight `flat` is about nats per hidden token
 
 
 def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int) -> Float[Tensor, "n v"]:
@@ -38,51 +44,133 @@ def cross_entropy(
     return spread(row_nats(network(x_t, sigma, rows), x0.flatten()[rows], mask=mask), rows, x0)
 
 
+def by_count(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    *,
+    t: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    mask: int,
+    frozen: Bool[Tensor, "b l"] | None = None,
+    top: float = 1.0,
+) -> tuple[Float[Tensor, "b l"], Float[Tensor, " b"]]:
+    """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
+
+    This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); spread evenly
+    (`times.stratified`) they give the smallest variance of the estimators here. Given k, the hidden share follows a
+    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms: a network that is shown the noise
+    level is shown exactly that one, and the bound stays the continuous one. `top` is the largest share it knows.
+    """
+    check_clean(x0, mask=mask)
+    given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
+    free = (~given).sum(1)
+    k = counts(t, free)
+    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
+    share = u.masked_fill(given, torch.inf).sort(1).values.gather(1, k[:, None] - 1).squeeze(1)
+    nats = cross_entropy(network, x0, x_t, -torch.log1p(-share.clamp(max=top)), mask=mask)
+    return nats, free.to(u.dtype) / k
+
+
+@OBJECTIVES.register("mdlm", "masked diffusion: a weighted mean of masked-language-model losses")
 @dataclass(frozen=True)
-class MDLM:
+class MDLM(Objective):
     """The MDLM objective, with the switches of the paper's Table 8.
 
-    steps = None is continuous time. The other two switches need discrete time: without carry-over the network must
-    also name the visible tokens at t = 0; without zero-masking it may put mass on the mask.
+    steps = None is continuous time. The switches carry_over and zero_masking need discrete time: without carry-over the
+    network must also name the visible tokens at t = 0; without zero-masking it may put mass on the mask.
     """
 
-    schedule: Schedule = field(default_factory=LogLinear)  # α_t; the continuous bound does not depend on it
-    steps: int | None = None  # T of the discrete process; None: continuous time
+    facts: ClassVar[Facts] = Facts(warm_start=True, optimizer="muon", published=True)
+    advice: ClassVar[Mapping[str, Any]] = {"times": Count(), "weight": "flat"}
+
+    schedule: Schedule = LogLinear()  # α_t: log-linear, cosine, cosine-squared, linear, geometric, polynomial
+    steps: int | None = None  # T of the discrete process; none: continuous time
     carry_over: bool = True  # copy what is visible
     zero_masking: bool = True  # never predict the mask
+    times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
+    weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy; the bound is reported
 
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_total(self.steps)
         elif not (self.carry_over and self.zero_masking):
             raise UserError("the bound without carry-over or zero-masking is a sum over T steps; give steps.")
+        if self.weight == "flat" and not (self.carry_over and self.zero_masking):
+            raise UserError("weight = flat is cross-entropy on masks: it needs carry_over and zero_masking.")
+
+    @property
+    def means(self) -> str:
+        if self.steps is not None:
+            return f"upper bound on -log p, {self.steps} steps of time"
+        how = "by the number of masks" if self.times.by_count else "by t"
+        return f"upper bound on -log p, continuous time, {how}"
+
+    @property
+    def grid(self) -> int | None:
+        return self.steps
+
+    def precise(self) -> Objective:
+        return replace(self, times=Stratified() if self.steps is not None else Count())
 
     def nats(
         self,
         network: Network,
         x0: Int[Tensor, "b l"],
         *,
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
+        noise: Noise,
         mask: int,
         frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Float[Tensor, "b l"]:
-        """Nats per token at times t, with tokens hidden where the uniforms u say so; unbiased for uniform t."""
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Nats per token, with tokens hidden where the uniforms say so; unbiased for uniform noise.t."""
         check_clean(x0, mask=mask)
-        if self.steps is None:
-            level = self.schedule.at(t)
-            x_t = hide(x0, level.hidden, u, mask=mask, frozen=frozen)
+        if self.steps is not None:
+            return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
+        if self.times.by_count:
+            top = float(self.schedule.at(torch.ones((), dtype=noise.u.dtype)).hidden)
+            ce, weight = by_count(network, x0, t=noise.t, u=noise.u, mask=mask, frozen=frozen, top=top)
+        else:
+            when = self.times.at(noise.t)
+            level = self.schedule.at(when.t)
+            x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
             # Where nothing can be hidden there is nothing to pay, though the weight is infinite there.
-            weight = torch.where(level.hidden > 0, level.weight, 0.0)
-            return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask)
-        # T steps, of which t picks one, from i/T to (i − 1)/T. The first, i = 1, reveals all that is left: it is the
-        # reconstruction term, and leaving it out would make the result no bound.
-        i = steps(t, total=self.steps)
-        level, before = (self.schedule.at(j.to(t.dtype) / self.steps) for j in (i, i - 1))
-        x_t = hide(x0, level.hidden, u, mask=mask, frozen=frozen)
+            weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
+            ce = cross_entropy(network, x0, x_t, level.sigma, mask=mask)
+        bound = weight[:, None] * ce
+        return Nats(bound if self.weight == "bound" else HALF * ce, bound)
+
+    def discrete(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None,
+    ) -> Nats:
+        """T steps, of which the time picks one, from i/T to (i − 1)/T.
+
+        The first, i = 1, reveals all that is left: it is the reconstruction term, without which this is no bound.
+        """
+        assert self.steps is not None
+        when = self.times.at(noise.t)
+        i = steps(when.t, total=self.steps)
+        level, before = (self.schedule.at(j.to(when.t.dtype) / self.steps) for j in (i, i - 1))
+        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
+        drawn = when.density[:, None]
         if self.carry_over and self.zero_masking:
             weight = self.steps * reveal_chance(before, level)
-            return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask)
-        return self.steps * d3pm.step_nats(
-            network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking
-        ) + (0.0 if self.carry_over else d3pm.reconstruction(network, x0, t, self.zero_masking, mask, frozen))
+            ce = cross_entropy(network, x0, x_t, level.sigma, mask=mask)
+            bound = weight[:, None] * ce / drawn
+            return Nats(bound if self.weight == "bound" else HALF * ce, bound)
+        kl = d3pm.step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
+        bound = self.steps * kl / drawn
+        if not self.carry_over:
+            bound = bound + d3pm.reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
+        return Nats(bound, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        return log_probs(logits, x_t, mask=mask)

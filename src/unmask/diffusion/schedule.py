@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.errors import UserError, unknown
+from unmask.errors import UserError
+from unmask.registry import Registry
 
 
 class Level(NamedTuple):
@@ -52,6 +53,9 @@ class Schedule(Protocol):
         """The inverse: the time at which this share is hidden."""
 
 
+SCHEDULES: Registry[Schedule] = Registry("schedule", inline=True)
+
+
 def check_times(t: Tensor) -> None:
     """Refuse times outside [0, 1], NaN among them."""
     if not bool(((t >= 0) & (t <= 1)).all()):
@@ -69,6 +73,7 @@ def check_sigmas(low: float, high: float) -> None:
         raise UserError(f"the noise must grow: 0 <= low < high; saw low = {low}, high = {high}.")
 
 
+@SCHEDULES.register("log-linear")
 @dataclass(frozen=True)
 class LogLinear:
     """α_t = 1 − (1 − ε) t: the share hidden grows at a constant pace. The default. [MDLM]"""
@@ -87,6 +92,7 @@ class LogLinear:
         return hidden / (1 - self.eps)
 
 
+@SCHEDULES.register("cosine")
 @dataclass(frozen=True)
 class Cosine:
     """α_t = ε + (1 − ε) cos(πt/2): little is hidden at first. [MDLM]"""
@@ -107,6 +113,7 @@ class Cosine:
         return 4 / math.pi * torch.asin(torch.sqrt(hidden / (1 - self.eps) / 2))
 
 
+@SCHEDULES.register("cosine-squared")
 @dataclass(frozen=True)
 class CosineSquared:
     """α_t = ε + (1 − ε) cos²(πt/2): slow at both ends. [MDLM]"""
@@ -127,6 +134,7 @@ class CosineSquared:
         return 2 / math.pi * torch.asin(torch.sqrt((hidden / (1 - self.eps)).clamp(max=1)))
 
 
+@SCHEDULES.register("linear")
 @dataclass(frozen=True)
 class LinearSigma:
     """σ_t = low + (high − low) t: the total noise grows at a constant pace. [MDLM]"""
@@ -147,6 +155,7 @@ class LinearSigma:
         return (-torch.log1p(-hidden) - self.low) / (self.high - self.low)
 
 
+@SCHEDULES.register("geometric")
 @dataclass(frozen=True)
 class Geometric:
     """σ_t = low^(1−t) high^t: the logarithm of the noise grows at a constant pace. [SEDD]"""
@@ -170,6 +179,7 @@ class Geometric:
         return torch.log(-torch.log1p(-hidden) / self.low) / math.log(self.high / self.low)
 
 
+@SCHEDULES.register("polynomial")
 @dataclass(frozen=True)
 class Polynomial:
     """α_t = 1 − t^power: power 1 is log-linear with ε = 0. [MD4]"""
@@ -187,20 +197,3 @@ class Polynomial:
 
     def when(self, hidden: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
         return hidden ** (1 / self.power)
-
-
-SCHEDULES: dict[str, type[Schedule]] = {
-    "log-linear": LogLinear,
-    "cosine": Cosine,
-    "cosine-squared": CosineSquared,
-    "linear": LinearSigma,
-    "geometric": Geometric,
-    "polynomial": Polynomial,
-}
-
-
-def named(name: str, **settings: float) -> Schedule:
-    """The schedule of that name: `named("log-linear", eps=0)`."""
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
-    return SCHEDULES[name](**settings)

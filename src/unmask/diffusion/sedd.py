@@ -1,16 +1,22 @@
 """SEDD with an absorbing mask: the network estimates ratios of probabilities, trained by score entropy."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from unmask.diffusion import mdlm
 from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
+from unmask.diffusion.times import Stratified, Times
 from unmask.errors import UserError
+from unmask.random import Noise
 from unmask.shapes import Network
 
 
@@ -32,27 +38,47 @@ def score_entropy(
     return level.rate * (total - r * log_s_true + r * (torch.log(r) - 1))
 
 
+@OBJECTIVES.register("sedd", "score entropy with an absorbing mask")
 @dataclass(frozen=True)
-class SEDD:
-    """The SEDD objective: it needs a network with time conditioning, because its scores depend on σ."""
+class SEDD(Objective):
+    """The SEDD objective: its scores depend on σ, and the network learns them best when it is shown σ."""
 
-    schedule: Schedule = field(default_factory=LogLinear)  # α_t; must stay above 0, where scores vanish
+    facts: ClassVar[Facts] = Facts(
+        conditionals=False, loss_needs_sigma=True, network_wants_sigma=True, sampler="analytic"
+    )
+
+    schedule: Schedule = LogLinear()  # α_t; must stay above 0, where scores vanish
+    times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
+
+    @property
+    def means(self) -> str:
+        return "upper bound on -log p, SEDD's score entropy"
 
     def nats(
         self,
         network: Network,
         x0: Int[Tensor, "b l"],
         *,
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
+        noise: Noise,
         mask: int,
         frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Float[Tensor, "b l"]:
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
         """Nats per token at times t > 0, with tokens hidden where the uniforms u say so."""
         check_clean(x0, mask=mask)
-        level = self.schedule.at(t)
-        x_t = hide(x0, level.hidden, u, mask=mask, frozen=frozen)
+        when = self.times.at(noise.t)
+        level = self.schedule.at(when.t)
+        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
         rows = rows_where(x_t == mask)
         at_rows = level.take(rows // x0.shape[1])
         log_s = row_log_scores(network(x_t, level.sigma, rows), at_rows.sigma, mask=mask)
-        return spread(score_entropy(log_s, x0.flatten()[rows], at_rows, mask=mask), rows, x0)
+        nats = spread(score_entropy(log_s, x0.flatten()[rows], at_rows, mask=mask), rows, x0)
+        bound = nats / when.density[:, None]
+        return Nats(bound, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """The scores of a hidden token, normalised: they are proportional to p(x_0 | x_t)."""
+        return mdlm.log_probs(logits, x_t, mask=mask)

@@ -1,13 +1,17 @@
-"""When to look: times t in (0, 1], numbers of masks k in 1..l, and grids for samplers.
+"""When rows are looked at: times t in (0, 1], numbers of masks k in 1..l, and grids for samplers.
 
 Every function turns given uniforms in [0, 1) into times, so the same uniforms give the same times.
 """
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.registry import Registry
 
 
 def check_uniforms(u: Tensor) -> None:
@@ -22,14 +26,6 @@ def stratified(u: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
     check_uniforms(u)
     cell = torch.arange(len(u), dtype=u.dtype, device=u.device)
     return (u / len(u) + cell / len(u)) % 1
-
-
-def one_offset(u: Float[Tensor, ""], rows: int) -> Float[Tensor, " b"]:
-    """(u + i/b) mod 1: a comb of b teeth, moved by one uniform number. [VDM]"""
-    check_uniforms(u)
-    if rows < 1:
-        raise UserError(f"a batch needs at least one row; saw {rows}.")
-    return (u + torch.arange(rows, dtype=u.dtype, device=u.device) / rows) % 1
 
 
 def away_from_zero(u: Float[Tensor, " b"], *, eps: float = 1e-3) -> Float[Tensor, " b"]:
@@ -65,3 +61,86 @@ def grid(total: int, *, last: float = 0.0) -> Float[Tensor, " steps"]:
 def check_total(total: int) -> None:
     if total < 1:
         raise UserError(f"the number of steps must be at least 1; saw {total}.")
+
+
+class When(NamedTuple):
+    """The times of some rows, and how often such times are drawn."""
+
+    t: Float[Tensor, " b"]  # in (0, 1)
+    density: Float[Tensor, " b"]  # of t; the weight of the bound is divided by it
+
+
+@runtime_checkable
+class Times(Protocol):
+    """A rule that turns evenly spread uniforms into times."""
+
+    by_count: ClassVar[bool] = False  # the uniform chooses a number of masks, not a time
+
+    def at(self, even: Float[Tensor, " b"]) -> When:
+        """The times of some rows."""
+
+    @staticmethod
+    def precise() -> "Times":
+        """The rule of smallest variance for the same bound."""
+        return Stratified()
+
+
+TIMES: Registry[Times] = Registry("rule for times", inline=True)
+
+
+@TIMES.register("stratified", "t uniform, spread evenly over a batch")
+@dataclass(frozen=True)
+class Stratified(Times):
+    """t uniform over [low, 1]."""
+
+    low: float = 0.0  # smallest t; the reference looks at none below 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < 1:
+            raise UserError(f"low is a share, from 0 to 1, not {self.low}.")
+
+    def at(self, even: Float[Tensor, " b"]) -> When:
+        return When(away_from_zero(even, eps=self.low), torch.full_like(even, 1 / (1 - self.low)))
+
+
+@TIMES.register("count", "the number of masks uniform over 1..l: the smallest variance")
+@dataclass(frozen=True)
+class Count(Times):
+    """The number of masks k uniform over 1..l, in place of a time. [RADD]"""
+
+    by_count: ClassVar[bool] = True
+
+    def at(self, even: Float[Tensor, " b"]) -> When:
+        return When(even, torch.ones_like(even))
+
+
+@TIMES.register("bell", "logit t normal: most rows about half hidden")
+@dataclass(frozen=True)
+class Bell(Times):
+    """logit t normal, mixed with a share of uniform t that keeps 1/density bounded.
+
+    The first `floor` of the uniforms become uniform times, the others go through the inverse of the bell, so the
+    mixture is stratified too; each time weighs by the density of the mixture, whichever half it came from.
+    """
+
+    mean: float = 0.0  # of logit t
+    spread: float = 1.0  # standard deviation of logit t
+    floor: float = 0.2  # share of uniform t, which bounds the weights
+
+    def __post_init__(self) -> None:
+        if self.spread <= 0:
+            raise UserError(f"the spread of bell times must be above 0, not {self.spread}.")
+        if not 0 <= self.floor <= 1:
+            raise UserError(f"the floor of bell times is a share, from 0 to 1, not {self.floor}.")
+
+    def at(self, even: Float[Tensor, " b"]) -> When:
+        floor, mean, spread = self.floor, self.mean, self.spread
+        wide = even.double()
+        tiny = 1e-9
+        inner = ((wide - floor) / max(1 - floor, tiny)).clamp(tiny, 1 - tiny)
+        t = torch.sigmoid(mean + spread * torch.special.ndtri(inner))
+        t = torch.where(wide < floor, wide / max(floor, tiny), t).clamp(tiny, 1 - tiny)
+        z = (torch.logit(t) - mean) / spread
+        normal = torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
+        density = floor + (1 - floor) * normal / (spread * t * (1 - t))
+        return When(t.to(even.dtype), density.to(even.dtype))

@@ -11,8 +11,8 @@ import torch
 
 import unmask
 from unmask.evaluation.likelihood import draws
-from unmask.model.checkpoint import Model
-from unmask.model.weights import FILE, fingerprint
+from unmask.model.model import Model
+from unmask.model.weights import weights_fingerprint
 
 
 def record(
@@ -39,10 +39,10 @@ def of_model(model: Model) -> dict[str, Any]:
     tokenizer = model.tokenizer
     return {
         "folder": None if model.folder is None else str(model.folder),
-        "weights": None if model.folder is None else fingerprint(model.folder / FILE),
+        "weights": None if model.folder is None else weights_fingerprint(model.folder),
         "dtype": str(next(model.network.parameters()).dtype).removeprefix("torch."),
         "parameters": model.num_parameters,
-        "objective": model.objective,
+        "objective": model.objective.name,
         "step": model.step,
         "ema": model.ema,
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,

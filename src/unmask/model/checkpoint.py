@@ -1,77 +1,44 @@
 """A checkpoint: a folder with config.json, model.safetensors, tokenizer files, and unmask.json, which proves it.
 
-The first two are those of the published checkpoints (kuleshov-group/mdlm-owt): a published checkpoint is one of ours
-without a proof. unmask.json holds what made the weights (objective, step, EMA, settings, version, the tokenizer's
-fingerprint), the sha256 of model.safetensors and a self-test; `load` refuses a folder that fails any of them.
+The first two are those of the published checkpoints where these can hold the network: a published checkpoint is one of
+ours without a proof. unmask.json holds what made the weights, their sha256 and a self-test; `load` refuses a folder that
+fails any of them. `model/formats` has the layouts.
 """
 
-import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float, Int
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from unmask import __version__
+from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
-from unmask.files import appearing
+from unmask.files import appearing, write_json
 from unmask.model import probe
-from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.model.denoiser import check_objective, log_probs
-from unmask.model.formats.official import architecture_of, config_of, mask_of, read_config
-from unmask.model.shipped import shipped
-from unmask.model.weights import AGAIN, FILE, check_names, fingerprint, names_in, read_network, write_network
+from unmask.model.backbone import Backbone, Spec, skeleton
+from unmask.model.denoiser import Denoiser
+from unmask.model.format import AGAIN, FORMATS, NOTE, Files, Format, recognised
+from unmask.model.model import GPT2, Model, shipped
+from unmask.model.weights import (
+    FILE,
+    check_tensors,
+    read_tensors,
+    weights_fingerprint,
+    with_weights,
+    write_tensors,
+)
+from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
 
-NOTE = "unmask.json"
+__all__ = ["NOTE", "Model", "load", "save"]
+
 TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")
-FROM_HUB = ["*.json", "model.safetensors", "*.txt"]
-GPT2 = 50258  # ids of a published network that reads GPT-2's tokens
-
-
-@dataclass(frozen=True)
-class Model:
-    """A network, its tokenizer, and what is known of how it was made."""
-
-    network: Transformer
-    mask: int
-    objective: str = "mdlm"
-    tokenizer: Tokenizer | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # those of the run that made it
-    step: int | None = None
-    ema: bool | None = None  # None: not recorded
-    folder: Path | None = None
-    self_test: float | None = None  # the largest difference to the recorded answers; None: nothing was recorded
-
-    @property
-    def architecture(self) -> Architecture:
-        return self.network.architecture
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.network.parameters())
-
-    def log_probs(self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b l v"]:
-        """log p(x_0 | x_t) at all positions (b l v): for inspection."""
-        return log_probs(self.network, x_t, mask=self.mask, objective=self.objective, sigma=sigma)
-
-    def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer, where text is to be read or written; without one, an error that says what is missing."""
-        if self.tokenizer is None:
-            where = self.folder or "its folder"
-            which = (
-                "GPT-2's tokenizer.json (or vocab.json and merges.txt)"
-                if self.vocab_is_gpt2
-                else "its tokenizer.json"
-            )
-            raise UserError(f"this model has no tokenizer, so it works on token ids only: put {which} into {where}.")
-        return self.tokenizer
-
-    @property
-    def vocab_is_gpt2(self) -> bool:
-        return self.architecture.vocab == GPT2 and self.mask == GPT2 - 1
+FROM_HUB = ["*.json", "*.safetensors", "*.txt"]
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # owner/name, or a name of the hub's own
 
 
 def load(path: str | Path, *, trainable: bool = False) -> Model:
@@ -80,92 +47,115 @@ def load(path: str | Path, *, trainable: bool = False) -> Model:
     It is ready for inference (`freeze`): `trainable=True` leaves gradients on instead.
     """
     folder, hub = find(path)
-    config, weights = read_config(folder), folder / FILE
-    names = names_in(weights)
-    architecture, mask = architecture_of(config, names), mask_of(config)
-    check_names(weights, names, architecture, str(config.get("torch_dtype", config.get("dtype", "float32"))))
-    note = read_note(folder)
-    if note and note["weights"] != fingerprint(weights):
-        raise UserError(f"{weights} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}")
-    tokenizer = read_tokenizer(folder, note, architecture, mask, hub=hub)
-    network = read_network(weights, architecture)
-    network = network if trainable else network.freeze()
-    objective = check_objective(note.get("objective", "ar" if architecture.causal else "mdlm"))
-    proof = probe.check(network, note["probe"], mask=mask, objective=objective) if note else None
-    made_by = {key: note.get(key) for key in ("step", "ema")}
-    settings = note.get("settings", config)
-    return Model(network, mask, objective, tokenizer, settings, **made_by, folder=folder, self_test=proof)
+    files, layout = recognised(folder)
+    found, note = layout.read(files), files.note
+    denoiser = on_meta(found.spec, found.objective)
+    check_against(files, layout, denoiser)
+    if note and note["weights"] != weights_fingerprint(folder):
+        raise UserError(
+            f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
+        )
+    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=hub)
+    tensors = read_tensors(folder, layout.renamed)
+    network, parts, state = with_weights(found.spec, tensors), denoiser.parts, {}
+    if len(parts):
+        own = {name.removeprefix("parts."): w for name, w in tensors.items() if name.startswith("parts.")}
+        parts.load_state_dict(own, assign=True)
+    state = {name.removeprefix("state."): w for name, w in tensors.items() if name.startswith("state.")}
+    if not trainable:
+        network, parts = network.freeze(), parts.eval().requires_grad_(False)
+    proof = probe.check(network, note["probe"], mask=found.mask, objective=found.objective) if note else None
+    return Model(
+        network,
+        found.mask,
+        found.objective,
+        tokenizer,
+        found.settings,
+        step=note.get("step"),
+        ema=note.get("ema"),
+        folder=folder,
+        self_test=proof,
+        parts=dict(parts.items()),
+        state=state,
+    )
+
+
+def on_meta(spec: Spec, objective: Objective) -> Denoiser:
+    """All that the weights fill, without memory for them."""
+    with torch.device("meta"):
+        return Denoiser(skeleton(spec), objective)
+
+
+def check_against(files: Files, layout: Format, denoiser: Denoiser) -> None:
+    """Refuse tensors that are not those of the network."""
+    network = denoiser.backbone
+    expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
+    found = {layout.renamed(name): what for name, what in files.tensors.items()}
+    dtype = str(files.config.get("torch_dtype", files.config.get("dtype", "float32")))
+    spare = frozenset(f"backbone.{name}" for name in network.constants)
+    check_tensors(files.folder / FILE, found, expected, network.spec, dtype, spare=spare)
 
 
 def save(
     folder: str | Path,
-    network: Transformer,
+    network: Backbone,
     *,
     mask: int,
-    objective: str = "mdlm",
+    objective: Objective | str = "mdlm",
     tokenizer: Tokenizer | None = None,
     settings: Mapping[str, Any] | None = None,
     step: int | None = None,
     ema: bool = False,
     dtype: str = "float32",
+    parts: Mapping[str, nn.Module] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint of the network as it is; the folder appears when it is complete, or not at all.
 
     `dtype` is what the file holds; of weights that are rounded, the rounded network is what the self-test records.
     """
-    folder = Path(folder)
-    check_objective(objective)
+    folder, objective = Path(folder), objective_of(objective)
     if tokenizer is not None:
-        check_tokenizer(tokenizer, network.architecture, mask, folder)
+        check_tokenizer(tokenizer, network.spec, mask, folder)
+    whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
-        write_network(draft / FILE, network, dtype)
-        write_json(draft / "config.json", config_of(network.architecture, mask=mask, dtype=dtype))
+        write_tensors(draft / FILE, whole.tensors(), dtype)
+        write_json(draft / "config.json", FORMATS["unmask"]().config(network.spec, objective, mask=mask, dtype=dtype))
         if tokenizer is not None:
             tokenizer.save(draft)
-        note = {"objective": objective, "step": step, "ema": ema, "settings": dict(settings or {})}
-        kept = network if dtype == "float32" else read_network(draft / FILE, network.architecture)
-        write_note(draft, note, kept, mask=mask, tokenizer=tokenizer)
+        note = {"objective": described(objective), "step": step, "ema": ema, "settings": dict(settings or {})}
+        kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(draft))
+        write_note(draft, note, kept, mask=mask, objective=objective, tokenizer=tokenizer)
     return folder
 
 
 def write_note(
-    folder: Path, said: Mapping[str, Any], network: Transformer, *, mask: int, tokenizer: Tokenizer | None
+    folder: Path,
+    said: Mapping[str, Any],
+    network: Backbone,
+    *,
+    mask: int,
+    objective: Objective,
+    tokenizer: Tokenizer | None,
 ) -> None:
     """unmask.json for the files that are already in the folder."""
     proof = {
         "version": __version__,
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
-        "weights": fingerprint(folder / FILE),
-        "probe": probe.record(network, mask=mask, objective=said["objective"]),
+        "weights": weights_fingerprint(folder),
+        "probe": probe.record(network, mask=mask, objective=objective),
     }
     write_json(folder / NOTE, {**said, **proof})
 
 
-def read_note(folder: Path) -> dict[str, Any]:
-    """unmask.json, or nothing for a published checkpoint."""
-    path = folder / NOTE
-    if not path.is_file():
-        return {}
-    try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"version", "weights", "probe", "tokenizer", "objective"} - note.keys()
-    except (ValueError, AttributeError):
-        raise UserError(f"{path} is damaged: it is not a JSON object. {AGAIN}") from None
-    if missing:
-        raise UserError(f"{path} is damaged: it has no {', '.join(sorted(missing))}. {AGAIN}")
-    return note
-
-
-def read_tokenizer(
-    folder: Path, note: Mapping[str, Any], architecture: Architecture, mask: int, *, hub: bool
-) -> Tokenizer | None:
+def read_tokenizer(folder: Path, note: Mapping[str, Any], spec: Spec, mask: int, *, hub: bool) -> Tokenizer | None:
     """The folder's tokenizer, refused if it is not the one the network was trained with."""
     told = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(folder)
     elif told is not None:
         raise UserError(f"{folder} has lost its tokenizer.json: the network was saved with one. {AGAIN}")
-    elif hub and architecture.vocab == GPT2:
+    elif hub and spec.vocab == GPT2:
         tokenizer = Tokenizer.load("hf:gpt2")  # published repositories leave it out
     else:
         return None
@@ -174,15 +164,15 @@ def read_tokenizer(
             f"the tokenizer in {folder} is not the one this network was saved with (fingerprint "
             f"{tokenizer.fingerprint[:12]}, not {told[:12]}): its ids would mean other words. Put the first one back."
         )
-    check_tokenizer(tokenizer, architecture, mask, folder)
+    check_tokenizer(tokenizer, spec, mask, folder)
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Tokenizer, architecture: Architecture, mask: int, folder: Path) -> None:
-    if tokenizer.mask != mask or tokenizer.size > architecture.vocab:
+def check_tokenizer(tokenizer: Tokenizer, spec: Spec, mask: int, folder: Path) -> None:
+    if tokenizer.mask != mask or tokenizer.size > spec.vocab:
         raise UserError(
             f"the tokenizer of {folder} has {tokenizer.size} ids and mask {tokenizer.mask}, the network "
-            f"{architecture.vocab} ids and mask {mask}: they do not belong together. Use the tokenizer the network "
+            f"{spec.vocab} ids and mask {mask}: they do not belong together. Use the tokenizer the network "
             "was trained with."
         )
 
@@ -203,10 +193,12 @@ def find(path: str | Path) -> tuple[Path, bool]:
     if folder.is_file():
         raise UserError(f"{folder} is a file; a checkpoint is a folder. Did you mean {folder.parent}?")
     name = str(path)
-    if isinstance(path, Path) or name.count("/") != 1 or name.startswith((".", "/", "~")):
+    near = get_close_matches(name, ours, n=1)
+    hint = f" Did you mean {near[0]!r}, which comes with unmask?" if near else ""
+    if isinstance(path, Path) or not HUB_NAME.fullmatch(name):
         raise UserError(
-            f"there is no folder {path}. Give a checkpoint's folder, a hub name such as kuleshov-group/mdlm-owt, or "
-            f"a model that comes with unmask: {', '.join(ours)}."
+            f"there is no folder {path}.{hint} Give a checkpoint's folder, a hub name such as "
+            f"kuleshov-group/mdlm-owt, or a model that comes with unmask: {', '.join(ours)}."
         )
     from huggingface_hub import snapshot_download
 
@@ -214,11 +206,7 @@ def find(path: str | Path) -> tuple[Path, bool]:
         return Path(snapshot_download(name, allow_patterns=FROM_HUB)), True
     except Exception as error:  # no such repository, no network, no permission: the hub's words say which
         raise UserError(
-            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}. "
+            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}.{hint} "
             "Without a network, put its config.json and model.safetensors (and, for text, a tokenizer.json) into a "
             "folder and give that folder."
         ) from None
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

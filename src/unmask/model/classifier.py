@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 
 from unmask import __version__
 from unmask.errors import UserError
-from unmask.files import appearing
-from unmask.model.backbones.transformer import Transformer
-from unmask.model.checkpoint import Model, write_json
-from unmask.model.weights import FILE, fingerprint, skeleton
+from unmask.files import appearing, write_json
+from unmask.model.backbone import Backbone, skeleton
+from unmask.model.model import Model
+from unmask.model.weights import weights_fingerprint
 
 HEAD, NOTE = "head.safetensors", "classifier.json"
 
@@ -28,18 +27,18 @@ HEAD, NOTE = "head.safetensors", "classifier.json"
 class Classifier(nn.Module):
     """log p(label | x_t), for noisy text too. The trunk stays as it is; only the linear layer learns."""
 
-    def __init__(self, network: Transformer, labels: Sequence[str]) -> None:
+    def __init__(self, network: Backbone, labels: Sequence[str]) -> None:
         super().__init__()
         if len(set(labels)) < 2 or len(set(labels)) != len(labels):
             raise UserError(f"a classifier needs at least two different labels; saw {', '.join(labels) or 'none'}.")
         self.network = twin(network)
         self.labels = tuple(labels)
-        self.linear = nn.Linear(network.architecture.width, len(labels))
+        self.linear = nn.Linear(network.spec.width, len(labels))
 
     @property
     def table(self) -> Float[Tensor, "v d"]:
         """The embedding of each token."""
-        return self.network.vocab_embed.embedding
+        return self.network.table()
 
     def log_probs(
         self,
@@ -49,18 +48,13 @@ class Classifier(nn.Module):
         lengths: Int[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b labels"]:
         """From embeddings, so that there is a gradient for each of them."""
-        nothing = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
-        hidden = self.network.through(embedded, sigma, self.network.sight(nothing, None, lengths, None))
-        return self.of_hidden(hidden, lengths)
+        return self.of_hidden(self.network.trunk(embedded, sigma, lengths=lengths), lengths)
 
     def of_hidden(
         self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b labels"]:
-        """The mean over the real positions, and the linear layer."""
-        if lengths is None:
-            return self.linear(hidden.mean(1)).log_softmax(-1)
-        real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-        return self.linear((hidden * real[..., None]).sum(1) / lengths[:, None]).log_softmax(-1)
+        """The pooled hidden states, and the linear layer."""
+        return self.linear(self.network.pool(hidden, lengths)).log_softmax(-1)
 
     def number(self, label: str) -> int:
         if label not in self.labels:
@@ -68,9 +62,9 @@ class Classifier(nn.Module):
         return self.labels.index(label)
 
 
-def twin(network: Transformer) -> Transformer:
+def twin(network: Backbone) -> Backbone:
     """The same weights in the same memory, but caches of its own: those of inference mode allow no gradient."""
-    other = skeleton(network.architecture)
+    other = skeleton(network.spec)
     other.load_state_dict(network.state_dict(), assign=True)
     return other.freeze()
 
@@ -85,9 +79,9 @@ def save_classifier(
     note = {
         "version": __version__,
         "labels": list(classifier.labels),
-        "model": fingerprint(model.folder / FILE),
+        "model": weights_fingerprint(model.folder),
         "tokenizer": None if model.tokenizer is None else model.tokenizer.fingerprint,
-        "vocab": model.architecture.vocab,
+        "vocab": model.spec.vocab,
         **(said or {}),
     }
     with appearing(folder) as draft:
@@ -113,13 +107,13 @@ def load_classifier(folder: str | Path, model: Model) -> Classifier:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the classifier in {folder} cannot be read: {error}. Train it again.") from None
     own = None if model.tokenizer is None else model.tokenizer.fingerprint
-    if told != own or note.get("vocab") != model.architecture.vocab:
+    if told != own or note.get("vocab") != model.spec.vocab:
         raise UserError(
             f"the classifier in {folder} was trained on another vocabulary ({note.get('vocab')} ids, tokenizer "
-            f"{str(told)[:12]}) than the model's ({model.architecture.vocab} ids, tokenizer {str(own)[:12]}). "
+            f"{str(told)[:12]}) than the model's ({model.spec.vocab} ids, tokenizer {str(own)[:12]}). "
             "Train one on this model: `unmask classifier`."
         )
-    if model.folder is None or made_for != fingerprint(model.folder / FILE):
+    if model.folder is None or made_for != weights_fingerprint(model.folder):
         raise UserError(
             f"the classifier in {folder} was trained on the trunk of another model with this vocabulary: its weights "
             "would mean nothing here. Use it with its own model, or train one on this: `unmask classifier`."

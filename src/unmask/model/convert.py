@@ -11,11 +11,13 @@ from typing import Any
 
 from unmask.errors import UserError, unknown
 from unmask.files import appearing
-from unmask.model.checkpoint import Model, load, save, write_note
-from unmask.model.formats.official import OURS, is_published, read_config
-from unmask.model.weights import FILE
+from unmask.model.checkpoint import load, save, write_note
+from unmask.model.format import FORMATS, read_config
+from unmask.model.formats.official import OURS, is_published
+from unmask.model.model import Model
+from unmask.model.weights import files_of
+from unmask.settings import described
 
-FORMATS = ("unmask", "official")
 # Files that other programs wrote beside the weights; code (*.py) stays behind, for it is never run.
 TEXT_FILES = (
     "tokenizer.json",
@@ -41,7 +43,7 @@ def convert(
     sampling   how the model is drawn by those who ask for nothing else: {"sampler": "entropy", "top_p": 0.9}
     """
     if to not in FORMATS:
-        raise unknown("checkpoint format", to, FORMATS)
+        raise unknown("checkpoint format", to, list(FORMATS))
     target = Path(target)
     if target.exists():
         raise UserError(f"{target} exists already: give a folder that does not.")
@@ -53,25 +55,26 @@ def convert(
     assert model.folder is not None
     config = read_config(model.folder)
     if to == "official":
+        FORMATS[to]().config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
         if not is_published(config):
             ours = ", ".join(key for key in OURS if key in config)
             raise UserError(f"the official layout has no such network: {source} needs {ours} in its config.json.")
-        if model.objective not in ("mdlm", "ar"):
-            raise UserError(f"the official layout cannot say that the objective is {model.objective!r}.")
     with appearing(target) as draft:
-        for name in (FILE, "config.json", *TEXT_FILES):
+        for name in (*(file.name for file in files_of(model.folder)), "config.json", *TEXT_FILES):
             if (model.folder / name).is_file():
                 shutil.copyfile(model.folder / name, draft / name)
         if to == "unmask":
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
                 model.tokenizer.save(draft)
             said = {
-                "objective": model.objective,
+                "objective": described(model.objective),
                 "step": model.step,
                 "ema": model.ema,
                 "settings": dict(model.settings),
             }
-            write_note(draft, said, model.network, mask=model.mask, tokenizer=model.tokenizer)
+            write_note(
+                draft, said, model.network, mask=model.mask, objective=model.objective, tokenizer=model.tokenizer
+            )
     return model
 
 
@@ -93,5 +96,7 @@ def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
         step=model.step,
         ema=bool(model.ema),
         dtype=dtype,
+        parts=model.parts,
+        state=model.state,
     )
     return model

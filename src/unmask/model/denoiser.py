@@ -1,48 +1,90 @@
-"""A network and an objective together: log p(x_0 | x_t)."""
+"""Denoiser: a backbone with what its objective learns itself; one module, trained and saved as a whole.
 
-from jaxtyping import Float, Int
-from torch import Tensor
+Its forward pass is the objective's `nats`, so that DDP and FSDP see everything that a step computes.
+"""
 
-from unmask.diffusion import d3pm
-from unmask.diffusion import mdlm as subs
-from unmask.errors import UserError, unknown
-from unmask.model.backbones.attention import Cache
-from unmask.model.backbones.transformer import Transformer
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-OBJECTIVES = ("mdlm", "d3pm", "sedd", "ar")
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
-
-def check_objective(objective: str) -> str:
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    return objective
+from unmask.diffusion.objective import Nats, Objective
+from unmask.model.backbone import Backbone
+from unmask.random import Noise
 
 
-def log_probs(
-    network: Transformer,
-    x_t: Int[Tensor, "b l"],
-    *,
-    mask: int,
-    objective: str = "mdlm",
-    sigma: Float[Tensor, " b"] | None = None,
-) -> Float[Tensor, "b l v"]:
-    """What the network believes everywhere (b l v): for inspection, not for loops over large vocabularies.
+@dataclass
+class Looking:
+    """A network as an objective sees it: it knows where rows end, who sees whom, and what was carried over."""
 
-    mdlm and sedd copy what is visible and never predict the mask; d3pm is a plain softmax; ar's row i predicts the
-    token after token i, the mask with the logit −1000 (probability zero) as in the published baseline.
-    """
-    check_objective(objective)
-    vocab = network.architecture.vocab
-    if x_t.numel() and not 0 <= int(x_t.min()) <= int(x_t.max()) < vocab:
-        seen = next(id for id in x_t.flatten().tolist() if not 0 <= id < vocab)
-        raise UserError(f"id {seen} is outside the network's vocabulary of {vocab}: give ids 0 to {vocab - 1}.")
-    if objective == "ar":
-        logits = network.head(network.extend(x_t, Cache(x_t.shape[1])))
-        logits[..., mask] = -1000.0
-        return logits.log_softmax(-1)
-    if network.architecture.time_conditioning and sigma is None:
-        raise UserError("this network is conditioned on the noise level: give sigma, one number a sequence.")
-    logits = network.head(network.trunk(x_t, sigma))
-    if objective == "d3pm":
-        return d3pm.row_log_probs(logits.flatten(0, 1), mask=mask).unflatten(0, x_t.shape)
-    return subs.log_probs(logits, x_t, mask=mask)
+    module: Backbone
+    lengths: Int[Tensor, " b"] | None = None
+    allowed: Bool[Tensor, "l l"] | None = None
+    memory: Tensor | None = None  # of the step before
+    carried: list[Tensor] = field(default_factory=list)  # for the step after
+
+    def __call__(self, x: Tensor, sigma: Float[Tensor, "..."], rows: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+        if self.module.spec.carries:
+            logits, memory = self.module.carried(x, sigma, rows, self.memory)
+            self.carried.append(memory.detach())
+            return logits
+        return self.module(x, sigma, rows, lengths=self.lengths, allowed=self.allowed)
+
+
+class Denoiser(nn.Module):
+    """A backbone, and the parts and the state of an objective."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        objective: Objective,
+        *,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.objective = backbone, objective
+        if parts is None:
+            parts = objective.parts(vocab=backbone.spec.vocab, width=backbone.spec.width)
+        self.parts = nn.ModuleDict(dict(parts))
+        self.state: dict[str, Tensor] = dict(objective.state() if state is None else state)
+
+    @property
+    def units(self) -> list[nn.Module]:
+        return self.backbone.units
+
+    def forward(
+        self,
+        x0: Int[Tensor, "b l"],
+        noise: Noise,
+        *,
+        mask: int,
+        objective: Objective | None = None,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
+        memory: Tensor | None = None,
+    ) -> tuple[Nats, Tensor | None]:
+        """Loss and bound of clean rows, and the memory for the next step; `objective` overrides the own one."""
+        look = Looking(self.backbone, lengths, allowed, memory)
+        chosen = self.objective if objective is None else objective
+        nats = chosen.nats(
+            look, x0, noise=noise, mask=mask, frozen=frozen, parts=dict(self.parts.items()), state=self.state
+        )
+        return nats, look.carried[0] if look.carried else None
+
+    def advance(self, seen: Mapping[str, Tensor]) -> None:
+        """Bring the objective's state to the next step."""
+        self.state = self.objective.advance(self.state, seen)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a file of weights holds: `backbone.`, `parts.` and `state.`, by name."""
+        return {**self.state_dict(), **{f"state.{name}": value for name, value in self.state.items()}}
+
+
+def skeleton_of(spec_network: Backbone, objective: Objective) -> Denoiser:
+    """A denoiser without memory for its weights."""
+    with torch.device("meta"):
+        return Denoiser(spec_network, objective)

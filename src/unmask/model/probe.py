@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 
+from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
-from unmask.model.backbones.transformer import Transformer
-from unmask.model.denoiser import log_probs
+from unmask.model.backbone import Backbone
+from unmask.model.model import log_probs
 
 TOLERANCE = 1e-3  # relative to 1 + |value|: float32 on another machine stays far within it
 SEQUENCES, LONGEST, IDS = 2, 16, 8
 
 
-def record(network: Transformer, *, mask: int, objective: str) -> dict[str, Any]:
+def record(network: Backbone, *, mask: int, objective: Objective | str) -> dict[str, Any]:
     """A probe of the network as it is now: a few tokens, half of them hidden, and some ids' log-probabilities."""
-    a = network.architecture
+    a = network.spec
     g = torch.Generator().manual_seed(0)
     length = min(a.length, LONGEST)
     tokens = torch.randint(a.vocab, (SEQUENCES, length), generator=g)
@@ -27,10 +28,10 @@ def record(network: Transformer, *, mask: int, objective: str) -> dict[str, Any]
     return probe | {"log_probs": answers(network, probe, mask=mask, objective=objective)}
 
 
-def answers(network: Transformer, probe: dict[str, Any], *, mask: int, objective: str) -> list[list[float]]:
-    """The log-probabilities of the probe's ids at its hidden positions, or at all positions for ar."""
+def answers(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str) -> list[list[float]]:
+    """The log-probabilities of the probe's ids at its hidden positions, or at all positions if it is causal."""
     tokens = torch.tensor(probe["tokens"])
-    device = network.vocab_embed.embedding.device
+    device = network.device
     training = network.training
     with torch.no_grad():
         found = log_probs(
@@ -41,11 +42,12 @@ def answers(network: Transformer, probe: dict[str, Any], *, mask: int, objective
             sigma=torch.tensor(probe["sigma"], device=device),
         )
     network.train(training)
-    rows = torch.ones_like(tokens, dtype=torch.bool) if objective == "ar" else tokens == mask
+    causal = objective_of(objective).facts.causal
+    rows = torch.ones_like(tokens, dtype=torch.bool) if causal else tokens == mask
     return found.cpu()[rows][:, probe["ids"]].tolist()
 
 
-def check(network: Transformer, probe: dict[str, Any], *, mask: int, objective: str) -> float:
+def check(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str) -> float:
     """The largest difference to the recorded answers, relative to 1 + |recorded|; refused if it is too large."""
     try:
         told = probe["log_probs"]

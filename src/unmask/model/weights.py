@@ -1,6 +1,8 @@
-"""model.safetensors: names, shapes and types checked before a byte is used; tensors mapped, not copied."""
+"""Weights on disk: safetensors, whole or in shards; names, shapes and types checked before a byte is used."""
 
-from hashlib import file_digest
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -9,27 +11,58 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.errors import UserError, unknown
-from unmask.model.backbones.attention import Rotary
-from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.files import fingerprint
+from unmask.model.backbone import Backbone, Spec, skeleton
 
-PREFIX = "backbone."  # what published files put before every name
 FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # of weights that come in several files
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-ROTARY = "rotary_emb.inv_freq"  # a constant; files may leave it out
+
+Tensors = dict[str, tuple[tuple[int, ...], str]]  # shape and type of each tensor
 
 
-def names_in(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The shape and type of every tensor in a file, without reading them; names without the prefix."""
+def files_of(folder: Path) -> dict[Path, list[str] | None]:
+    """The files of a folder's weights, each with the tensors it must hold; None: whatever is in it."""
+    if (folder / FILE).is_file():
+        return {folder / FILE: None}
+    path = folder / INDEX
     if not path.is_file():
-        raise UserError(missing(path.parent))
+        raise UserError(missing(folder))
     try:
-        with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            found = {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
-    return {name.removeprefix(PREFIX): what for name, what in found.items()}
+        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        wanted: dict[Path, list[str] | None] = {}
+        for tensor, name in places.items():
+            if "/" in name or "\\" in name or not name.endswith(".safetensors"):
+                raise UserError(f"{path} points to {name!r}: shards are safetensors files in the same folder.")
+            held = wanted.setdefault(folder / name, [])
+            assert held is not None
+            held.append(tensor)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is damaged: it has no weight_map ({error!r}). {AGAIN}") from None
+    lost = [file.name for file in wanted if not file.is_file()]
+    if lost:
+        raise UserError(f"{folder} lacks {', '.join(sorted(lost))}, which {INDEX} names. {AGAIN}")
+    return wanted
+
+
+def tensors_in(folder: Path) -> Tensors:
+    """The shape and type of every tensor of a folder, without reading them."""
+    found: Tensors = {}
+    for path, wanted in files_of(folder).items():
+        try:
+            with safe_open(path, "pt") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                here = {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
+        if wanted is not None and set(wanted) != here.keys():
+            strange = sorted(set(wanted) ^ here.keys())[0]
+            raise UserError(f"{path} and {INDEX} do not agree on the tensor {strange}. {AGAIN}")
+        found |= here
+    return found
 
 
 def missing(folder: Path) -> str:
@@ -38,64 +71,73 @@ def missing(folder: Path) -> str:
     )
     if others:
         return (
-            f"{folder} has no {FILE}, but {', '.join(others)}. Weights are read from one safetensors file only: "
+            f"{folder} has no {FILE}, but {', '.join(others)}. Weights are read from safetensors files only: "
             "pickled files can run code, so convert them with the library that wrote them."
         )
     return f"{folder} has no {FILE}. A checkpoint needs config.json and {FILE}."
 
 
-def check_names(path: Path, found: dict[str, tuple[tuple[int, ...], str]], a: Architecture, dtype: str) -> None:
-    """Refuse a missing, extra, reshaped or differently typed tensor, by name."""
-    expected = {name: tuple(tensor.shape) for name, tensor in skeleton(a).state_dict().items()}
-    where = f"{path}, for a network of width {a.width}, {a.blocks} blocks, vocabulary {a.vocab}:"
-    for name in sorted(expected.keys() - found.keys() - {ROTARY}):
-        raise UserError(f"{where} tensor {PREFIX}{name} {list(expected[name])} is missing. {AGAIN}")
+def check_tensors(
+    where: Path,
+    found: Tensors,
+    expected: Mapping[str, tuple[int, ...]],
+    spec: Spec,
+    dtype: str,
+    *,
+    spare: frozenset[str],
+) -> None:
+    """Refuse a missing, extra, reshaped or differently typed tensor, by name; `spare` ones may be missing."""
+    told = f"{where}, for a {spec.name} of width {spec.width}, vocabulary {spec.vocab}:"
+    for name in sorted(expected.keys() - found.keys() - spare):
+        raise UserError(f"{told} tensor {name} {list(expected[name])} is missing. {AGAIN}")
     for name in sorted(found.keys() - expected.keys()):
-        raise UserError(f"{where} tensor {PREFIX}{name} {list(found[name][0])} does not belong there. {AGAIN}")
+        raise UserError(f"{told} tensor {name} {list(found[name][0])} does not belong there. {AGAIN}")
     if dtype not in DTYPES:
         raise UserError(f"config.json says torch_dtype = {dtype!r}. Known: {', '.join(DTYPES)}.")
     for name, (shape, seen) in sorted(found.items()):
         if shape != expected[name]:
-            raise UserError(
-                f"{where} tensor {PREFIX}{name} has shape {list(shape)}, not {list(expected[name])}. {AGAIN}"
-            )
-        if seen != DTYPES[dtype] and (seen, name) != ("F32", ROTARY):
-            raise UserError(
-                f"{where} tensor {PREFIX}{name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}"
-            )
+            raise UserError(f"{told} tensor {name} has shape {list(shape)}, not {list(expected[name])}. {AGAIN}")
+        if seen != DTYPES[dtype] and not (seen == "F32" and name in spare):
+            raise UserError(f"{told} tensor {name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}")
 
 
-def skeleton(a: Architecture) -> Transformer:
-    """The network without memory for its weights."""
-    with torch.device("meta"):
-        return Transformer(a)
+def read_tensors(folder: Path, renamed: Callable[[str], str] = str) -> dict[str, Tensor]:
+    """All tensors of a folder in float32, mapped into memory until they are used or changed."""
+    found: dict[str, Tensor] = {}
+    for path in files_of(folder):
+        try:
+            tensors = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
+        found |= {renamed(name): tensor.to(torch.float32) for name, tensor in tensors.items()}
+    return found
 
 
-def read_network(path: Path, a: Architecture) -> Transformer:
-    """The network with its weights, which stay in the mapped file until they are used or changed."""
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
-    state = {name.removeprefix(PREFIX): tensor.to(torch.float32) for name, tensor in tensors.items()}
-    state.setdefault(ROTARY, Rotary(a.width // a.heads).inv_freq)
-    network = skeleton(a)
+def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
+    """The network with weights `backbone.*`; constants that a file may leave out are computed."""
+    network = skeleton(spec)
+    state = {name.removeprefix("backbone."): w for name, w in tensors.items() if name.startswith("backbone.")}
+    lacking = network.state_dict().keys() - state.keys()
+    if lacking:
+        whole = spec.network(spec).state_dict()
+        state |= {name: whole[name] for name in lacking & network.constants}
     network.load_state_dict(state, assign=True)
     return network.eval()
 
 
-def write_network(path: Path, network: Transformer, dtype: str = "float32") -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: str = "float32") -> None:
     if dtype not in DTYPES:
         raise unknown("type of weights", dtype, DTYPES)
-    state: dict[str, Tensor] = network.state_dict()
-    kept = {PREFIX + name: tensor.detach().to("cpu", getattr(torch, dtype)) for name, tensor in state.items()}
+    kept = {name: tensor.detach().to("cpu", getattr(torch, dtype)) for name, tensor in tensors.items()}
     for name, tensor in kept.items():
         if not tensor.isfinite().all():
             raise UserError(f"tensor {name} has values that {dtype} cannot hold, or that are not finite.")
     save_file({name: tensor.contiguous() for name, tensor in kept.items()}, path)
 
 
-def fingerprint(path: Path) -> str:
-    """sha256 of a file."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+def weights_fingerprint(folder: Path) -> str:
+    """sha256 of a folder's weights: of the file, or of its shards' own in the order of their names."""
+    files = sorted(files_of(folder))
+    if len(files) == 1:
+        return fingerprint(files[0])
+    return sha256("".join(fingerprint(path) for path in files).encode()).hexdigest()

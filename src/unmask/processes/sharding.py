@@ -8,30 +8,37 @@ other number wrote, and whole files too.
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import UserError
-from unmask.model.backbones.transformer import Transformer
 
 SHARDS = "shard-*.safetensors"  # what the library calls its files, one a process
 
 
-def shard(network: Transformer, device: torch.device) -> Transformer:
-    """Cut the network up in place, by blocks: a process keeps its part of each and sees the whole only in passing."""
+class Layered(Protocol):
+    """A module that names its layers."""
+
+    @property
+    def units(self) -> list[nn.Module]:
+        """The layers, in order."""
+
+
+def shard(network: Layered, device: torch.device) -> None:
+    """Cut a network up in place, by layers: a process keeps its part of each and sees the whole only in passing."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     # A block's result is a view of a product, which FSDP warns of; nothing is ever written into such a result.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    # Also what is outside the blocks is given back after a pass: kept, it would outlive a change of the weights.
-    for block in network.blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=True)
-    fully_shard(network, mesh=mesh, reshard_after_forward=True)
-    return network
+    # Also what is outside the layers is given back after a pass: kept, it would outlive a change of the weights.
+    for unit in network.units:
+        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)  # type: ignore[arg-type]
 
 
 def is_sharded(tensor: Tensor) -> bool:

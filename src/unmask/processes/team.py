@@ -19,13 +19,12 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from unmask.errors import UserError
-from unmask.model.backbones.transformer import Transformer
-from unmask.processes import sharding as shards
+from unmask.processes import sharding
 from unmask.processes.rendezvous import meet
 
 T = TypeVar("T")
@@ -59,17 +58,20 @@ class Team(Protocol):
     def device(self) -> torch.device:
         """Where this one computes."""
 
-    def place(self, network: Transformer) -> Transformer:
-        """The network where it is trained, before anything refers to its parameters."""
+    def place(self, module: nn.Module) -> None:
+        """Bring a module to where it is trained, before anything refers to its parameters."""
 
-    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
-        """What is called in place of the network, so that gradients are shared."""
+    def wrap(self, module: nn.Module) -> Callable[..., Any]:
+        """What is called in place of the module, so that gradients are shared."""
 
-    def passing(self, module: Callable[..., Tensor], *, last: bool) -> AbstractContextManager[None]:
+    def passing(self, module: Callable[..., Any], *, last: bool) -> AbstractContextManager[None]:
         """A context for one pass of several whose gradients add up; they are shared after the last."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Values added up over all processes."""
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in the order of their ranks."""
 
     def most(self, number: int) -> int:
         """The largest number of all processes: for what one has seen and all must act upon."""
@@ -93,17 +95,20 @@ class Alone:
     world: int = 1
     device: torch.device = field(default_factory=own_device)
 
-    def place(self, network: Transformer) -> Transformer:
-        return network.to(self.device)
+    def place(self, module: nn.Module) -> None:
+        module.to(self.device)
 
-    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
-        return network
+    def wrap(self, module: nn.Module) -> Callable[..., Any]:
+        return module
 
-    def passing(self, module: Callable[..., Tensor], *, last: bool) -> AbstractContextManager[None]:
+    def passing(self, module: Callable[..., Any], *, last: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:
         return values
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return rows
 
     def most(self, number: int) -> int:
         return number
@@ -123,18 +128,21 @@ class Many:
     store: Any  # a small table that all processes read and write
     turns: Iterator[int] = field(default_factory=count)  # numbers what rank 0 has done alone
 
-    def place(self, network: Transformer) -> Transformer:
-        return shards.shard(network, self.device) if self.way == "fsdp" else network.to(self.device)
-
-    def wrap(self, network: Transformer) -> Callable[..., Tensor]:
+    def place(self, module: nn.Module) -> None:
         if self.way == "fsdp":
-            return network
+            sharding.shard(module, self.device)  # type: ignore[arg-type]
+        else:
+            module.to(self.device)
+
+    def wrap(self, module: nn.Module) -> Callable[..., Any]:
+        if self.way == "fsdp":
+            return module
         from torch.nn.parallel import DistributedDataParallel
 
         # Gradients have memory of their own: where a tensor begins decides how its sums are ordered, and inside
         # DDP's buckets that changes after the first step, so that a resumed run would not repeat the old one.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # newer torch has another name for it
-            return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=False)
+            return DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=False)
 
     def passing(self, module: Any, *, last: bool) -> AbstractContextManager[None]:
         if self.way == "fsdp":
@@ -146,6 +154,11 @@ class Many:
         total = values.detach().clone()
         dist.all_reduce(total)
         return total
+
+    def gather(self, rows: Tensor) -> Tensor:
+        found = [torch.empty_like(rows) for _ in range(self.world)]
+        dist.all_gather(found, rows.contiguous())
+        return torch.cat(found)
 
     def most(self, number: int) -> int:
         largest = torch.tensor(number, device=self.device)

@@ -1,89 +1,89 @@
-"""The autoregressive sampler: left to right, each token read once, thanks to the cache of a causal network."""
+"""Autoregression as a process: left to right, each token read once, thanks to the memory of a causal network."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.backbones.attention import Cache
-from unmask.random import Dice
+from unmask.model.backbone import Backbone, Memory
 from unmask.sampling.logits import Shape
-from unmask.sampling.policy import Draw, Look, Memory
-from unmask.sampling.process import Step, fill
+from unmask.sampling.masked import Masked, Whole, Windows, Work
+from unmask.sampling.policies.left_to_right import LeftToRight
+from unmask.sampling.policy import Policy
+from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
 from unmask.text.prompt.canvas import Canvas
 
 
 @dataclass(frozen=True)
-class LeftToRight:
-    """The leftmost blank, one a call; rows whose prompt reaches further wait, so all rows stand at one position."""
+class Reading:
+    """Rows being continued, and what the network remembers of them."""
+
+    work: Work
+    memory: Memory | None = None
+    rows: Int[Tensor, " b"] | None = None  # of the canvas, that the memory is of
+    start: int = 0  # the position of the canvas where the memory begins
+
+
+@PROCESSES.register("autoregressive", "left to right, each token read once")
+@dataclass(frozen=True)
+class ReadOn(Process):
+    """Left to right. A network with a memory reads every token once; one without reads the whole row in each call."""
+
+    name: ClassVar[str] = "autoregressive"
+    shape: Shape = field(default_factory=Shape)
+    windows: Windows = field(default_factory=Whole)
+    remember: Callable[[int], Memory] | None = None  # an empty memory for so many tokens; None: the network has none
+
+    @classmethod
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Backbone) -> Self:
+        return cls(shape, windows or Whole(), network.memory if network.spec.incremental else None)
+
+    @property
+    def inner(self) -> Masked:
+        return Masked(LeftToRight(), self.windows, self.shape)
 
     @property
     def law(self) -> str:
-        return "exact for an autoregressive model"
+        return self.inner.law
 
-    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        return ()
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Reading:
+        check_prompts(canvas)
+        return Reading(self.inner.begin(canvas, seed=seed, ids=ids))
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        column = int(look.hidden.any(0).nonzero()[0])
-        here = torch.arange(look.hidden.shape[1], device=look.hidden.device) == column
-        return look.hidden & here, torch.zeros(len(look.hidden), device=look.hidden.device)
+    def done(self, state: Reading) -> bool:
+        return self.inner.done(state.work)
 
-    def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
-        return torch.ones_like(rows, dtype=torch.bool), look.memory
+    def ask(self, state: Reading) -> Ask | None:
+        asked = self.inner.ask(state.work)
+        if asked is None or self.remember is None:
+            return asked
+        memory, column = self.memory(state, asked), int(asked.rows[0]) % asked.tokens.shape[1]
+        return replace(asked, memory=memory, reads=asked.tokens[:, memory.filled : column])
 
+    def memory(self, state: Reading, asked: Ask) -> Memory:
+        """What the network remembers of the rows that are asked about; nothing, in a new window."""
+        assert self.remember is not None
+        if state.memory is None or state.rows is None or state.start != asked.start:
+            return self.remember(asked.tokens.shape[1])
+        if len(state.rows) == len(asked.live):
+            return state.memory
+        return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # finished rows have left
 
-@runtime_checkable
-class Causal(Protocol):
-    """A network that reads token by token: `Transformer` with `causal=True`."""
+    def commit(self, state: Reading, asked: Ask, answer: Answer) -> tuple[Reading, Committed]:
+        work, brought = self.inner.commit(state.work, asked, answer)
+        return Reading(work, answer.memory, asked.live, asked.start), brought
 
-    def extend(self, tokens: Tensor, cache: Cache) -> Tensor: ...
-
-    def head(self, hidden: Tensor) -> Tensor: ...
-
-
-@dataclass
-class Reader:
-    """A causal network as a `shapes.Network` that reads every token once.
-
-    It remembers what it has read. When it is shown other rows, because finished ones have left, it reads anew.
-    """
-
-    network: Causal
-    read: Int[Tensor, "b read"] = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
-    cache: Cache | None = None
-
-    def __call__(
-        self,
-        x_t: Int[Tensor, "b l"],
-        sigma: Float[Tensor, " b"],
-        rows: Int[Tensor, " n"],
-        *,
-        lengths: Int[Tensor, " b"] | None = None,
-    ) -> Float[Tensor, "n v"]:
-        """The logits of one position of some rows. Padding lies behind, where a causal network does not look."""
-        length = x_t.shape[1]
-        position = int(rows[0]) % length
-        if not bool((rows % length == position).all()):
-            raise ValueError("a reader answers for one position at a time")
-        known, seen = x_t[:, :position], self.read.shape[1]
-        if self.cache is None or seen >= position or not torch.equal(known[:, :seen], self.read):
-            self.cache, seen = Cache(length), 0
-        hidden = self.network.extend(known[:, seen:], self.cache)
-        self.read = known
-        return self.network.head(hidden[rows // length, -1])
+    def canvas(self, state: Reading) -> Canvas:
+        return state.work.canvas
 
 
-def continue_text(network: Causal, canvas: Canvas, *, seed: int = 0, shape: Shape | None = None) -> Iterator[Step]:
-    """`fill` for an autoregressive network: prompts are continued to the end of their rows."""
-    check_prompts(canvas)
-    return fill(Reader(network), canvas, LeftToRight(), seed=seed, shape=shape)
+def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, shape: Shape | None = None) -> Iterator[Step]:
+    """Continue the prompts of a canvas to the end of their rows with a causal network."""
+    return run(ReadOn(shape or Shape(), remember=network.memory), network, canvas, seed=seed)
 
 
 def check_prompts(canvas: Canvas) -> None:

@@ -1,14 +1,11 @@
-"""Control: what a person may ask of the text that is drawn: a pattern, guidance, how much to hide again."""
+"""Control: what a person may ask of the text that is drawn: a pattern, or guidance."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model
 from unmask.model.classifier import load_classifier
+from unmask.model.model import Model
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight, in_turn
 from unmask.sampling.logits import Hook
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
@@ -16,25 +13,22 @@ from unmask.sampling.patterns.form import pattern_of
 from unmask.sampling.patterns.regex import LARGEST
 from unmask.sampling.patterns.tokens import words_of
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-
 
 @dataclass(frozen=True)
 class Control:
     """What is asked of the text; the default asks nothing."""
 
-    pattern: str | None = None  # a regular expression that what is drawn matches: the continuation, or each blank
+    pattern: str | None = None  # a regular expression that the continuation, or each blank, matches
     one_of: tuple[str, ...] = ()  # or texts, of which it is one
     form: str | None = None  # or a text with holes: '{"name": <string>, "age": <int>}'
-    whole: Flag = False  # the pattern is for the whole text, what is given included
-    exact_length: Flag = False  # the match takes all of its place: no eos or padding behind it
-    reject: int = 0  # draw freely, at most so many times, and keep what matches: the model's law given the pattern
-    guidance: float = 1.0  # above 1: the given text counts for more than the model says; 0: it is not seen
+    whole: bool = False  # the pattern is for the whole text, what is given included
+    exact_length: bool = False  # the match fills its place: no eos or padding after it
+    reject: int = 0  # rejection: draw freely, at most N times, and keep what matches; 0: restrict each draw
+    guidance: float = 1.0  # classifier-free guidance: above 1 the given text counts for more
     classifier: str | Path | None = None  # a folder that `unmask classifier` wrote
     towards: str | None = None  # the label that the classifier is to see
     pull: float = 1.0  # weight of the classifier
-    exact_pull: Flag = False  # ask the classifier about every token, not to first order: slow
-    eta: float | None = None  # strength of the remasking samplers, 0 to 1; None: the sampler's own
+    exact_pull: bool = False  # evaluate the classifier for every token, not to first order: slow
 
     def __post_init__(self) -> None:
         check_weight(self.guidance, "guidance")
@@ -64,7 +58,7 @@ class Control:
         else:
             pattern = self.pattern if self.form is None else pattern_of(self.form)
             found = matching(pattern or "", words, whole=self.whole, ends=ends, largest=largest)
-        return found.on(model.network.vocab_embed.embedding.device)
+        return found.on(model.device)
 
     def hook(self, model: Model) -> Hook | None:
         """The guidance, for models that are drawn as masked diffusion."""
@@ -97,5 +91,6 @@ class Control:
 
 
 def check_can_be_guided(model: Model) -> None:
-    if model.objective != "mdlm":
-        raise UserError(f"guidance is for mdlm models; this one's objective is {model.objective}.")
+    facts = model.objective.facts
+    if not (facts.infills and facts.conditionals):
+        raise UserError(f"guidance is for mdlm models; this one's objective is {model.objective.name}.")

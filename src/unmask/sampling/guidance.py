@@ -17,8 +17,8 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid
 from unmask.errors import UserError
-from unmask.sampling.logits import Ask, Hook
-from unmask.sampling.process import NetworkOfLengths, answer
+from unmask.sampling.logits import Hook
+from unmask.sampling.process import Ask, NetworkOfLengths, answer
 from unmask.shapes import Network
 
 SEQUENCES = 512  # that a classifier is shown at a time
@@ -47,7 +47,7 @@ class ClassifierFree:
             return logits
         mask = ask.look.mask
         frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
-        blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask)))
+        blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask))).logits
         if self.weight == 0:
             return blind
         return mixed(logits, blind, self.weight, mask=mask)

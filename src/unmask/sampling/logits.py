@@ -13,33 +13,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.policy import Look
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A question to the network: show it these tokens at this noise level, and give the logits at these rows."""
-
-    tokens: Int[Tensor, "b w"]
-    sigma: Float[Tensor, " b"]
-    rows: Int[Tensor, " n"]  # flat positions over (b w)
-    live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
-    look: Look  # what the policy saw when it asked
-    start: int = 0  # the position on the canvas of the first column
-    lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
-    frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
-    spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
-
-    @property
-    def row(self) -> Int[Tensor, " n"]:
-        """The row of each flat position."""
-        return self.rows // self.tokens.shape[1]
-
-    @property
-    def position(self) -> Int[Tensor, " n"]:
-        """The position on the canvas of each flat position."""
-        return self.rows % self.tokens.shape[1] + self.start
-
+from unmask.sampling.process import Ask
 
 # Logits in, logits out, with the question they answer: the place for guidance and constraints.
 Hook = Callable[[Ask, Float[Tensor, "n v"]], Float[Tensor, "n v"]]
@@ -197,8 +171,3 @@ def inverse_cdf(logits: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Ten
     token = torch.searchsorted(cdf, u.double()[:, None] * total, right=True)
     # u·total may round up to the total itself: the last token with any mass, not one past it.
     return torch.minimum(token, torch.searchsorted(cdf, total)).squeeze(-1)
-
-
-def greedy(logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
-    """The most likely token: the draw at temperature 0."""
-    return logits.argmax(-1)

@@ -1,11 +1,12 @@
-"""One step, cut where the network is: `ask` says what to show it, `commit` takes its answer.
+"""Masked diffusion as a process: blanks become tokens where a policy says, in windows or all over the canvas.
 
-Both are pure functions of a `Work`, so a server can put the questions of many works, each with its own policy, into
-one network call.
+`ask` and `commit` are pure functions of a `Work`, so a server can put the questions of many works, each with its own
+policy, into one forward pass.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +15,10 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.errors import UserError
 from unmask.random import TOKEN, Dice, keys
-from unmask.sampling.logits import Ask, Shape, inverse_cdf
-from unmask.sampling.policy import Look, Memory, Policy, Revising
+from unmask.sampling.logits import Shape, inverse_cdf
+from unmask.sampling.policies.planned import FirstHitting
+from unmask.sampling.policy import Look, Memory, Policy
+from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -89,15 +92,6 @@ class Work:
     clock: Int[Tensor, " b"]  # calls that each row has had in the first of them
     memory: Memory = ()  # the policy's own
     shape: Shape = field(default_factory=Shape)  # temperature and the like
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What one call brought."""
-
-    rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
-    tokens: Int[Tensor, " n"]
-    log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
 
 
 def begin(
@@ -182,7 +176,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     log_probs = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
     at = placed(rows, asked, work.canvas.tokens.shape[1])
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
-    if isinstance(work.policy, Revising):
+    if work.policy.revises:
         again, memory = work.policy.revise(after_commit(look, rows, tokens, memory), rows, log_probs)
         after = after.index_fill(0, placed(rows_where(again), asked, work.canvas.tokens.shape[1]), look.mask)
     work = replace(
@@ -247,3 +241,70 @@ def placed(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"
 def enter_window_if_done(work: Work) -> Work:
     first, last = work.spans[0].first, work.spans[0].last
     return work if bool(work.canvas.hidden[:, first:last].any()) else enter_window(work)
+
+
+@PROCESSES.register("masked", "masked diffusion: blanks become tokens in the order of a policy")
+@dataclass(frozen=True)
+class Masked(Process):
+    """Masked diffusion under a policy."""
+
+    name: ClassVar[str] = "masked"
+    policy: Policy = field(default_factory=FirstHitting)
+    windows: Windows = field(default_factory=Whole)
+    shape: Shape = field(default_factory=Shape)
+
+    @classmethod
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Any) -> Self:
+        return cls(policy, windows or Whole(), shape)
+
+    @property
+    def law(self) -> str:
+        return self.policy.law
+
+    @property
+    def settled(self) -> bool:
+        return not self.policy.revises
+
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Work:
+        return begin(canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
+
+    def done(self, state: Work) -> bool:
+        return not state.spans
+
+    def ask(self, state: Work) -> Ask | None:
+        return ask(state)
+
+    def commit(self, state: Work, asked: Ask, answer: Answer) -> tuple[Work, Committed]:
+        return commit(state, asked, answer.logits)
+
+    def canvas(self, state: Work) -> Canvas:
+        return state.canvas
+
+
+def fill(
+    network: Any,
+    canvas: Canvas,
+    policy: Policy | None = None,
+    *,
+    seed: int = 0,
+    ids: Int[Tensor, " b"] | None = None,
+    windows: Windows | None = None,
+    shape: Shape | None = None,
+) -> Iterator[Step]:
+    """Fill the masks of a canvas; yields after every network call, so the caller may show, stream or stop.
+
+        for step in fill(model.network, blank(4, 128, mask=model.mask), seed=0):
+            print(tokenizer.decode(step.canvas.tokens[0]))
+
+    policy   where to commit at each call: `FirstHitting()` by default, which is exact; `policy.law` says what the
+             samples follow
+    seed     with a row's number it fixes the row, whatever else is in the batch
+    ids      the rows' numbers, 0, 1, 2, ... by default: rows 32..63 of a long run are `ids=torch.arange(32, 64)`
+    windows  `Sliding(context, stride)` for canvases longer than the network can see, `Blocks(size)` for left to right
+    shape    temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits
+
+    Frozen tokens never change and no mask is left. A canvas without blanks takes no call. A canvas with rows of
+    different lengths needs a network that accepts `lengths=`.
+    """
+    process = Masked(policy or FirstHitting(), windows or Whole(), shape or Shape())
+    return run(process, network, canvas, seed=seed, ids=ids)

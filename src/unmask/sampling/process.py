@@ -1,26 +1,66 @@
-"""The loop: every sampler, every kind of canvas. One turn is one network call."""
+"""Process: how text is drawn, cut where the network is: `ask` says what to show it, `commit` takes its answer.
 
-from collections.abc import Iterator
+Both are pure functions of a state, so one loop serves Python, the terminal, films and a server that puts the
+questions of many requests into one forward pass. Masked diffusion and autoregression are two processes.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.sampling.logits import Ask, Shape
-from unmask.sampling.masked import Windows, ask, begin, commit
-from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.policy import Policy
-from unmask.shapes import Network
+from unmask.model.backbone import Memory
+from unmask.registry import Registry
+from unmask.sampling.policy import Look
 from unmask.text.prompt.canvas import Canvas
 
 
-@runtime_checkable
-class NetworkOfLengths(Protocol):
-    """A network that can be told the lengths of its rows."""
+@dataclass(frozen=True)
+class Ask:
+    """A question to the network: show it these tokens at this noise level, and give the logits at these rows."""
 
-    def __call__(self, x_t: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor) -> Tensor: ...
+    tokens: Int[Tensor, "b w"]
+    sigma: Float[Tensor, " b"]
+    rows: Int[Tensor, " n"]  # flat positions over (b w)
+    live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
+    look: Look  # what the policy saw when it asked
+    start: int = 0  # the position on the canvas of the first column
+    lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
+    frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
+    spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
+    vectors: Float[Tensor, "b w d"] | None = None  # shown in the place of tokens
+    memory: Memory | None = None  # of what the network has read of these rows so far
+    reads: Int[Tensor, "b m"] | None = None  # what it reads now: the rows are then answered after the last of these
+
+    @property
+    def row(self) -> Int[Tensor, " n"]:
+        """The row of each flat position."""
+        return self.rows // self.tokens.shape[1]
+
+    @property
+    def position(self) -> Int[Tensor, " n"]:
+        """The position on the canvas of each flat position."""
+        return self.rows % self.tokens.shape[1] + self.start
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the network says."""
+
+    logits: Float[Tensor, "n v"]
+    memory: Memory | None = None  # where the question came with one
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What one call brought."""
+
+    rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
+    tokens: Int[Tensor, " n"]
+    log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
 
 
 @dataclass(frozen=True)
@@ -35,42 +75,70 @@ class Step:
     live: int  # rows of the canvas that the network was shown
 
 
+@runtime_checkable
+class Process(Protocol):
+    """A frozen dataclass with a name in `PROCESSES`. Its states are values: nothing is changed in place."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def of(cls, *, policy: Any, shape: Any, windows: Any, network: Any) -> Self:
+        """The process that follows a policy with a model's network."""
+
+    @property
+    def law(self) -> str:
+        """What the samples follow."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether a token that was drawn never changes."""
+        return True
+
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Any:
+        """A state at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness."""
+
+    def done(self, state: Any) -> bool:
+        """Whether there is nothing left to ask."""
+
+    def ask(self, state: Any) -> Ask | None:
+        """The next question, about unfinished rows only; None when every row is filled."""
+
+    def commit(self, state: Any, asked: Ask, answer: Answer) -> tuple[Any, Committed]:
+        """The state after the network's answer, and what was committed. `asked` is what `ask(state)` gave."""
+
+    def canvas(self, state: Any) -> Canvas:
+        """The text as it is now."""
+
+
+PROCESSES: Registry[Process] = Registry("process", room="unmask.sampling")
+
+
+@runtime_checkable
+class NetworkOfLengths(Protocol):
+    """A network that can be given the lengths of its rows."""
+
+    def __call__(self, x_t: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor) -> Tensor: ...
+
+
 @torch.inference_mode()
-def answer(network: Network | NetworkOfLengths, question: Ask) -> Float[Tensor, "n v"]:
-    """The network's logits at the rows of a question."""
+def answer(network: Any, question: Ask) -> Answer:
+    """The network's logits at the rows of a question. The network is a function, or a backbone."""
+    if question.memory is not None:
+        hidden, memory = network.read(question.reads, question.memory)
+        return Answer(network.head(hidden[question.row, -1]), memory)
+    shown = question.tokens if question.vectors is None else question.vectors
+    logits: Callable[..., Tensor] = getattr(network, "logits", network)
     if question.lengths is None:
-        return network(question.tokens, question.sigma, question.rows)  # type: ignore[call-arg]
-    return network(question.tokens, question.sigma, question.rows, lengths=question.lengths)  # type: ignore[call-arg]
+        return Answer(logits(shown, question.sigma, question.rows))
+    return Answer(logits(shown, question.sigma, question.rows, lengths=question.lengths))
 
 
-def fill(
-    network: Network | NetworkOfLengths,
-    canvas: Canvas,
-    policy: Policy | None = None,
-    *,
-    seed: int = 0,
-    ids: Int[Tensor, " b"] | None = None,
-    windows: Windows | None = None,
-    shape: Shape | None = None,
+def run(
+    process: Process, network: Any, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None
 ) -> Iterator[Step]:
-    """Fill the masks of a canvas; yields after every network call, so the caller may show, stream or stop.
-
-        for step in fill(model.network.logits, blank(4, 128, mask=model.mask), seed=0):
-            print(tokenizer.decode(step.canvas.tokens[0]))
-
-    policy   where to commit at each call: `FirstHitting()` by default, which is exact; `policy.law` says what the
-             samples follow
-    seed     with a row's number it fixes the row, whatever stands beside it in the batch
-    ids      the rows' numbers, 0, 1, 2, ... by default: rows 32..63 of a long run are `ids=torch.arange(32, 64)`
-    windows  `Sliding(context, stride)` for canvases longer than the network can see, `Blocks(size)` for left to right
-    shape    temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits
-
-    Frozen tokens never change and no mask is left. A canvas without blanks takes no call. A canvas with rows of
-    different lengths needs a network that accepts `lengths=`.
-    """
-    work = begin(canvas, policy or FirstHitting(), seed=seed, ids=ids, windows=windows, shape=shape)
-    call = 0
-    while (question := ask(work)) is not None:
+    """Fill a canvas; yields after every network call, so the caller may show, stream or stop."""
+    state, call = process.begin(canvas, seed=seed, ids=ids), 0
+    while (question := process.ask(state)) is not None:
         call += 1
-        work, brought = commit(work, question, answer(network, question))
-        yield Step(call, work.canvas, brought.rows, brought.tokens, brought.log_probs, len(question.live))
+        state, brought = process.commit(state, question, answer(network, question))
+        yield Step(call, process.canvas(state), brought.rows, brought.tokens, brought.log_probs, len(question.live))

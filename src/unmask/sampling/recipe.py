@@ -1,33 +1,28 @@
-"""Recipe: how to draw, whatever is drawn: sampler, temperature, seed, windows. Made ready for a model: a method."""
+"""Recipe: every drawing option, declared once. Python, the command line and the server read its fields and comments.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+Made ready for a model, a recipe is a `Method`: a process, the law it follows, and the network that answers.
+"""
 
-import tyro
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.diffusion import schedule
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
-from unmask.model.checkpoint import Model
-from unmask.sampling.autoregressive import LeftToRight, Reader
+from unmask.model.model import Model
 from unmask.sampling.control import Control
-from unmask.sampling.logits import Shape
-from unmask.sampling.masked import Sliding, Windows
+from unmask.sampling.logits import Hook, Shape
+from unmask.sampling.masked import Sliding
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.policies.remask import Remask
-from unmask.sampling.policy import Policy
-from unmask.sampling.process import Step, fill
-from unmask.sampling.samplers import SAMPLERS, named
-from unmask.shapes import Network
+from unmask.sampling.policy import POLICIES, Policy, policy_of
+from unmask.sampling.process import PROCESSES, Process, Step, run
+from unmask.sampling.rejection import Rejection
 from unmask.text.prompt.canvas import Canvas
-from unmask.text.tokens.tokenizer import Tokenizer
 
-LEFT_TO_RIGHT = "autoregressive"
-OWN = {"mdlm": "first-hitting", "d3pm": "d3pm", "sedd": "analytic", "ar": LEFT_TO_RIGHT}  # each objective's sampler
-ONLY_FOR = {OWN[objective]: objective for objective in ("d3pm", "sedd")}  # samplers that need their own kind of model
 LONGEST = 1_000_000  # tokens of a canvas: beyond it a slip of the keyboard is likelier than a wish
 
 
@@ -35,17 +30,17 @@ LONGEST = 1_000_000  # tokens of a canvas: beyond it a slip of the keyboard is l
 class Recipe:
     """How to draw."""
 
-    sampler: str | None = None  # None: the model's own way, which is first-hitting, exact, for most mdlm models
-    steps: int | None = None  # T of a grid, or the number of calls; for the samplers that have one
+    sampler: str | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8; none: the model's default
+    steps: int | None = None  # T of a grid, or the number of network calls; for the samplers that have one
     temperature: float = 1.0  # 0: always the most likely token
-    top_p: float = 1.0  # only the most likely tokens that together have this mass
+    top_p: float = 1.0  # nucleus: only the most likely tokens that together have this mass
     top_k: int | None = None  # only the k most likely tokens
-    no_repeat: int | None = None  # a run of so many tokens stands once in a text, if it can be helped
+    no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
     seed: int = 0  # with a sample's number it fixes the sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
-    stride: int | None = None  # tokens added by each window after the first; None: half a window
+    stride: int | None = None  # tokens added by each window after the first; none: half a window
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
-    control: Annotated[Control, tyro.conf.arg(name="")] = field(default_factory=Control)
+    control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -67,20 +62,35 @@ class Recipe:
             return None
         return Sliding(self.window, max(1, self.window // 2) if self.stride is None else self.stride)
 
+    def changed(self, **changes: Any) -> "Recipe":
+        """The recipe with some fields replaced, those of its control among them."""
+        control = {one.name for one in fields(Control)}
+        known = [one.name for one in fields(Recipe)]
+        for name in changes:
+            if name not in known and name not in control:
+                raise unknown("drawing option", name, [*known, *control])
+        own = {name: value for name, value in changes.items() if name in known}
+        asked = {name: value for name, value in changes.items() if name not in known}
+        if asked:
+            own["control"] = replace(own.get("control") or self.control, **asked)
+        if own.get("control", self.control) is None:
+            own["control"] = Control()
+        return replace(self, **own)
 
-WAY = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # what a model may say of its draws
+
+DEFAULTS = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # what a checkpoint may set
 
 
-def own_way(model: Model, recipe: Recipe) -> Recipe:
-    """The recipe, where it leaves the way of drawing open with the model's own, if its maker wrote one down."""
-    said = model.settings.get("sampling")
-    plain = Recipe()
-    if not isinstance(said, Mapping) or any(getattr(recipe, name) != getattr(plain, name) for name in WAY):
+def with_defaults(model: Model, recipe: Recipe) -> Recipe:
+    """The recipe; where it sets none of these itself, with the model's default sampling settings."""
+    said, plain = model.sampling, Recipe()
+    if not said or any(getattr(recipe, name) != getattr(plain, name) for name in DEFAULTS):
         return recipe
-    strange = sorted(set(said) - set(WAY))
+    strange = sorted(set(said) - set(DEFAULTS))
     if strange:
         raise UserError(
-            f"the model's unmask.json has {strange[0]!r} among its settings of sampling; known: {', '.join(WAY)}."
+            f"the model's unmask.json has {strange[0]!r} among its settings of sampling; known: "
+            f"{', '.join(DEFAULTS)}."
         )
     try:
         return replace(recipe, **said)
@@ -96,85 +106,103 @@ class Method:
 
     sampler: str
     law: str  # what the samples follow
+    process: Process
+    network: Any  # what answers: a backbone
     policy: Policy
     shape: Shape
-    windows: Windows | None
-    network: Callable[[], Network]  # a fresh one for each canvas: some remember what they have read
-    kept: Constraint | None = None  # rows that do not match are drawn again
-    tries: int = 1  # at most so often
+    constraint: Constraint | None = None  # what every text satisfies, by restricted draws or by rejection
 
     def fill(self, canvas: Canvas, *, seed: int, ids: Int[Tensor, " b"]) -> Iterator[Step]:
-        return fill(self.network(), canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
-
-    def healing(self, tokenizer: Tokenizer) -> "Method":
-        """The same, told which tokens begin with a space, for a canvas where some must."""
-        law = self.law + ", a blank behind a space begins with it"
-        return replace(self, law=law, shape=replace(self.shape, spacers=tokenizer.spacers))
+        return run(self.process, self.network, canvas, seed=seed, ids=ids)
 
 
-def method_for(model: Model, recipe: Recipe) -> Method:
-    """The method of a recipe; a sampler that the model cannot use is refused."""
-    recipe = own_way(model, recipe)
-    name = recipe.sampler or OWN[model.objective]
-    policy, control = policy_for(model, name, recipe.steps, recipe.control.eta), recipe.control
+def method_for(
+    model: Model,
+    recipe: Recipe,
+    *,
+    healed: bool = False,
+    constraint: Callable[[Control], Constraint | None] | None = None,
+    hook: Callable[[Control], Hook | None] | None = None,
+) -> Method:
+    """The method of a recipe; a sampler that the model cannot use is refused.
+
+    healed            some blank must begin with the space before it (token healing)
+    constraint, hook  where a caller keeps compiled ones: a server
+    """
+    recipe = with_defaults(model, recipe)
+    facts, control = model.objective.facts, recipe.control
+    text = recipe.sampler or facts.sampler
+    policy = policy_for(model, text, recipe.steps)
     # A network may have more ids than its tokenizer has tokens; these stand for no text.
-    size = model.architecture.vocab if model.tokenizer is None else model.tokenizer.size
-    shape = recipe.shape(tuple(id for id in range(size, model.architecture.vocab) if id != model.mask))
+    size = model.spec.vocab if model.tokenizer is None else model.tokenizer.size
+    shape = recipe.shape(tuple(id for id in range(size, model.spec.vocab) if id != model.mask))
     if model.tokenizer is not None:
         shape = replace(shape, repeatable=tuple(sorted(model.tokenizer.specials)))
-    constraint = control.constraint(model)
-    kept = constraint if control.reject else None
-    shape = replace(shape, hook=control.hook(model), constraint=None if control.reject else constraint)
-    network: Callable[[], Network] = lambda: model.network.logits  # noqa: E731
-    if model.objective == "ar":
-        network = lambda: Reader(model.network)  # noqa: E731
-    law = law_of(model, name, policy, recipe)
-    return Method(name, law, policy, shape, recipe.windows(), network, kept, max(1, control.reject))
+        shape = replace(shape, spacers=model.tokenizer.spacers) if healed else shape
+    wanted = (control.constraint(model) if constraint is None else constraint(control)) or None
+    shape = replace(
+        shape,
+        hook=control.hook(model) if hook is None else hook(control),
+        constraint=None if control.reject else wanted,
+    )
+    kind = PROCESSES[facts.process]
+    process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), network=model.network)
+    if control.reject and wanted is not None:
+        process = Rejection(process, wanted, control.reject)
+    law = law_of(model, text, policy, recipe, healed=healed)
+    return Method(text, law, process, model.network, policy, shape, wanted)
 
 
-def policy_for(model: Model, name: str, steps: int | None, eta: float | None = None) -> Policy:
-    known = [LEFT_TO_RIGHT] if model.objective == "ar" else list(SAMPLERS)
+def samplers_for(model: Model) -> list[str]:
+    """The samplers that a model can use, its own first."""
+    facts = model.objective.facts
+    fitting = [name for name in POLICIES if POLICIES[name].process == facts.process and not POLICIES[name].own]
+    return [facts.sampler, *(name for name in fitting if name != facts.sampler)]
+
+
+def policy_for(model: Model, text: str, steps: int | None) -> Policy:
+    """The policy of a sampler, with the schedule and, for the model's own process, the T it was trained with."""
+    objective, name = model.objective, text.partition(":")[0]
+    known = samplers_for(model)
     if name not in known:
-        if name in SAMPLERS or name == LEFT_TO_RIGHT:
+        if name not in POLICIES:
+            raise unknown("sampler", name, known)
+        kind = POLICIES[name]
+        if kind.own and kind.process == objective.facts.process:
             raise UserError(
-                f"the sampler {name!r} is not for this model, whose objective is {model.objective}. "
-                f"Known for it: {', '.join(known)}."
+                f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective is "
+                f"{objective.name}; its own sampler is {objective.facts.sampler!r}."
             )
-        raise unknown("sampler", name, known)
-    if ONLY_FOR.get(name, model.objective) != model.objective:
         raise UserError(
-            f"the sampler {name!r} is the reverse process of {ONLY_FOR[name]} models and this model's objective is "
-            f"{model.objective}; its own sampler is {OWN[model.objective]!r}."
+            f"the sampler {name!r} is not for this model, whose objective is {objective.name}. "
+            f"Known for it: {', '.join(known)}."
         )
-    if name == LEFT_TO_RIGHT:
-        if steps is not None:
-            raise UserError("an autoregressive model takes one call a token; leave the steps out.")
-        return LeftToRight()
-    policy = named(name, steps=steps, schedule=schedule_of(model))
-    if eta is None:
-        return policy
-    if not isinstance(policy, Remask):
-        remasking = ", ".join(key for key in SAMPLERS if key.startswith("remask-"))
-        raise UserError(
-            f"eta is the strength of remasking, and {name!r} hides nothing again. Those that do: {remasking}."
-        )
-    return replace(policy, eta=eta)
+    kind = POLICIES[name]
+    if steps is not None and kind.process != "masked":
+        raise UserError("an autoregressive model takes one call per token; leave the steps out.")
+    if steps is None and kind.own and kind.budget is not None:
+        steps = objective.grid
+    return policy_of(text, steps=steps, schedule=getattr(objective, "schedule", None))
 
 
-def schedule_of(model: Model) -> schedule.Schedule:
-    """The noise schedule a model was trained with; log-linear, the paper's, where nothing is recorded."""
-    objective = model.settings.get("objective")
-    name = objective.get("schedule", "log-linear") if isinstance(objective, Mapping) else "log-linear"
-    if name == "log-linear" and model.objective == "d3pm":
-        return schedule.LogLinear(eps=0)  # its T steps end at all hidden
-    return schedule.named(name)
+def owner_of(sampler: str) -> str:
+    """The objective whose reverse process a sampler is."""
+    return next((name for name in OBJECTIVES if OBJECTIVES[name].facts.sampler == sampler), "other")
 
 
-def law_of(model: Model, name: str, policy: Policy, recipe: Recipe) -> str:
-    """The policy's law, and whatever else stands between it and the model."""
-    law = policy.law
-    if model.objective not in ("mdlm", "ar") and name != OWN[model.objective]:
-        law = f"approximate (a {model.objective} model drawn as if it were mdlm)"
+def quick(model: Model, calls: int) -> dict[str, Any]:
+    """Options for a quick look at a model: at most so many network calls, where its samplers allow it."""
+    facts = model.objective.facts
+    names = [facts.sampler, *(["ancestral"] if facts.conditionals else [])]
+    with_steps = [name for name in names if POLICIES[name].process == facts.process and POLICIES[name].budget]
+    return {"sampler": with_steps[-1], "steps": min(calls, model.spec.length)} if with_steps else {}
+
+
+def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: bool = False) -> str:
+    """The policy's law, and whatever else is between it and the model."""
+    law, objective = policy.law, model.objective
+    if not objective.facts.conditionals and text.partition(":")[0] != objective.facts.sampler:
+        law = f"approximate (a {objective.name} model drawn as if it were mdlm)"
     changed = [
         f"{name.replace('_', '-')} {getattr(recipe, name):g}"
         for name, plain in (("temperature", 1), ("top_p", 1), ("top_k", None), ("no_repeat", None))
@@ -185,7 +213,7 @@ def law_of(model: Model, name: str, policy: Policy, recipe: Recipe) -> str:
     windows = recipe.windows()
     if windows is not None:
         law += f", within windows of {windows.context} tokens, {windows.stride} new in each"
-    return law + recipe.control.law
+    return law + recipe.control.law + (", a blank after a space begins with it" if healed else "")
 
 
 def check_length(length: int) -> None:
@@ -195,7 +223,7 @@ def check_length(length: int) -> None:
 
 def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
     """A warning for a model that is shown more than it was trained on, with the way out; None when it fits."""
-    trained = model.architecture.length
+    trained = model.spec.length
     check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)
     if seen <= trained:

@@ -4,21 +4,17 @@ The log-probabilities of a trace do not serve: the order in which a text was dra
 too high on average. Here the tokens are hidden anew, by orders of their own, and the estimate is of the bound.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.diffusion.bound import nats_by_count
-from unmask.diffusion.d3pm import D3PM
-from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.sedd import SEDD
+from unmask.diffusion.objective import Objective
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model
-from unmask.sampling.recipe import schedule_of
+from unmask.model.model import Model
+from unmask.random import Noise, keys
 from unmask.shapes import Network
 
 NUMBERS = 2**26  # logits held at once: 256 MB
@@ -32,18 +28,13 @@ class Estimate:
     error: float
 
 
-def nats_of(model: Model) -> Callable[..., Float[Tensor, "b l"]]:
-    """The model's bound, as a function (network, x0, t=, u=, mask=, frozen=) -> nats per token."""
-    if model.objective == "ar":
+def scored_by(model: Model) -> Objective:
+    """The model's own objective, looked at where its bound has the smallest variance."""
+    if not model.objective.facts.infills:
         raise UserError(
             "blanks need a model that sees both sides; this one is autoregressive. Use a diffusion model."
         )
-    if model.objective == "mdlm" and not model.architecture.time_conditioning:
-        return nats_by_count
-    schedule = schedule_of(model)
-    if model.objective == "sedd":
-        return SEDD(schedule=schedule).nats
-    return MDLM(schedule=schedule).nats if model.objective == "mdlm" else D3PM(schedule=schedule).nats
+    return model.objective.precise()
 
 
 @torch.inference_mode()
@@ -58,27 +49,34 @@ def log_likelihood(
 ) -> Estimate:
     """A lower bound on log p(the tokens that are not frozen | those that are), in nats.
 
-    looks   network evaluations, at evenly spread numbers of masks
+    looks   forward passes, at evenly spread times or numbers of masks
     unseen  frozen positions that the network sees as masks
 
     The same random numbers serve every text with as many free tokens, so the difference between two texts is surer
     than either.
     """
     check_looks(looks)
-    nats = nats_of(model)
+    objective = scored_by(model)
     free = int((~frozen).sum())
     if free == 0:
         return Estimate(0.0, 0.0)
     source = torch.Generator().manual_seed(seed % 2**63)
     t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6).to(tokens.device)
     u = torch.rand(looks, free, generator=source).to(tokens.device)
+    key = keys(seed, torch.arange(looks, device=tokens.device))
     u = u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it stands
     network = model.network.logits if unseen is None else blindfolded(model.network.logits, unseen, model.mask)
-    most = max(1, NUMBERS // (free * model.architecture.vocab))
+    most = max(1, NUMBERS // (free * model.spec.vocab))
     sums = [
-        nats(
-            network, tokens.expand(len(i), -1), t=t[i], u=u[i], mask=model.mask, frozen=frozen.expand(len(i), -1)
-        ).sum(1)
+        objective.nats(
+            network,
+            tokens.expand(len(i), -1),
+            noise=Noise(t[i], u[i], key[i]),
+            mask=model.mask,
+            frozen=frozen.expand(len(i), -1),
+            parts=model.parts,
+            state=model.state,
+        ).bound.sum(1)
         for i in torch.arange(looks, device=tokens.device).split(most)
     ]
     found = -torch.cat(sums).double()

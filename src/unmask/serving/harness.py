@@ -3,7 +3,7 @@
     python -m unmask.serving.harness run --model unmask --model_args pretrained=runs/mine,passes=32 --tasks lambada
 
 is the harness's own command line with this model added. What it is told of a masked model is a lower bound on the
-log-likelihood, averaged over `passes` looks; of an autoregressive one the log-likelihood itself.
+log-likelihood, averaged over `passes` passes; of an autoregressive one the log-likelihood itself.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from unmask.evaluation.likelihood import error_bars, measure
 from unmask.evaluation.likelihood.estimators import level
 from unmask.evaluation.likelihood.measure import How
 from unmask.evaluation.likelihood.passes import Tally, evaluate
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
 from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
@@ -80,11 +81,11 @@ class Harness(LM):
         """Of whole texts, each by itself; one longer than the model's length is cut side by side."""
         shape = Cut(
             way="rows",
-            length=self.model.architecture.length,
+            length=self.model.spec.length,
             separate=False,
             bos=self.tokenizer.bos,
             eos=self.tokenizer.eos,
-            causal=self.model.objective == "ar",
+            causal=self.model.objective.facts.causal,
         )
         owners, passages = [], []
         for number, request in enumerate(requests):
@@ -116,7 +117,7 @@ class Harness(LM):
         continuation, context = context[len(kept) :] + continuation, kept
         before, ids = self.tokenizer.encode_batch([context, continuation])
         lead = measure.lead_of(self.model)
-        most = self.model.architecture.length
+        most = self.model.spec.length
         room = most - len(ids) - (lead is not None)
         if room < 0:
             raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
@@ -135,7 +136,7 @@ class Harness(LM):
             mask=self.model.mask,
             seed=self.how.seed,
             budget=self.how.batch_tokens,
-            device=next(self.model.network.parameters()).device,
+            device=self.model.device,
         ):
             if tally.whole >= self.how.passes:
                 break
@@ -149,13 +150,13 @@ class Harness(LM):
         stops = [stops] if isinstance(stops, str) else list(stops)
         wanted = int(options.get("max_gen_toks", TOKENS))
         temperature = float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0
-        most = self.model.architecture.length
+        most = self.model.spec.length
         wanted = min(wanted, most - 1)
         ids = self.tokenizer.encode(context)
         given = len(beginning(self.model, self.tokenizer, ids))
         ids = ids[max(0, given + wanted - most) :]
         given = len(beginning(self.model, self.tokenizer, ids))
-        recipe = Recipe(self.recipe.sampler, self.recipe.steps, temperature, seed=self.recipe.seed, batch=1)
+        recipe = self.recipe.changed(temperature=temperature)
         end = stops[0] if len(stops) == 1 else None
         events = generate(self.model, recipe, length=given + wanted, prompt=ids, until=end)
         sample = next(event for event in events if isinstance(event, Sample))
@@ -168,9 +169,9 @@ class Harness(LM):
 def greedy(model: Model, passage: Passage) -> bool:
     """Whether the likeliest token, place by place from the left, is the passage's own at every place."""
     x = torch.from_numpy(np.asarray(passage.tokens, np.int64))[None]
-    x = x.to(next(model.network.parameters()).device)
+    x = x.to(model.device)
     free = range(passage.given, x.shape[1])
-    if model.objective == "ar":
+    if model.objective.facts.causal:
         rows = torch.tensor(list(free), device=x.device)
         return bool((_best(model, x, torch.zeros(1), rows) == x[0, rows]).all())
     for at in free:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from unmask.model import cost
-from unmask.model.backbones.transformer import Architecture
-from unmask.training import optim as muon
+from unmask.model.backbone import Spec, skeleton
+from unmask.training import optim
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 
@@ -30,7 +30,7 @@ class Estimate:
         return [
             f"{self.parameters:,} parameters, about {self.bytes / 1e9:.1f} GB of memory",
             f"{self.tokens:,} tokens in {self.rows:,} rows, {self.passes:.2g} passes over them",
-            f"{self.flops / 1e9:.1f} GFLOP a step, about {duration(self.seconds)} in all",
+            f"{self.flops / 1e9:.1f} GFLOP per step, about {duration(self.seconds)} in all",
         ]
 
     def warnings(self, settings: Train) -> list[str]:
@@ -51,13 +51,13 @@ class Estimate:
         return found
 
 
-def estimate(settings: Train, a: Architecture, phase: Phase, *, rows: int, rate: float) -> Estimate:
+def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) -> Estimate:
     """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs a second."""
     batch = settings.optim.batch
-    share = {"mdlm": 0.5, "sedd": 0.5, "d3pm": 1.5, "ar": 1.0}[phase.objective.name]  # of positions asked for
+    share = phase.objective.facts.asked
     flops = cost.training_flops(a, rows=share) * batch * a.length
     if settings.optim.name == "muon":
-        flops += muon.flops(a)
+        flops += optim.flops(skeleton(a))
     return Estimate(
         parameters=cost.parameters(a),
         rows=rows,

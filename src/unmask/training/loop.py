@@ -3,18 +3,20 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.objective import Nats
 from unmask.errors import UserError
-from unmask.model.backbones.transformer import Transformer
+from unmask.model.backbone import Backbone
+from unmask.model.denoiser import Denoiser
 from unmask.processes.team import Alone, Team
+from unmask.random import seed_of
 from unmask.training import ema, noise, optim
-from unmask.training.loss import Nats, counted, nats
 from unmask.training.phases import Phase, sight
 from unmask.training.settings import Train
 
@@ -23,7 +25,7 @@ TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of randomness that must not meet
 
 @runtime_checkable
 class Rows(Protocol):
-    """A batch: tokens, and which of them are real; the others are padding behind them."""
+    """A batch: tokens, and which of them are real; the others are padding at the end."""
 
     @property
     def tokens(self) -> Int[Tensor, "b l"]: ...
@@ -32,13 +34,34 @@ class Rows(Protocol):
     def real(self) -> Bool[Tensor, "b l"]: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
     """All that a step changes."""
 
-    network: Transformer
+    denoiser: Denoiser  # the network, with what its objective learns and remembers
     optimizer: torch.optim.AdamW
     shadow: list[Tensor]  # averaged weights, in the order of the parameters; empty without EMA
+    memory: Tensor | None = None  # what the network carries from step to step, of this process's rows
+
+    @property
+    def network(self) -> Backbone:
+        return self.denoiser.backbone
+
+
+@dataclass
+class Sums:
+    """What the passes of a step add up to."""
+
+    nats: Float[Tensor, "2"]  # loss and bound
+    seen: dict[str, Tensor] = field(default_factory=dict)  # for the objective's state
+    memory: list[Tensor] = field(default_factory=list)
+
+    def add(self, found: Nats, memory: Tensor | None) -> None:
+        self.nats += torch.stack((found.loss.detach().sum(), found.bound.detach().sum()))
+        for name, value in found.seen.items():
+            self.seen[name] = self.seen.get(name, 0) + value.detach()
+        if memory is not None:
+            self.memory.append(memory)
 
 
 @dataclass(frozen=True)
@@ -46,8 +69,8 @@ class Progress:
     """What one update brought."""
 
     step: int  # updates so far
-    loss: float  # what was minimised, nats a token
-    bound: float  # an unbiased estimate of the bound (of the likelihood for ar), nats a token
+    loss: float  # what was minimised, nats per token
+    bound: float  # an unbiased estimate of the bound (of the likelihood for ar), nats per token
     norm: float  # of the gradient, before it was clipped
     lr: float
     tokens: int  # of the whole batch
@@ -55,15 +78,15 @@ class Progress:
 
 
 class Diverged(UserError):
-    """The loss is no number any more."""
+    """The loss or the gradient is NaN or infinite."""
 
 
-def begin(network: Transformer, settings: Train, team: Team = Alone()) -> State:  # noqa: B008
+def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
     """The state before the first step of a phase."""
-    network = team.place(network.train().requires_grad_(True))
-    parameters = list(network.parameters())
-    shadow = ema.begin(parameters) if settings.optim.ema else []
-    return State(network, optim.chosen(network, settings.optim), shadow)
+    team.place(denoiser.train().requires_grad_(True))
+    denoiser.state = {name: value.to(team.device) for name, value in denoiser.state.items()}
+    shadow = ema.begin(denoiser.parameters()) if settings.optim.ema else []
+    return State(denoiser, optim.chosen(denoiser, settings.optim), shadow)
 
 
 def train(
@@ -74,20 +97,20 @@ def train(
     *,
     mask: int,
     start: int | None = None,
-    team: Team = Alone(),  # noqa: B008
+    team: Team = Alone(),
 ) -> Iterator[Progress]:
     """Train from step `start` to the end of a phase; `batch(step)` gives this process's rows of a step."""
     state.network.recompute = settings.run.checkpointing
     if settings.run.compile:
         state.network.compile(dynamic=True)
-    module = team.wrap(state.network)
-    parameters = list(state.network.parameters())
+    module = team.wrap(state.denoiser)
+    parameters = list(state.denoiser.parameters())
     for step in range(phase.start if start is None else start, phase.stop):
         began = time.perf_counter()
-        state.network.train()
-        sums, tokens = gradients(module, batch(step), step, phase, settings, mask=mask, team=team)
+        state.denoiser.train()
+        sums, tokens = gradients(state, module, batch(step), step, phase, settings, mask=mask, team=team)
         norm = optim.clip(parameters, settings.optim.clip)
-        loss, bound, size = float(sums[0]), float(sums[1]), float(norm)
+        loss, bound, size = float(sums.nats[0]), float(sums.nats[1]), float(norm)
         if not (math.isfinite(loss) and math.isfinite(size)):
             raise Diverged(f"the loss became {loss} (gradient norm {size}) at step {step + 1}, batch {step}")
         lr = optim.learning_rate(step - phase.start, steps=phase.steps, optim=settings.optim)
@@ -96,11 +119,14 @@ def train(
         state.optimizer.zero_grad(set_to_none=True)
         if state.shadow:
             ema.update(state.shadow, parameters, n=step - phase.start + 1, decay=settings.optim.ema)
+        state.denoiser.advance(sums.seen)
+        state.memory = torch.cat(sums.memory) if sums.memory else None
         yield Progress(step + 1, loss, bound, size, lr, tokens, time.perf_counter() - began)
 
 
 def gradients(
-    module: Callable[..., Tensor],
+    state: State,
+    module: Callable[..., Any],
     rows: Rows,
     step: int,
     phase: Phase,
@@ -108,47 +134,34 @@ def gradients(
     *,
     mask: int,
     team: Team,
-) -> tuple[Float[Tensor, "2"], int]:
-    """Add up the gradients of a step; gives loss and bound a token, and the number of tokens, over all processes."""
+) -> tuple[Sums, int]:
+    """Add up the gradients of a step; gives loss and bound per token and the number of tokens, of all processes."""
     x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
-    total = team.sum(counted(real, phase.objective))
-    drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN)
-    even, u = (uniforms.to(team.device) for uniforms in drawn)
+    total = team.sum(phase.objective.counted(real))
+    drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN).to(team.device)
     first = team.rank * len(x0)  # this process's first row in the whole batch
     allowed = sight(phase, step, x0.shape[1])
     allowed = None if allowed is None else allowed.to(team.device)
-    sums = torch.zeros(2, device=x0.device)
+    sums = Sums(torch.zeros(2, device=x0.device))
     size = settings.optim.micro or len(x0)
     for low in range(0, len(x0), size):
         part = slice(low, min(low + size, len(x0)))
         whole = slice(first + part.start, first + part.stop)
         if settings.model.dropout:
-            torch.manual_seed(noise.mix(settings.seed, step, DROPOUT, whole.start))
+            torch.manual_seed(seed_of(settings.seed, step, DROPOUT, whole.start))
         with team.passing(module, last=part.stop == len(x0)):
-            found: Nats = nats(
-                Looking(module, real[part].sum(1) if padded else None, allowed),
+            found, memory = module(
                 x0[part],
-                noise.when(even[whole], phase.objective),
-                u[whole],
-                phase.objective,
+                drawn.rows(whole),
                 mask=mask,
                 frozen=~real[part] if padded else None,
+                lengths=real[part].sum(1) if padded else None,
+                allowed=allowed,
+                memory=None if state.memory is None else state.memory[part],
             )
             # Gradients of several processes are averaged, so each counts for all of them.
             (found.loss.sum() * (team.world / total)).backward()
-        sums += torch.stack((found.loss.detach().sum(), found.bound.sum()))
-    return team.sum(sums) / total, int(total)
-
-
-@dataclass(frozen=True)
-class Looking:
-    """A network that is told where rows end and who sees whom."""
-
-    module: Callable[..., Tensor]
-    lengths: Int[Tensor, " b"] | None
-    allowed: Bool[Tensor, "l l"] | None
-
-    def __call__(
-        self, tokens: Int[Tensor, "b l"], sigma: Float[Tensor, " b"], rows: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n v"]:
-        return self.module(tokens, sigma, rows, lengths=self.lengths, allowed=self.allowed)
+        sums.add(found, memory)
+    sums.nats = team.sum(sums.nats) / total
+    sums.seen = {name: team.sum(value) for name, value in sums.seen.items()}
+    return sums, int(total)

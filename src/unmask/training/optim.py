@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.processes import sharding as shards
+from unmask.model.backbone import Backbone, Group
+from unmask.model.denoiser import Denoiser
+from unmask.processes import sharding
 from unmask.processes.sharding import local, whole
 from unmask.training.settings import Optim
 
@@ -31,39 +32,35 @@ def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     return x
 
 
-def matrices(network: Transformer) -> dict[nn.Parameter, int]:
-    """What moves orthogonally, and how many matrices each is: queries, keys and values lie in one tensor."""
-    found: dict[nn.Parameter, int] = {}
-    for name, p in network.blocks.named_parameters():
-        if p.ndim == 2 and "adaLN" not in name:
-            found[p] = 3 if "qkv" in name else 1
-    return found
-
-
-def flops(a: Architecture) -> float:
-    """Operations of one update, two for each multiply-add: d by d four times a block, d by 4d twice."""
-    return a.blocks * ROUNDS * 2 * a.width**3 * (4 * 3 + 2 * 9)
+def flops(network: Backbone) -> float:
+    """Operations of one update, two for each multiply-add: a product with the square of the short side, per round."""
+    total = 0.0
+    for p, parts in network.matrices().items():
+        long, short = sorted((p.shape[0] // parts, p.shape[1]), reverse=True)
+        total += parts * ROUNDS * 2 * (2 * long * short**2 + short**3)
+    return total
 
 
 class Muon(torch.optim.AdamW):
     """AdamW that leaves the matrices of the blocks to the orthogonal rule."""
 
-    def __init__(self, network: Transformer, groups: list[dict[str, Any]], optim: Optim) -> None:
+    def __init__(self, network: Backbone, groups: list[dict[str, Any]], optim: Optim) -> None:
         super().__init__(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
-        self.matrices = matrices(network)
+        self.matrices = network.matrices()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        lr, decay = (self.param_groups[0][key] for key in ("lr", "weight_decay"))
+        own = {p: group for group in self.param_groups for p in group["params"]}
         for p, parts in self.matrices.items():
             if p.grad is None:
                 continue
+            lr, decay = own[p]["lr"], own[p]["weight_decay"]
             if not self.state[p]:
                 self.state[p] = self.memory(p)
             momentum = self.state[p]["momentum"].mul_(MOMENTUM).add_(p.grad)
-            ahead = shards.whole(p.grad + MOMENTUM * momentum)
+            ahead = sharding.whole(p.grad + MOMENTUM * momentum)
             move = torch.cat([SIZE * math.sqrt(max(part.shape)) * orthogonal(part) for part in ahead.chunk(parts)])
-            p.mul_(1 - lr * decay).sub_(shards.share(move, p), alpha=lr)
+            p.mul_(1 - lr * decay).sub_(sharding.share(move, p), alpha=lr)
             p.grad = None  # so that AdamW passes it by
         return super().step(closure)
 
@@ -87,24 +84,26 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
 
 
-def chosen(network: Transformer, optim: Optim) -> torch.optim.AdamW:
+def chosen(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
     """The optimizer that the settings name."""
+    groups = grouped(denoiser, optim)
     if optim.name == "muon":
-        return Muon(network, grouped(network.parameters(), optim), optim)
-    return adamw(network.parameters(), optim)
-
-
-def adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.AdamW:
-    groups = grouped(parameters, optim)
+        return Muon(denoiser.backbone, groups, optim)
     return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
 
 
-def grouped(parameters: Iterable[nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
-    """Weight decay is on matrices alone."""
-    all_of_them = list(parameters)
+def grouped(denoiser: Denoiser, optim: Optim) -> list[dict[str, Any]]:
+    """The parameters as the network groups them, and what the objective learns itself: decay on matrices alone."""
+    parts = list(denoiser.parts.parameters())
+    groups = [
+        *denoiser.backbone.groups(),
+        Group(tuple(p for p in parts if p.ndim >= 2)),
+        Group(tuple(p for p in parts if p.ndim < 2), decay=False),
+    ]
     return [
-        {"params": [p for p in all_of_them if p.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in all_of_them if p.ndim < 2], "weight_decay": 0.0},
+        {"params": list(one.parameters), "scale": one.lr, "weight_decay": optim.weight_decay if one.decay else 0.0}
+        for one in groups
+        if one.parameters
     ]
 
 
@@ -118,7 +117,7 @@ def memory(optimizer: torch.optim.AdamW, p: nn.Parameter) -> dict[str, Tensor]:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["scale"]
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:

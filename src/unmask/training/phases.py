@@ -6,8 +6,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unmask.model.backbones.transformer import Architecture
-from unmask.training.settings import Objective, Train
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.objective import Objective
+from unmask.model.backbone import Spec
+from unmask.training.settings import Train
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Phase:
     """Some steps of a run with one objective."""
 
     start: int  # first step
-    stop: int  # one behind the last
+    stop: int  # one after the last
     objective: Objective
     anneal: int = 0  # steps over which a network that was causal comes to look ahead
 
@@ -26,47 +28,25 @@ class Phase:
 
 def phases(settings: Train) -> tuple[Phase, ...]:
     """The phases of a run, in order; a later one begins with the weights of the one before."""
-    if settings.recipe == "plain":
+    if settings.recipe != "warm":
         return (Phase(0, settings.steps, settings.objective, settings.warm.anneal if settings.init else 0),)
     split = min(max(1, round(settings.warm.share * settings.steps)), settings.steps - 1)
-    first = replace(settings.objective, name="ar", weight="bound")
     return (
-        Phase(0, split, first),
+        Phase(0, split, Autoregressive()),
         Phase(split, settings.steps, settings.objective, settings.warm.anneal),
     )
 
 
-def architecture(settings: Train, phase: Phase, *, vocab: int) -> Architecture:
+def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
     """The network of a phase, where no checkpoint says it."""
-    shape, ar = settings.model, phase.objective.name == "ar"
-    return Architecture(
-        vocab=vocab,
-        length=settings.text.length,
-        width=shape.width,
-        blocks=shape.blocks,
-        heads=shape.heads,
-        cond=shape.cond,
-        dropout=shape.dropout,
-        tied=shape.tied,
-        time_conditioning=shape.time_conditioning,
-        causal=ar,
-        reads_before=ar or shape.reads_before or settings.recipe == "warm",
-    )
+    spec = settings.model.from_autoregressive() if settings.recipe == "warm" else settings.model
+    return spec.sized(vocab=vocab, length=settings.text.length, causal=phase.objective.facts.causal)
 
 
-def continued(before: Architecture, settings: Train, phase: Phase) -> Architecture:
-    """The network of a phase that begins with given weights: causal or not by the objective, else as it was.
-
-    A network that read position i's prediction at i − 1 goes on doing so.
-    """
-    ar = phase.objective.name == "ar"
-    return replace(
-        before,
-        length=settings.text.length,
-        dropout=settings.model.dropout,
-        causal=ar,
-        reads_before=ar or before.reads_before,
-    )
+def continued(before: Spec, settings: Train, phase: Phase) -> Spec:
+    """The network of a phase that begins with given weights: causal or not by the objective, else as it was."""
+    spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=phase.objective.facts.causal)
+    return replace(spec, dropout=settings.model.dropout)  # type: ignore[type-var]
 
 
 def sight(phase: Phase, step: int, length: int) -> Bool[Tensor, "l l"] | None:

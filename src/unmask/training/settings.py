@@ -1,9 +1,11 @@
 """The settings of a training run: frozen, checked on construction, saved with every checkpoint."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
+from unmask.model.backbone import BACKBONES, Spec
 
 
 def at_least(low: float, **values: float) -> None:
@@ -37,50 +39,13 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The network; with --init it is the checkpoint's, but for dropout."""
-
-    width: int = 256  # features of a position
-    blocks: int = 6
-    heads: int = 4
-    cond: int = 0  # features of the noise level that modulate each block; 0: no modulation; the paper: 128
-    dropout: float = 0.0  # on both branches of a block
-    tied: bool = False  # the head reuses the embedding
-    time_conditioning: bool = False  # tell the network the noise level; needs cond
-    reads_before: bool = False  # predict position i from the hidden state of i − 1; always so for ar
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised. What is reported is always the bound (for ar: the likelihood itself)."""
-
-    name: Literal["mdlm", "d3pm", "sedd", "ar"] = "mdlm"
-    schedule: str = "log-linear"  # log-linear, cosine, cosine-squared, linear, geometric, polynomial
-    steps: int = 1000  # T of d3pm
-    times: Literal["count", "stratified", "bell"] = "count"  # stratified k; stratified t; t with a bell density
-    low: float = 0.0  # smallest t; the reference looks at none below 1e-3
-    bell_mean: float = 0.0  # of logit t, for times = bell
-    bell_spread: float = 1.0  # standard deviation of logit t
-    bell_floor: float = 0.2  # share of uniform t in the mixture, which bounds the weights
-    weight: Literal["bound", "flat"] = "bound"  # flat: plain cross-entropy on masks (mdlm)
-
-    def __post_init__(self) -> None:
-        at_least(1, steps=self.steps)
-        share(low=self.low, bell_floor=self.bell_floor)
-        if self.bell_spread <= 0:
-            raise UserError(f"bell_spread must be above 0, not {self.bell_spread}.")
-        if self.name != "mdlm" and self.weight == "flat":
-            raise UserError(f"weight = flat is masked cross-entropy, which {self.name} does not have: use mdlm.")
-
-
-@dataclass(frozen=True)
 class Optim:
     """The optimizer, its learning rate, and the moving average of the weights."""
 
-    name: Literal["adamw", "muon"] = "adamw"  # muon: orthogonal updates of the matrices in the blocks
+    name: Literal["auto", "adamw", "muon"] = "auto"  # muon: orthogonal updates of matrices; auto: by the objective
     batch: int = 32  # rows in a step, over all processes
     micro: int = 0  # rows in a forward pass; 0: as many as a process has in a step
-    lr: float = 1e-3  # peak learning rate
+    lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
     schedule: Literal["constant", "cosine", "linear"] = "cosine"  # after the warm-up
     warmup: int = 100  # steps of linear growth
     floor: float = 0.1  # share of lr at the last step, for cosine and linear
@@ -102,7 +67,7 @@ class Optim:
 class Warm:
     """`recipe = warm`: first autoregressive, then masked diffusion with the same trunk."""
 
-    share: float = 0.5  # of the steps that are autoregressive
+    share: float = 0.25  # of the steps that are autoregressive
     anneal: int = 0  # steps over which the network comes to look ahead; 0: at once; with --init too
 
     def __post_init__(self) -> None:
@@ -142,25 +107,39 @@ class Train:
     steps: int = 2000  # updates of the weights
     seed: int = 1  # of the weights, the order of the data and the noise
     init: str = ""  # a checkpoint or run to begin from
-    recipe: Literal["plain", "warm"] = "plain"  # warm: autoregressive first, then the objective
+    recipe: Literal["auto", "plain", "warm"] = "auto"  # warm: autoregressive first; auto: warm where possible
     text: Text = field(default_factory=Text)
-    model: Shape = field(default_factory=Shape)
-    objective: Objective = field(default_factory=Objective)
+    model: Spec = field(default_factory=lambda: BACKBONES.usual("transformer"))
+    objective: Objective = field(default_factory=lambda: OBJECTIVES.usual("mdlm"))
     optim: Optim = field(default_factory=Optim)
     warm: Warm = field(default_factory=Warm)
     run: Run = field(default_factory=Run)
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
-        told = self.model.time_conditioning
-        if self.objective.name == "sedd" and not told:
-            raise UserError("sedd needs the noise level: set model.cond (128 is usual) and model.time_conditioning.")
-        if self.objective.name == "mdlm" and self.objective.times == "count" and told:
+        if self.recipe == "warm" and not self.can_warm:
             raise UserError(
-                "objective.times = count has no noise level to tell the network: "
-                "use times = stratified, or switch model.time_conditioning off."
+                f"recipe = warm leads from an autoregressive model to one that sees both sides: the objective "
+                f"{self.objective.name} with this {self.model.name} cannot begin so. It is for mdlm, with a network "
+                "without modulation (model.cond = 0)."
             )
-        if self.recipe == "warm" and (self.objective.name != "mdlm" or self.model.cond):
-            raise UserError("recipe = warm leads to mdlm with a network without modulation: set model.cond = 0.")
         if self.recipe == "warm" and self.init:
             raise UserError("recipe = warm begins from nothing; with --init the first phase is already done.")
+
+    @property
+    def can_warm(self) -> bool:
+        return self.objective.facts.warm_start and self.model.warms
+
+
+def settled(asked: Train) -> Train:
+    """The settings with nothing left to `auto`: the best that was measured, by objective, network and --init."""
+    facts, model, optim = asked.objective.facts, asked.model, asked.optim
+    if facts.network_wants_sigma and not model.shown_sigma and not asked.init:
+        model = model.shown(True)
+    asked = replace(asked, model=model)
+    recipe = asked.recipe
+    if recipe == "auto":
+        recipe = "warm" if asked.can_warm and not asked.init and asked.steps > 1 else "plain"
+    name = facts.optimizer if optim.name == "auto" else optim.name
+    lr = optim.lr or (5e-3 if name == "muon" and not asked.init else 1e-3)
+    return replace(asked, recipe=recipe, optim=replace(optim, name=name, lr=lr))  # type: ignore[arg-type]

@@ -26,12 +26,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.files import appearing
 from unmask.model import checkpoint
-from unmask.model.backbones.transformer import Transformer
-from unmask.model.weights import FILE, PREFIX, skeleton
-from unmask.processes import sharding as shards
+from unmask.model.denoiser import Denoiser
+from unmask.model.weights import FILE
+from unmask.processes import sharding
 from unmask.processes.team import Alone, Team
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training import optim
@@ -40,6 +41,7 @@ from unmask.training.loop import State
 FORMAT = 1
 FOLDER = "checkpoints"
 TENSORS, NOTE = "training.safetensors", "training.json"
+MEMORY = "memory"  # what the network carries from step to step, of all rows
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,28 @@ def save(
     point: Point,
     *,
     mask: int,
-    objective: str,
+    objective: Objective,
     tokenizer: Tokenizer | None,
     settings: Mapping[str, Any],
     keep: int,
-    team: Team = Alone(),  # noqa: B008
+    team: Team = Alone(),
 ) -> Path:
     """Write a checkpoint, then forget old ones: the last `keep` and the best stay. All processes must call it."""
     folder = folder_of(out, point.step)
-    network = exported(state, team)
+    exports = exported(state, team)
+    changed = tensors(state, team)
     parts = folder.with_name(f".{folder.name}.shards")
     if is_sharded(state):
-        shards.write(parts, tensors(state))
+        sharding.write(parts, changed)
 
     def publish() -> None:
-        assert network is not None
+        assert exports is not None
         with appearing(folder) as draft:
             checkpoint.save(
                 draft,
-                network,
+                exports.backbone,
+                parts=dict(exports.parts.items()),
+                state=exports.state,
                 mask=mask,
                 objective=objective,
                 tokenizer=tokenizer,
@@ -95,10 +100,10 @@ def save(
                 ema=bool(state.shadow),
             )
             if is_sharded(state):
-                for path in parts.glob(shards.SHARDS):
+                for path in parts.glob(sharding.SHARDS):
                     path.rename(draft / path.name)
             else:
-                whole = {name: tensor.cpu().contiguous() for name, tensor in tensors(state).items()}
+                whole = {name: tensor.cpu().contiguous() for name, tensor in changed.items()}
                 save_file(whole, draft / TENSORS)
             (draft / NOTE).write_text(json.dumps({"format": FORMAT, **asdict(point)}) + "\n", encoding="utf-8")
         shutil.rmtree(parts, ignore_errors=True)
@@ -120,33 +125,42 @@ def tidy(out: Path, point: Point, *, keep: int) -> None:
         raise UserError(f"could not tidy {out}: {error}.") from None
 
 
-def exported(state: State, team: Team = Alone()) -> Transformer | None:  # noqa: B008
+def exported(state: State, team: Team = Alone()) -> Denoiser | None:
     """The network with its averaged weights, whole, on the CPU, in rank 0; all processes must call it."""
-    names = [name for name, _ in state.network.named_parameters()]
-    values = state.shadow or [p.detach() for p in state.network.parameters()]
-    found = dict(state.network.named_buffers())
+    source = state.denoiser
+    names = [name for name, _ in source.named_parameters()]
+    values = state.shadow or [p.detach() for p in source.parameters()]
+    found = dict(source.named_buffers())
     for name, value in zip(names, values, strict=True):
-        whole = shards.whole(value)  # one at a time: the whole network may be too much for one device
+        whole = sharding.whole(value)  # one at a time: the whole network may be too much for one device
         if team.rank == 0:
             found[name] = whole
     if team.rank:
         return None
-    network = skeleton(state.network.architecture)
-    network.load_state_dict({name: tensor.cpu() for name, tensor in found.items()}, assign=True)
-    return network
+    exports = checkpoint.on_meta(state.network.spec, source.objective)
+    exports.load_state_dict({name: tensor.cpu() for name, tensor in found.items()}, assign=True)
+    exports.state = {name: value.cpu() for name, value in source.state.items()}
+    return exports
 
 
 def is_sharded(state: State) -> bool:
-    return any(shards.is_sharded(p) for p in state.network.parameters())
+    return any(sharding.is_sharded(p) for p in state.denoiser.parameters())
 
 
-def tensors(state: State) -> dict[str, Tensor]:
+def plain(name: str) -> str:
+    """A parameter's name in training.safetensors, where those of the network have no prefix."""
+    return name.removeprefix("backbone.")
+
+
+def tensors(state: State, team: Team = Alone()) -> dict[str, Tensor]:
     """Everything a step changes, by name; the average is in model.safetensors, so the weights are here."""
     found = {}
-    for name, p in state.network.named_parameters():
-        found[f"weight.{name}"] = p.detach()
+    for name, p in state.denoiser.named_parameters():
+        found[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
-            found[f"{key}.{name}"] = value
+            found[f"{key}.{plain(name)}"] = value
+    if state.memory is not None:
+        found[MEMORY] = team.gather(state.memory)
     return found
 
 
@@ -163,24 +177,28 @@ def read_point(folder: Path) -> Point:
 
 
 @torch.no_grad()
-def restore(folder: Path, state: State) -> Point:
+def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     """Copy a checkpoint into a fresh state of the same shape; returns where the run was.
 
     Values are copied into memory that torch laid out, not mapped from the file: where a tensor begins decides
     how its sums are ordered, and a resumed run must add in the same order.
     """
-    for p in state.network.parameters():
+    for p in state.denoiser.parameters():
         state.optimizer.state[p] = optim.memory(state.optimizer, p)
-    names = [f"{PREFIX}{name}" for name, _ in state.network.named_parameters()]
+    names = [name for name, _ in state.denoiser.named_parameters()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
-    wanted = {**tensors(state), **averages}
+    averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}
+    wanted = tensors(state)
     if is_sharded(state) or not (folder / TENSORS).is_file():
-        shards.read(folder, wanted)
+        sharding.read(folder, {**wanted, **averages})
         return read_point(folder)
     try:
         with safe_open(folder / TENSORS, "pt") as file, safe_open(folder / FILE, "pt") as averaged:
-            for name, tensor in wanted.items():
-                tensor.copy_((averaged if name.startswith(PREFIX) else file).get_tensor(name))
+            for values, source in ((wanted, file), (averages, averaged)):
+                for name, tensor in values.items():
+                    tensor.copy_(source.get_tensor(name))
+            if MEMORY in file.keys():  # noqa: SIM118
+                state.memory = file.get_tensor(MEMORY).chunk(team.world)[team.rank].clone().to(team.device)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
     return read_point(folder)

@@ -155,7 +155,7 @@ def test_reading_before_shifts_predictions_by_one():
 
 def test_a_causal_network_becomes_bidirectional_by_flipping_one_flag():
     causal = random_network(replace(PLAIN, causal=True, reads_before=True))
-    warm = Transformer(replace(causal.architecture, causal=False)).double()
+    warm = Transformer(replace(causal.spec, causal=False)).double()
     warm.load_state_dict(causal.state_dict())
     tokens = random_tokens(1, 9)
     assert distance(full(warm, tokens), full(causal, tokens)) > 1e-3

@@ -61,7 +61,7 @@ def test_between_lengths_decides_how_well_the_given_text_fits(model):
 
 
 def test_how_well_the_given_text_fits_is_a_probability(model):
-    letters = [id for id in range(model.architecture.vocab) if id != model.mask]
+    letters = [id for id in range(model.spec.vocab) if id != model.mask]
     fits = [given(model, torch.tensor([model.mask, last]), looks=2, seed=0) for last in letters]
     assert sum(map(math.exp, fits)) == pytest.approx(1, abs=1e-3)
 

@@ -3,21 +3,20 @@
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.random import stream
 
 DTYPE = "float64"  # of every draw
 SPREAD, HIDE, BATCH = 0, 1, 2  # what a stream of numbers is for
 
 
-def stream(seed: int, use: int, *, row: int = 0, number: int = 0) -> np.random.Generator:
-    """A source of random numbers of its own for each use, row and pass."""
+def check_seed(seed: int) -> None:
     if seed < 0:
         raise UserError(f"the seed must be 0 or more, not {seed}.")
-    key = np.array([seed, use], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, row, number], np.uint64)))
 
 
 def uniforms(seed: int, row: int, number: int, length: int) -> np.ndarray:
     """One uniform number a position, for one row in one pass: where tokens are hidden, or in which order."""
+    check_seed(seed)
     return stream(seed, HIDE, row=row, number=number).random(length)
 
 
@@ -27,6 +26,7 @@ def when(seed: int, rows: int, number: int) -> np.ndarray:
     Rows get the teeth of a comb in random order, each moved within its cell. Every pass moves all of them by the
     next number of van der Corput's sequence, so that a row's times are spread over its passes too.
     """
+    check_seed(seed)
     source = stream(seed, SPREAD)
     base = (source.permutation(rows) + source.random(rows)) / rows
     return (base + van_der_corput(number)) % 1

@@ -1,4 +1,4 @@
-"""Estimators of −log p(x): rows in, nats a token out. One small function each; docs/how/evaluate.md compares them.
+"""Estimators of −log p(x): rows in, nats per token out. One small function each; docs/how/evaluate.md compares them.
 
     (network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
 
@@ -6,22 +6,23 @@ t and u are uniforms: t says how much of a row is hidden, u which tokens, or in 
 and cost nothing. The network is asked only at positions whose nats are needed.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.autoregressive import Autoregressive
-from unmask.diffusion.corruption import check_clean, hide_count
-from unmask.diffusion.d3pm import D3PM
-from unmask.diffusion.mdlm import MDLM, cross_entropy, row_log_probs
+from unmask.diffusion import mdlm
+from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.mdlm import MDLM, row_log_probs
+from unmask.diffusion.objective import Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
-from unmask.diffusion.schedule import LogLinear, Schedule
-from unmask.diffusion.sedd import SEDD
-from unmask.diffusion.times import away_from_zero, counts
+from unmask.diffusion.schedule import Schedule
+from unmask.diffusion.times import away_from_zero
 from unmask.errors import UserError, unknown
+from unmask.random import Noise, keys
 from unmask.shapes import Network
 
 Nats = Callable[..., Float[Tensor, "b l"]]
@@ -43,32 +44,47 @@ class Estimator:
 def estimator(
     name: str = "auto",
     *,
-    objective: str = "mdlm",
-    schedule: Schedule | None = None,
-    steps: int = 1000,
+    objective: Objective | str = "mdlm",
+    steps: int = 0,
     policy: str = "confidence",
     reveal: int = 1,
     budget: int = 8192,
+    parts: Mapping[str, Any] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> Estimator:
     """The estimator of a name, for a model of an objective; `auto` is the best one.
 
-    `steps` is the T of the discrete bound and of D3PM; `policy` and `reveal` belong to duel; `budget` is how many
-    tokens a forward pass may hold where one row becomes many.
+    `steps` is the T of a bound in discrete time (0: that of the objective); `policy` and `reveal` belong to duel;
+    `budget` is how many tokens a forward pass may hold where one row becomes many; `parts` and `state` are the
+    objective's own.
     """
-    schedule = LogLinear() if schedule is None else schedule
-    found = {
-        "mdlm": lambda: _of_mdlm(schedule, steps, policy, reveal, budget),
-        "d3pm": lambda: [_d3pm(schedule, steps)],
-        "sedd": lambda: [_sedd(schedule)],
-        "ar": lambda: [
-            Estimator("ar", Autoregressive().nats, "exact: -log p of each token after those before it", True, False)
-        ],
-    }[objective]()
+    objective = objective_of(objective)
+    if steps and objective.grid is not None:
+        objective = replace(objective, steps=steps)  # type: ignore[call-arg, type-var]
+    found = [own(objective, parts, state)]
+    if isinstance(objective, MDLM) and objective.carry_over and objective.zero_masking:
+        others = _of_mdlm(objective.schedule, steps or objective.steps or 1000, policy, reveal, budget)
+        found = others if objective.steps is None else [others[2], *others[:2], *others[3:]]
     known = {one.name: one for one in found}
     name = found[0].name if name == "auto" else name
     if name not in known:
-        raise unknown(f"estimator for {objective} models", name, known)
+        raise unknown(f"estimator for {objective.name} models", name, known)
     return known[name]
+
+
+def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[str, Tensor] | None) -> Estimator:
+    """An objective's own number: what was trained is what is measured."""
+    objective = objective.precise()
+    low = 1e-3 if objective.facts.loss_needs_sigma and objective.grid is None else 0.0
+
+    def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+        # A row's own uniform is a key of its own for objectives that need more numbers.
+        noise = Noise(away_from_zero(t, eps=low), u, keys(0, (u[:, 0] * 2**53).long()))
+        return objective.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts, state=state).bound
+
+    exact = objective.facts.exact
+    means = objective.means + (f", t >= {low:g}" if low else "")
+    return Estimator(objective.name, nats, means, exact=exact, chance=not exact)
 
 
 def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
@@ -76,7 +92,7 @@ def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: i
         raise unknown("policy", policy, POLICIES)
     if reveal < 1:
         raise UserError(f"at least one token is revealed at a time, not {reveal}.")
-    discrete, continuous = MDLM(schedule, steps=steps), MDLM(schedule)
+    discrete, continuous = own(MDLM(schedule, steps=steps), None, None), own(MDLM(schedule), None, None)
     top = float(schedule.at(torch.ones(1, dtype=torch.float64)).hidden)
     bound = "upper bound on -log p"
     order = _closed(by_order, budget=budget)
@@ -104,14 +120,6 @@ def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: i
     ]
 
 
-def _d3pm(schedule: Schedule, steps: int) -> Estimator:
-    return Estimator("d3pm", D3PM(schedule, steps=steps).nats, f"upper bound on -log p, D3PM with {steps} steps")
-
-
-def _sedd(schedule: Schedule) -> Estimator:
-    return Estimator("sedd", _away(SEDD(schedule).nats), "upper bound on -log p, SEDD's score entropy, t >= 0.001")
-
-
 def _closed(nats: Nats, **settings: float) -> Nats:
     return lambda network, x0, **rest: nats(network, x0, **rest, **settings)
 
@@ -130,19 +138,9 @@ def by_count(
     frozen: Bool[Tensor, "b l"],
     top: float = 1.0,
 ) -> Float[Tensor, "b l"]:
-    """k masks, k uniform over 1..free, each hidden token weighing free/k. [RADD]
-
-    Given k, the hidden share has a Beta(k, free − k + 1) law, that of the k-th smallest of `free` uniforms: a network
-    with time conditioning is shown exactly that one, and the bound stays the continuous one for it too. `top` is the
-    largest share the network knows.
-    """
-    check_clean(x0, mask=mask)
-    free = (~frozen).sum(1)
-    k = counts(t, free)
-    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
-    share = u.masked_fill(frozen, torch.inf).sort(1).values.gather(1, k[:, None] - 1).squeeze(1)
-    nats = cross_entropy(network, x0, x_t, level(share.clamp(max=top)), mask=mask)
-    return (free / k)[:, None] * nats
+    """The bound by the number of masks (`diffusion.mdlm.by_count`)."""
+    nats, weight = mdlm.by_count(network, x0, t=t, u=u, mask=mask, frozen=frozen, top=top)
+    return weight[:, None] * nats
 
 
 def by_order(

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from unmask.diffusion.schedule import LogLinear, Schedule, named
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import error_bars, estimators, pairs
 from unmask.evaluation.likelihood.estimators import Estimator
-from unmask.evaluation.likelihood.passes import Crew, Tally, evaluate, summary
+from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import Model
+from unmask.model.model import Model
+from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Passage, cut, fingerprint, given_and_answer
 from unmask.text.corpus.tokenized import Data
 
@@ -40,9 +40,9 @@ class How:
     rows: int = 0
     """Rows to look at, spread evenly over the data; 0: all."""
     passes: int = 0
-    """Looks at each row; 0: 4, or as many as --precision or --seconds need."""
+    """Passes over each row; 0: 4, or as many as --precision or --seconds need."""
     precision: float = 0.0
-    """Stop when the standard error of chance, in nats a token, is below this."""
+    """Stop when the standard error of chance, in nats per token, is below this."""
     seconds: float = 0.0
     """Stop after this time; what is done by then counts."""
     seed: int = 0
@@ -83,7 +83,7 @@ def prepared(model: Model, data: Data, how: How) -> Work:
         separate=how.separate,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
-        causal=model.objective == "ar",
+        causal=model.objective.facts.causal,
     )
     passages, dropped = cut(data.documents, shape)
     kept = spread(passages, how.rows)
@@ -107,7 +107,7 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
     passages = []
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
-        if len(ids) and (lead is not None or len(before) or model.objective != "ar"):
+        if len(ids) and (lead is not None or len(before) or not model.objective.facts.causal):
             passages.append(given_and_answer(before, ids, size=len(answer.encode()), number=number, lead=lead))
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
@@ -118,7 +118,7 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
 
 def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Work:
     """The sentences of minimal pairs, good and bad in turn; masked models are asked for the pseudo-likelihood."""
-    if how.estimator == "auto" and model.objective == "mdlm":
+    if how.estimator == "auto" and can_leave_one_out(model):
         how = replace(how, estimator="pseudo")
     how, one = settled(model, how)
     passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model))
@@ -129,23 +129,23 @@ def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, da
 def lead_of(model: Model) -> int | None:
     """What a causal network is shown before the first token: bos, or eos where there is none."""
     tokenizer = model.text_tokenizer()
-    return None if model.objective != "ar" else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
+    return None if not model.objective.facts.causal else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
 
 
 def settled(model: Model, how: How) -> tuple[How, Estimator]:
     """Every `auto` and 0 replaced by what it stands for with this model."""
-    trained = _of_training(model)
-    schedule, steps = schedule_of(model), how.steps or int(trained.get("steps", 1000))
+    steps = how.steps or model.objective.grid or 1000
     one = estimators.estimator(
         how.estimator,
         objective=model.objective,
-        schedule=schedule,
-        steps=steps,
+        steps=how.steps,
         policy=how.policy,
         reveal=how.reveal,
         budget=how.batch_tokens,
+        parts=model.parts,
+        state=model.state,
     )
-    length = how.length or model.architecture.length
+    length = how.length or model.spec.length
     pack = pack_of(model) if how.pack == "auto" else how.pack
     passes = how.passes
     if not one.chance:
@@ -157,25 +157,15 @@ def settled(model: Model, how: How) -> tuple[How, Estimator]:
 
 def pack_of(model: Model) -> str:
     """How the model's own rows were made; of a published model: as in the paper."""
-    text = model.settings.get("text")
-    told = text.get("pack") if isinstance(text, Mapping) else None
-    if told in WAYS:
-        return str(told)
+    if model.packing in WAYS:
+        return str(model.packing)
     marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
     return "wrap" if "model_type" in model.settings and marks else "stream"
 
 
-def schedule_of(model: Model) -> Schedule:
-    """The schedule the model was trained with, as far as it is known; else the paper's."""
-    name = _of_training(model).get("schedule")
-    if name is None:
-        return LogLinear(eps=0.0) if model.objective == "d3pm" else LogLinear()
-    return named(str(name))
-
-
-def _of_training(model: Model) -> Mapping[str, Any]:
-    found = model.settings.get("objective")
-    return found if isinstance(found, Mapping) else {}
+def can_leave_one_out(model: Model) -> bool:
+    """Whether the model predicts a token from all others, so that pairs are ranked by the pseudo-likelihood."""
+    return model.objective.facts.infills and model.objective.facts.conditionals
 
 
 def spread(things: Sequence[T], number: int) -> Sequence[T]:
@@ -185,26 +175,26 @@ def spread(things: Sequence[T], number: int) -> Sequence[T]:
     return [things[i * len(things) // number] for i in range(number)]
 
 
-def measured(work: Work, crew: Crew | None = None) -> Iterator[Tally]:
+def measured(work: Work, team: Team | None = None) -> Iterator[Tally]:
     """Look until it is precise enough, or the time or the passes are used; yields after every batch.
 
-    A crew stops together, so it looks at the time only when a pass is complete.
+    A team stops together, so it looks at the time only when a pass is complete.
     """
     how, began = work.how, time.perf_counter()
     for tally in evaluate(
-        work.model.network,
+        work.model.network.logits,
         work.passages,
         work.estimator,
         mask=work.model.mask,
         seed=how.seed,
         budget=how.batch_tokens,
-        device=next(work.model.network.parameters()).device,
-        crew=crew,
+        device=work.model.device,
+        team=team,
     ):
         yield tally
         late = bool(how.seconds) and time.perf_counter() - began >= how.seconds
-        if crew is not None and crew.world > 1:
-            late = tally.complete and bool(how.seconds) and bool(crew.sum(torch.tensor(float(late))) > 0)
+        if team is not None and team.world > 1:
+            late = tally.complete and bool(how.seconds) and bool(team.sum(torch.tensor(float(late))) > 0)
         if late:
             return
         if tally.complete and how.passes and tally.whole >= how.passes:

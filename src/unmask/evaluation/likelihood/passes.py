@@ -3,15 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import draws, error_bars
 from unmask.evaluation.likelihood.estimators import Estimator
+from unmask.processes.team import Team
+from unmask.random import stream
 from unmask.shapes import Network
 from unmask.text.corpus.passages import Passage
 
@@ -39,30 +39,14 @@ class Tally:
         return len(self.nats) - (not self.complete)
 
 
-@runtime_checkable
-class Crew(Protocol):
-    """Processes that share the work; what `training.parallel` calls a team is one."""
-
-    @property
-    def rank(self) -> int:
-        """Which of them this is."""
-
-    @property
-    def world(self) -> int:
-        """How many there are."""
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Values added up over all of them."""
-
-
 @dataclass(frozen=True)
 class Likelihood:
     """The number, and all that is needed to read it."""
 
     nats_per_token: float
-    standard_error: float  # of chance: what another seed would change
-    data_standard_error: float  # of chance and of the choice of text: what other text of the kind would change
-    interval: tuple[float, float]  # 95 %, for chance
+    standard_error: float  # the Monte Carlo error: of another seed
+    data_standard_error: float  # of the seed and of the choice of text
+    interval: tuple[float, float]  # 95 %, Monte Carlo
     tokens: int
     bytes: float
     rows: int
@@ -71,7 +55,7 @@ class Likelihood:
     exact: bool
     means: str
     partial: bool = False  # stopped before every row was seen once: it speaks of the rows that were
-    jensen_gap: float | None = None  # of orders: how far their mean lies above the weighted orders, nats a token
+    jensen_gap: float | None = None  # of orders: how far their mean lies above the weighted orders, nats per token
 
     @property
     def perplexity(self) -> float:
@@ -104,7 +88,7 @@ def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[
             row = filling[length] = []
             found.append(row)
         row.append(number)
-    order = draws.stream(seed, draws.BATCH).permutation(len(found))
+    order = stream(seed, draws.BATCH).permutation(len(found))
     return [found[i] for i in order]
 
 
@@ -118,11 +102,11 @@ def evaluate(
     seed: int = 0,
     budget: int = 8192,
     device: torch.device | str = "cpu",
-    crew: Crew | None = None,
+    team: Team | None = None,
 ) -> Iterator[Tally]:
     """Pass after pass over the passages, without end where there is chance; yields after every batch.
 
-    A crew shares the batches of a pass, and puts together what each has found when it is complete.
+    A team shares the batches of a pass, and puts together what each has found when it is complete.
 
     for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
         if tally.whole == 4: break
@@ -134,7 +118,7 @@ def evaluate(
     times: tuple[np.ndarray, ...] = ()
     nats: tuple[np.ndarray, ...] = ()
     each = [np.zeros(len(passage.tokens)) for passage in passages]
-    mine = work if crew is None else work[crew.rank :: crew.world]  # the same in every pass
+    mine = work if team is None else work[team.rank :: team.world]  # the same in every pass
     while not nats or estimator.chance:
         number = len(nats)
         t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
@@ -147,18 +131,18 @@ def evaluate(
             if done < len(mine):
                 yield Tally(passages, estimator, times, nats, each, done, len(mine))
         together = each
-        if crew is not None and crew.world > 1:
-            together = _together(crew, paid, each, [row for rows in mine for row in rows], device)
+        if team is not None and team.world > 1:
+            together = _together(team, paid, each, [row for rows in mine for row in rows], device)
         yield Tally(passages, estimator, times, nats, together, len(mine), len(mine))
 
 
 def _together(
-    crew: Crew, paid: np.ndarray, each: list[np.ndarray], mine: list[int], device: torch.device | str
+    team: Team, paid: np.ndarray, each: list[np.ndarray], mine: list[int], device: torch.device | str
 ) -> list[np.ndarray]:
     """Fill in what the others have paid, and give the nats of every token; to add zeros rounds nothing."""
     own = np.zeros(len(paid))
     own[mine] = paid[mine]
-    total = crew.sum(torch.from_numpy(np.concatenate([own, *each])).to(device)).cpu().numpy()
+    total = team.sum(torch.from_numpy(np.concatenate([own, *each])).to(device)).cpu().numpy()
     paid[:] = total[: len(paid)]
     return np.split(total[len(paid) :], np.cumsum([len(row) for row in each])[:-1])
 

@@ -22,9 +22,11 @@ from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError
 from unmask.evaluation.quality import llama2c
 from unmask.evaluation.record import of_model
-from unmask.model.checkpoint import NOTE, Model, in_run, load
-from unmask.model.shipped import shipped
-from unmask.model.weights import FILE, fingerprint
+from unmask.files import fingerprint
+from unmask.model.checkpoint import in_run, load
+from unmask.model.format import NOTE
+from unmask.model.model import Model, shipped
+from unmask.model.weights import FILE
 
 BUDGET = 2048  # tokens in a forward pass
 NEEDS = "this judge needs transformers: pip install 'unmask[eval]'."
@@ -65,7 +67,7 @@ class Own:
 
     @property
     def most(self) -> int:
-        return self.model.architecture.length
+        return self.model.spec.length
 
     @property
     def about(self) -> dict[str, Any]:
@@ -76,12 +78,12 @@ class Own:
 
     @torch.no_grad()
     def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
-        device = next(self.model.network.parameters()).device
-        return Autoregressive().nats(self.model.network.logits, tokens.to(device), mask=self.model.mask).cpu()
+        device = self.model.device
+        return Autoregressive().nats(self.model.network.logits, tokens.to(device), mask=self.model.mask).bound.cpu()
 
     @torch.no_grad()
     def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
-        device, seen = next(self.model.network.parameters()).device, tokens[:, -self.most :]
+        device, seen = self.model.device, tokens[:, -self.most :]
         return self.model.network.trunk(seen.to(device), torch.zeros(1, device=device))[0, -1].cpu()
 
 
@@ -135,9 +137,9 @@ def judge(place: str) -> Judge:
     folder = in_run(Path(place))
     if (folder / NOTE).is_file() or place in shipped():
         model = load(place)
-        if model.objective != "ar":
+        if not model.objective.facts.causal:
             raise UserError(
-                f"a judge reads from left to right, and {place} is an {model.objective} model. Give an "
+                f"a judge reads from left to right, and {place} is an {model.objective.name} model. Give an "
                 "autoregressive model, or one that transformers loads, such as gpt2-large."
             )
         model.text_tokenizer()

@@ -1,6 +1,6 @@
 """Attention: rotary positions, one function that attends, row subsets, and the cache of a causal network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,12 @@ class Asked:
     def unpack(self, out: Float[Tensor, "b most d"]) -> Float[Tensor, "n d"]:
         return out.flatten(0, 1).index_select(0, self.cell)
 
+    def own(self, values: Float[Tensor, "b l d"]) -> Float[Tensor, "n d"]:
+        """Of values for each sequence (b 1 d) or each position (b l d) those of the rows."""
+        if values.shape[1] == 1:
+            return values[:, 0].index_select(0, self.batch)
+        return values.flatten(0, 1).index_select(0, self.rows)
+
     def visible(self, allowed: Bool[Tensor, "l l"]) -> Bool[Tensor, "b 1 most l"]:
         """The rows of `allowed` for the packed queries; an empty cell sees everything, so stays finite."""
         packed = allowed.new_ones(self.sequences * self.most, allowed.shape[1])
@@ -109,23 +115,31 @@ def ask(rows: Int[Tensor, " n"], *, sequences: int, length: int) -> Asked:
     return Asked(rows, batch, rows % length, batch * most + rank, sequences, most)
 
 
+@dataclass(frozen=True)
 class Cache:
-    """Keys and values of the tokens a causal network has read, so that each token is read once."""
+    """Keys and values of the tokens a causal network has read, so that each token is read once: its memory."""
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.filled = 0
-        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
+    capacity: int
+    filled: int = 0
+    pairs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of each block, with room up to capacity
 
     def extend(
         self, block: int, k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h e"]
     ) -> tuple[Float[Tensor, "b l h e"], Float[Tensor, "b l h e"]]:
-        """Put m new keys and values behind those of a block; returns all of them."""
-        if block not in self._pairs:
+        """Put m new keys and values after those of a block; returns all of them."""
+        if block not in self.pairs:
             shape = (k.shape[0], self.capacity, *k.shape[2:])
-            self._pairs[block] = (k.new_empty(shape), v.new_empty(shape))
+            self.pairs[block] = (k.new_empty(shape), v.new_empty(shape))
         end = self.filled + k.shape[1]
-        keys, values = self._pairs[block]
+        keys, values = self.pairs[block]
         keys[:, self.filled : end] = k
         values[:, self.filled : end] = v
         return keys[:, :end], values[:, :end]
+
+    def advanced(self, tokens: int) -> "Cache":
+        """The same memory after so many more tokens."""
+        return replace(self, filled=self.filled + tokens)
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Cache":
+        """The memory of some rows."""
+        return replace(self, pairs={block: (k[rows], v[rows]) for block, (k, v) in self.pairs.items()})

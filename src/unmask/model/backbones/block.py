@@ -104,7 +104,7 @@ class Block(nn.Module):
         self.keep = False  # frozen: make the weights ready once, not in every pass
         self.kept: Ready | None = None
 
-    def weights(self, c: Float[Tensor, "bc c"] | None) -> Ready:
+    def weights(self, c: Float[Tensor, "..."] | None) -> Ready:
         """The weights of this pass: those kept by `freeze`, or made anew where they can still change."""
         if not self.keep or self.norm1.weight.requires_grad:
             return self.ready(c)
@@ -113,7 +113,7 @@ class Block(nn.Module):
                 self.kept = self.ready(c)
         return self.kept
 
-    def ready(self, c: Float[Tensor, "bc c"] | None) -> Ready:
+    def ready(self, c: Float[Tensor, "..."] | None) -> Ready:
         """The weights, with a constant modulation multiplied in."""
         d = self.attn_out.weight.shape[0]
         norm1, norm2 = self.norm1.weight, self.norm2.weight
@@ -129,12 +129,14 @@ class Block(nn.Module):
         return Ready(norm1, bias1, qk, v, out, norm2, bias2, up, up_bias, down, down_bias)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], c: Float[Tensor, "bc c"] | None, sight: Sight, index: int, last: bool
+        self, x: Float[Tensor, "b l d"], c: Float[Tensor, "..."] | None, sight: Sight, index: int, last: bool
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
         w = self.weights(c)
         m: list[Tensor | None] = [None] * 6
         if self.adaLN_modulation is not None and not self.constant:
-            m = list(self.adaLN_modulation(c).unflatten(-1, (6, 1, -1)).unbind(1))  # six of (b 1 d)
+            assert c is not None
+            # Six of (b 1 d), or of (b l d) where every position has its own noise level.
+            m = list(self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(6, dim=-1))
         h = normed(x, w.norm1, w.bias1, m[0], m[1])
         asked = sight.asked if last else None
         if asked is None:
@@ -142,7 +144,7 @@ class Block(nn.Module):
         else:
             o = self.asked_attend(h, w, sight, asked)
             x = x.flatten(0, 1).index_select(0, asked.rows)
-            m = [None if part is None else part[:, 0].index_select(0, asked.batch) for part in m]
+            m = [None if part is None else asked.own(part) for part in m]
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
         if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)

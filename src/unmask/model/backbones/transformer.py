@@ -7,9 +7,9 @@ into the weights: once a step in training, once for ever after `freeze()`. With 
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,27 +18,33 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbones.attention import Cache, Rotary, ask
+from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision
+from unmask.model.backbones.attention import Asked, Cache, Rotary, ask
 from unmask.model.backbones.block import Block, Norm, Sight, modulation, normed
+from unmask.registry import derived
 
+COND = 128  # features of the noise level where nobody says how many: the paper's
 SINUSOID = 256  # features of the noise level before the small network that reads them
 
 
+@BACKBONES.register("transformer", "the paper's diffusion transformer: rotary positions, optional adaLN")
 @dataclass(frozen=True)
-class Architecture:
-    """The shape of a network."""
+class Architecture(Spec):
+    """The shape of a transformer."""
 
-    vocab: int  # ids, the mask included
-    length: int = 128  # positions of a training row; rotary positions let other lengths run
+    advice: ClassVar[Mapping[str, Any]] = {"tied": True}
+
+    vocab: int = derived(1)  # ids, the mask included
+    length: int = derived(128)  # positions of a training row; rotary positions let other lengths run
     width: int = 256  # features of a position
-    blocks: int = 6
-    heads: int = 4
-    cond: int = 0  # features of the noise level that modulate each block; 0: no modulation
+    blocks: int = 6  # layers
+    heads: int = 4  # attention heads; width must be a multiple of twice their number
+    cond: int = 0  # features of the noise level that modulate each block (adaLN); 0: none; the paper: 128
     dropout: float = 0.0  # on both branches of a block, in training
     tied: bool = False  # the head reuses the embedding
-    time_conditioning: bool = False  # tell the network the noise level; needs cond
-    causal: bool = False  # a position sees only itself and what is before it
-    reads_before: bool = False  # position i is predicted from the hidden state of i − 1
+    time_conditioning: bool = False  # show the network the noise level; needs cond
+    causal: bool = derived(False)  # a position sees only itself and what is before it
+    reads_before: bool = False  # predict position i from the hidden state of i − 1; always so when causal
 
     def __post_init__(self) -> None:
         for name in ("vocab", "length", "width", "blocks", "heads"):
@@ -56,6 +62,47 @@ class Architecture:
         if self.time_conditioning and not self.cond:
             raise UserError("time_conditioning needs a place to put the noise level: set cond (128 is usual).")
 
+    @property
+    def shown_sigma(self) -> bool:
+        return self.time_conditioning
+
+    @property
+    def warms(self) -> bool:
+        return not self.cond
+
+    @property
+    def incremental(self) -> bool:
+        return self.causal
+
+    def sized(self, *, vocab: int, length: int, causal: bool, reads_before: bool | None = None) -> Self:
+        """For some data and an objective. A network that once read position i at i − 1 goes on doing so."""
+        before = causal or (self.reads_before if reads_before is None else reads_before)
+        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=before)
+
+    def shown(self, sigma: bool) -> Self:
+        if sigma == self.time_conditioning:
+            return self
+        return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond)
+
+    def from_autoregressive(self) -> Self:
+        if self.cond:
+            raise UserError("a warm start needs a network without modulation: set model.cond = 0.")
+        return replace(self, reads_before=True)
+
+    def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
+        """The last block computes keys and values of all positions, the rest (10 of 12 d²) of the rows alone."""
+        d, l = self.width, length or self.length
+        seen = 0.5 if self.causal else 1.0
+        whole = 24 * d * d + 4 * l * d * seen
+        last = 4 * d * d + rows * (20 * d * d + 4 * l * d * seen)
+        return (self.blocks - 1) * whole + last + rows * 2 * d * self.vocab
+
+    @property
+    def kept(self) -> float:
+        """A block keeps 18 widths per token: two normed copies and their inputs, q, k, v and their rotations, the
+        attention's output, and both sides of the GELU (8); dropout's masks add a quarter of a float for two."""
+        return self.blocks * self.width * (18 + (0.5 if self.dropout else 0))
+
 
 class Embedding(nn.Module):
     """A vector for every id."""
@@ -64,7 +111,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.embedding = nn.Parameter(torch.empty(vocab, width).uniform_(-1, 1) / math.sqrt(width))
 
-    def forward(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l d"]:
+    def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return F.embedding(tokens, self.embedding)
 
 
@@ -75,10 +122,10 @@ class NoiseLevel(nn.Module):
         super().__init__()
         self.mlp = nn.Sequential(nn.Linear(SINUSOID, cond), nn.SiLU(), nn.Linear(cond, cond))
 
-    def forward(self, sigma: Float[Tensor, " b"]) -> Float[Tensor, "b c"]:
+    def forward(self, sigma: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
         half = torch.arange(SINUSOID // 2, dtype=torch.float32, device=sigma.device)
         frequencies = torch.exp(-math.log(10000) * half / (SINUSOID // 2))
-        angles = (sigma[:, None] * frequencies).to(next(self.parameters()).dtype)
+        angles = (sigma[..., None] * frequencies).to(next(self.parameters()).dtype)
         return F.silu(self.mlp(torch.cat((angles.cos(), angles.sin()), dim=-1)))
 
 
@@ -96,25 +143,28 @@ class Output(nn.Module):
         self.adaLN_modulation = modulation(2, a.cond, a.width)
 
     def forward(
-        self, x: Float[Tensor, "*shape d"], c: Float[Tensor, "bc c"] | None, batch: Int[Tensor, " n"] | None
+        self, x: Float[Tensor, "*shape d"], c: Float[Tensor, "..."] | None, asked: Asked | None
     ) -> Float[Tensor, "*shape d"]:
-        """The normed hidden states: of all positions, or of rows that belong to the sequences `batch`."""
+        """The normed hidden states: of all positions, or of the rows that are asked for."""
         if self.adaLN_modulation is None or c is None:
             return normed(x, self.norm_final.weight)
-        shift, scale = self.adaLN_modulation(c).chunk(2, dim=-1)
-        if len(c) == 1:
-            return normed(x, self.norm_final.weight * (1 + scale[0]), shift[0])
-        if batch is None:
-            return normed(x, self.norm_final.weight, None, shift[:, None], scale[:, None])
-        return normed(x, self.norm_final.weight, None, shift[batch], scale[batch])
+        shift, scale = self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(2, dim=-1)  # (b 1|l d)
+        if len(c) == 1 and c.dim() == 2:
+            return normed(x, self.norm_final.weight * (1 + scale[0, 0]), shift[0, 0])
+        if asked is not None:
+            shift, scale = asked.own(shift), asked.own(scale)
+        return normed(x, self.norm_final.weight, None, shift, scale)
 
 
-class Transformer(nn.Module):
-    """The network of every objective: `trunk` gives hidden states, `head` turns rows of them into logits."""
+class Transformer(Backbone):
+    """The network of the paper."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    spec: Architecture
+    constants: ClassVar[frozenset[str]] = frozenset({"rotary_emb.inv_freq"})
+
+    def __init__(self, spec: Architecture) -> None:
         super().__init__()
-        a = self.architecture = architecture
+        a = self.spec = spec
         self.vocab_embed = Embedding(a.vocab, a.width)
         self.sigma_map = NoiseLevel(a.cond) if a.cond else None
         self.rotary_emb = Rotary(a.width // a.heads)
@@ -123,25 +173,34 @@ class Transformer(nn.Module):
             for _ in range(a.blocks)
         )
         self.output_layer = Output(a)
-        self.recompute = False  # forget what a block computed, and compute it again in the backward pass
+
+    @property
+    def units(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def matrices(self) -> dict[nn.Parameter, int]:
+        """Queries, keys and values lie in one tensor; what makes the modulation is left to AdamW."""
+        found: dict[nn.Parameter, int] = {}
+        for name, p in self.blocks.named_parameters():
+            if p.ndim == 2 and "adaLN" not in name:
+                found[p] = 3 if "qkv" in name else 1
+        return found
+
+    def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
+        return self.vocab_embed(tokens)
 
     def trunk(
         self,
-        tokens: Int[Tensor, "b l"],
-        sigma: Float[Tensor, " b"] | None = None,
+        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
+        sigma: Float[Tensor, "..."] | None = None,
         *,
         rows: Int[Tensor, " n"] | None = None,
         lengths: Int[Tensor, " b"] | None = None,
         allowed: Bool[Tensor, "l l"] | None = None,
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Hidden states from which all positions (b l d), or the flat positions `rows` (n d), are predicted.
-
-        `lengths` says how many positions of each sequence are real; the rest is padding that nobody sees.
-        `allowed[i, j]` lets position i see position j, in place of the architecture's own rule.
-        """
-        sight = self.sight(tokens, rows, lengths, allowed)
-        hidden = self.run(tokens, sigma, sight)
-        if rows is None and self.architecture.reads_before:
+        sight = self.sight(x, rows, lengths, allowed)
+        hidden = self.run(x, sigma, sight)
+        if rows is None and self.spec.reads_before:
             hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
         return hidden
 
@@ -153,73 +212,57 @@ class Transformer(nn.Module):
             logits = F.linear(hidden, weight, linear.bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def logits(
-        self,
-        tokens: Int[Tensor, "b l"],
-        sigma: Float[Tensor, " b"],
-        rows: Int[Tensor, " n"],
-        *,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "n v"]:
-        """Logits (n v) that predict the flat positions `rows`, and no others: a `shapes.Network`."""
-        return self.head(self.trunk(tokens, sigma, rows=rows, lengths=lengths, allowed=allowed))
+    def memory(self, capacity: int) -> Cache:
+        return Cache(capacity)
 
-    forward = logits
-
-    def extend(self, tokens: Int[Tensor, "b m"], cache: Cache) -> Float[Tensor, "b m d"]:
-        """Read m more tokens behind those in the cache; row i of the result predicts the token after token i."""
-        if not self.architecture.causal:
+    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Cache]:
+        assert isinstance(memory, Cache)
+        if not self.spec.causal:
             raise ValueError("only a causal network can read token by token: others look ahead")
-        start, m = cache.filled, tokens.shape[1]
+        start, m = memory.filled, tokens.shape[1]
         visible = None
         if start and m > 1:
             visible = torch.ones(m, start + m, dtype=torch.bool, device=tokens.device).tril(start)
-        turns = self.rotary_emb.turns(cache.capacity)[start : start + m]
-        sight = Sight(turns, visible, causal=start == 0, cache=cache)
-        hidden = self.run(tokens, None, sight)
-        cache.filled = start + m
-        return hidden
+        turns = self.rotary_emb.turns(memory.capacity)[start : start + m]
+        sight = Sight(turns, visible, causal=start == 0, cache=memory)
+        return self.run(tokens, None, sight), memory.advanced(m)
 
     def run(
-        self, tokens: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None, sight: Sight
+        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], sigma: Float[Tensor, "..."] | None, sight: Sight
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Embedding, blocks and last norm."""
-        return self.through(self.vocab_embed(tokens), sigma, sight)
-
-    def through(
-        self, x: Float[Tensor, "b l d"], sigma: Float[Tensor, " b"] | None, sight: Sight
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Blocks and last norm, from embeddings on: a classifier's gradient ends there."""
+        """Embedding (of tokens), blocks and last norm."""
+        x = x if x.is_floating_point() else self.embed(x)
         c = self.condition(sigma)
         with precision(x.device):
             for i, block in enumerate(self.blocks):
                 given = (x, c, sight, i, i == len(self.blocks) - 1)
                 again = self.recompute and torch.is_grad_enabled()
                 x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
-            return self.output_layer(x, c, None if sight.asked is None else sight.asked.batch)
+            return self.output_layer(x, c, sight.asked)
 
-    def condition(self, sigma: Float[Tensor, " b"] | None) -> Float[Tensor, "bc c"] | None:
-        """The noise level as vectors: one a sequence, or a single one for σ = 0 without time conditioning."""
+    def condition(self, sigma: Float[Tensor, "..."] | None) -> Float[Tensor, "..."] | None:
+        """The noise level as vectors: (b c) or (b l c), or a single one (1 c) for σ = 0 without time conditioning."""
         if self.sigma_map is None:
             return None
-        if not self.architecture.time_conditioning:
+        if not self.spec.time_conditioning:
             return self.sigma_map(torch.zeros(1, device=self.vocab_embed.embedding.device))
         if sigma is None:
-            raise ValueError("this network is conditioned on the noise level: give sigma, one number a sequence")
+            raise ValueError(
+                "this network is conditioned on the noise level: give sigma, one number per row or position"
+            )
         return self.sigma_map(sigma)
 
     def sight(
         self,
-        tokens: Int[Tensor, "b l"],
+        tokens: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
         rows: Int[Tensor, " n"] | None,
         lengths: Int[Tensor, " b"] | None,
         allowed: Bool[Tensor, "l l"] | None,
     ) -> Sight:
         """Who sees whom in this pass, and which rows are wanted of it."""
-        b, l = tokens.shape
+        b, l = tokens.shape[:2]
         turns = self.rotary_emb.turns(l)
-        causal = self.architecture.causal and allowed is None
+        causal = self.spec.causal and allowed is None
         # Padding is behind the real positions, where a causal network does not look anyway.
         real = None
         if lengths is not None and not causal and bool((lengths < l).any()):
@@ -227,7 +270,7 @@ class Transformer(nn.Module):
         visible = together(allowed, real)
         if rows is None:
             return Sight(turns, visible, causal)
-        if self.architecture.reads_before:
+        if self.spec.reads_before:
             rows = torch.where(rows % l > 0, rows - 1, rows)
         asked = ask(rows, sequences=b, length=l)
         if causal:
@@ -235,7 +278,7 @@ class Transformer(nn.Module):
         asked_visible = together(None if allowed is None else asked.visible(allowed), real)
         return Sight(turns, visible, causal, asked, asked_visible)
 
-    def freeze(self) -> "Transformer":
+    def freeze(self) -> Self:
         """Make it fast for inference: no gradients, no dropout, a constant modulation multiplied in for good.
 
         Call it again after the weights were changed. `requires_grad_(True)` undoes it.
@@ -254,11 +297,4 @@ def together(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a & b
 
 
-@contextmanager
-def precision(device: torch.device) -> Iterator[None]:
-    """bf16 autocast on CUDA; elsewhere the parameters' own type, for bf16 on some CPUs kills the process."""
-    if device.type == "cuda":
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            yield
-    else:
-        yield
+Architecture.network = Transformer

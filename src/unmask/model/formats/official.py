@@ -1,12 +1,15 @@
-"""config.json: the keys of the published checkpoints, plus a few of ours for what they cannot say."""
+"""The layout of the published MDLM checkpoints (kuleshov-group/mdlm-owt): config.json, with a few keys of ours."""
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
+from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
+from unmask.model.format import FORMATS, Files, Format, Found
 
 # Architecture's fields by the key they have in config.json; the second name is the one of the training configs.
 KEYS = {
@@ -26,24 +29,30 @@ FIXED = {  # what every published config says
 OURS = ("causal", "reads_before", "tied", "mask_index")  # keys that published configs do not have
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} has no config.json. A checkpoint needs config.json and model.safetensors."
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}): copy it again from where it came from.") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} should hold a JSON object, not a {type(config).__name__}.")
-    return config
+@FORMATS.register("official", "the published MDLM checkpoints")
+class Official(Format):
+    """The published transformer: `model_type` mdlm, every tensor under `backbone.`."""
+
+    def matches(self, files: Files) -> bool:
+        """A block size means block diffusion, which is another model with the same tensors."""
+        return not files.note and files.kind in (None, FIXED["model_type"]) and not files.config.get("block_size")
+
+    def read(self, files: Files) -> Found:
+        spec = architecture_of(files.config, files.tensors)
+        objective = Autoregressive() if spec.causal else MDLM()
+        return Found(spec, mask_of(files.config), objective, dict(files.config))
+
+    def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
+        if not isinstance(spec, Architecture):
+            raise UserError(f"the official layout holds transformers only, not the backbone {spec.name!r}.")
+        if not objective.facts.published:
+            raise UserError(f"the official layout cannot say that the objective is {objective.name!r}.")
+        return config_of(spec, mask=mask, dtype=dtype)
 
 
 def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architecture:
     """The network that a config.json describes; the tensors' names say whether it has modulation."""
-    modulated = any(name.startswith("sigma_map.") for name in tensors)
+    modulated = any(name.removeprefix("backbone.").startswith("sigma_map.") for name in tensors)
     found: dict[str, Any] = {}
     for field, names in KEYS.items():
         if field == "cond" and not modulated:

@@ -5,8 +5,8 @@ one token a call keeps the model's own conditionals. The popular "draw, then kee
 tokens that came out most likely; this favours likely tokens twice and is not a sample of the model.
 """
 
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,8 +17,9 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.random import ORDER, Dice
+from unmask.registry import derived
 from unmask.sampling.policies.planned import sigma_at
-from unmask.sampling.policy import Draw, Look, Memory
+from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
 TIE = 1e-4  # scores, in nats or probability, that differ by less are taken to be equal
 
@@ -72,7 +73,7 @@ def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> B
 
 
 @runtime_checkable
-class Looking(Protocol):
+class Looking(Policy, Protocol):
     """A policy that looks at every blank before it chooses; a subclass says which."""
 
     schedule: Schedule  # matters only to networks that look at the noise level
@@ -95,14 +96,20 @@ def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
     return (left + calls_left - 1) // calls_left
 
 
+@POLICIES.register("confidence", "the likeliest positions first", by="confidence", draw_first=False)
+@POLICIES.register("margin", "positions with the clearest winner first", by="margin", draw_first=False)
+@POLICIES.register("entropy", "positions of lowest entropy first", by="entropy", draw_first=False)
+@POLICIES.register("draw-then-keep", "draw everywhere, keep the likeliest: biased", by="confidence", draw_first=True)
 @dataclass(frozen=True)
 class Ordered(Looking):
     """The surest positions first: by confidence, margin or entropy. [MaskGIT, Kim et al. 2025, Dream]"""
 
+    budget: ClassVar[str | None] = "calls"
+
     by: str = "entropy"  # confidence | margin | entropy
     calls: int | None = None  # the budget; None: one token a call
     draw_first: bool = False  # draw everywhere, keep the likeliest tokens: biased, here for comparison [LLaDA]
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         if self.by not in SCORES:
@@ -127,12 +134,15 @@ class Ordered(Looking):
         return kept.flatten()[rows], look.memory
 
 
+@POLICIES.register("left-to-right", "the leftmost position first")
 @dataclass(frozen=True)
 class Leftmost(Looking):
     """From left to right, as text is read; only the positions whose turn it is cost a head."""
 
+    budget: ClassVar[str | None] = "calls"
+
     calls: int | None = None  # the budget; None: one token a call
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         if self.calls is not None:
@@ -147,8 +157,3 @@ class Leftmost(Looking):
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         hidden, sigma = super().wants(look)
         return hidden & (hidden.cumsum(1) <= per_call(look, self.calls)[:, None]), sigma
-
-    def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
-        return torch.ones_like(rows, dtype=torch.bool), look.memory

@@ -4,7 +4,8 @@ All of them draw the tokens of one call independently of each other; they differ
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,8 +16,9 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
+from unmask.registry import derived
 from unmask.sampling.policies.confidence import Looking, best, confidence, entropy, per_call, ranking, table
-from unmask.sampling.policy import Draw, Look, Memory
+from unmask.sampling.policy import POLICIES, Draw, Look, Memory
 
 
 def prefix(
@@ -48,12 +50,13 @@ def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"
     return allows
 
 
+@POLICIES.register("threshold", "every position surer than tau at once")
 @dataclass(frozen=True)
 class Threshold(Looking):
     """Every position whose likeliest token has at least this probability, and at least the surest. [Fast-dLLM]"""
 
     tau: float = 0.9
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:
@@ -71,11 +74,12 @@ class Threshold(Looking):
         return sure.flatten()[rows], look.memory
 
 
+@POLICIES.register("certificate", "sets whose joint mode is certified")
 @dataclass(frozen=True)
 class Certificate(Looking):
     """The largest set whose likeliest tokens are certified to be jointly the likeliest. Meant for temperature 0."""
 
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     @property
     def law(self) -> str:
@@ -88,12 +92,13 @@ class Certificate(Looking):
         return prefix(look, score, certain).flatten()[rows], look.memory
 
 
+@POLICIES.register("entropy-bound", "sets that share little information")
 @dataclass(frozen=True)
 class EntropyBound(Looking):
     """The largest low-entropy set whose tokens can share at most γ nats. [EB-sampler]"""
 
     gamma: float = 0.1  # nats a call that may be lost by drawing independently; 0: one token a call
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -110,6 +115,7 @@ class EntropyBound(Looking):
         return prefix(look, score, bounded(self.gamma)).flatten()[rows], look.memory
 
 
+@POLICIES.register("klass", "sure and settled positions at once")
 @dataclass(frozen=True)
 class Klass(Looking):
     """Sure and settled: positions whose distribution has hardly moved over the last calls. [KLASS]
@@ -117,11 +123,13 @@ class Klass(Looking):
     It must remember a distribution for every position, (b w v) numbers: for small windows or vocabularies.
     """
 
+    budget: ClassVar[str | None] = "calls"
+
     tau: float = 0.9  # least probability of the likeliest token
     moved: float = 0.01  # greatest KL(now || before), in nats
     calls_settled: int = 2  # for so many calls
     calls: int | None = None  # where nothing is settled: the surest ones at this budget; None: one
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         check_total(self.calls_settled)

@@ -5,8 +5,8 @@ hidden while the share 1 − α_t is above u·(1 − α_1), so running backwards
 Steps in which nothing appears are not planned at all, and a call needs the head only where something appears.
 """
 
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,8 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError
 from unmask.random import ORDER, Dice
-from unmask.sampling.policy import Draw, Look, Memory
+from unmask.registry import derived
+from unmask.sampling.policy import POLICIES, Look, Memory, Policy
 
 
 def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
@@ -35,7 +36,7 @@ def dense(hidden: Bool[Tensor, "b w"], step: Int[Tensor, "b w"]) -> Int[Tensor, 
 
 
 @runtime_checkable
-class Planned(Protocol):
+class Planned(Policy, Protocol):
     """A policy that is a plan: for each position its call, and the noise level of that call."""
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
@@ -46,11 +47,6 @@ class Planned(Protocol):
         now = (call == look.clock[:, None]) & look.hidden
         return now, torch.where(now, sigma, 0.0).amax(1)
 
-    def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
-        return torch.ones_like(rows, dtype=torch.bool), look.memory
-
 
 def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """σ when `share` (in 0..1) of what the schedule hides at t = 1 is hidden."""
@@ -59,11 +55,12 @@ def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*
     return schedule.at(t).sigma.float()
 
 
+@POLICIES.register("first-hitting", "exact: one token per call, in random order")
 @dataclass(frozen=True)
 class FirstHitting(Planned):
     """One position a call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
 
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     @property
     def law(self) -> str:
@@ -74,6 +71,7 @@ class FirstHitting(Planned):
         return ranks(hidden, u), sigma_at(self.schedule, u)
 
 
+@POLICIES.register("ancestral", "a grid of T steps, empty ones dropped")
 @dataclass(frozen=True)
 class Ancestral(Planned):
     """The reverse process on a grid of T steps: positions whose times fall into one step appear together. [MDLM]
@@ -81,8 +79,10 @@ class Ancestral(Planned):
     The law of the step-by-step sampler, without its idle steps. The last step reveals all that is left.
     """
 
+    budget: ClassVar[str | None] = "steps"
+
     steps: int = 1000  # T
-    schedule: Schedule = field(default_factory=LogLinear)  # α_t: how many positions each step reveals
+    schedule: Schedule = derived(LogLinear())  # α_t: how many positions each step reveals
 
     def __post_init__(self) -> None:
         check_total(self.steps)
@@ -100,6 +100,7 @@ class Ancestral(Planned):
         return dense(hidden, step), level.sigma.float()[step]
 
 
+@POLICIES.register("groups", "random groups of growing size, one per call")
 @dataclass(frozen=True)
 class Groups(Planned):
     """Random groups of chosen sizes, one group a call. Small groups first: the first tokens are the least certain.
@@ -108,10 +109,13 @@ class Groups(Planned):
     of blanks.
     """
 
+    budget: ClassVar[str | None] = "calls"
+    needs_budget: ClassVar[bool] = True
+
     calls: int | None = None  # the budget
     sizes: tuple[int, ...] | None = None  # or the sizes themselves; what exceeds a row's blanks is not used
     growth: float = 2.0  # 1: equal sizes; 2: sizes grow linearly
-    schedule: Schedule = field(default_factory=LogLinear)  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
         if (self.calls is None) == (self.sizes is None):

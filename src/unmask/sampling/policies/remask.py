@@ -10,7 +10,8 @@ is revealed and what is hidden again does not depend on the network (but for `co
 steps in which nothing is revealed take no call: T steps take at most T calls.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,8 +21,9 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError, unknown
 from unmask.random import HIDE, WHERE, Dice
+from unmask.registry import derived
 from unmask.sampling.policies.planned import sigma_at
-from unmask.sampling.policy import Draw, Look, Memory
+from unmask.sampling.policy import POLICIES, Look, Memory, Policy
 
 # Each rule's η, as its authors chose it where they did.
 RULES = {"cap": 0.008, "rescale": 0.015, "conf": 0.015, "loop": 0.02, "forward-backward": 1.0}
@@ -39,8 +41,13 @@ def reveal_chance_remasking(
     return ((alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t).clamp(min=1e-12)).clamp(0, 1)
 
 
+@POLICIES.register("remask-cap", "tokens are hidden again at a small steady rate", rule="cap")
+@POLICIES.register("remask-rescale", "hidden again at a share of the greatest rate", rule="rescale")
+@POLICIES.register("remask-conf", "as many, but the least likely of them", rule="conf")
+@POLICIES.register("remask-loop", "a while of remasking when most is there", rule="loop")
+@POLICIES.register("remask-forward-backward", "as much hidden again as a step reveals", rule="forward-backward")
 @dataclass(frozen=True)
-class Remask:
+class Remask(Policy):
     """T steps in which tokens are revealed and hidden again; the last step reveals all that is left.
 
     cap               σ = min(η, σ_max)
@@ -50,10 +57,13 @@ class Remask:
     forward-backward  σ = η (α_s − α_t)/α_t, at most σ_max: with η = 1 a step forward, then one back
     """
 
+    budget: ClassVar[str | None] = "steps"
+    revises: ClassVar[bool] = True
+
     rule: str = "rescale"
     steps: int = 128  # T: at most as many network calls
     eta: float | None = None  # η; None: the rule's own
-    schedule: Schedule = field(default_factory=LogLinear)  # α_t
+    schedule: Schedule = derived(LogLinear())  # α_t
     held: float = 0.9  # α_on of the loop
     begin: float = 0.55  # t at which the loop begins
     end: float = 0.05  # and ends
@@ -117,11 +127,6 @@ class Remask:
         step, reveals, _ = look.memory
         alpha = self.path()[0].to(step.device)
         return reveals & look.hidden, sigma_at(self.schedule, 1 - alpha[step.clamp(max=self.steps - 1)])
-
-    def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
-        return torch.ones_like(rows, dtype=torch.bool), look.memory
 
     def revise(
         self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]

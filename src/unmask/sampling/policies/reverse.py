@@ -4,7 +4,8 @@ Both split into "is this position revealed in this step", a Bernoulli draw, and 
 ids but the mask. Every step is a call, since each one may reveal or not depending on what the network says.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +15,9 @@ from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
 from unmask.diffusion.sedd import row_log_scores
 from unmask.diffusion.times import check_total, grid
-from unmask.random import WHERE, Dice
-from unmask.sampling.policy import Draw, Look, Memory
+from unmask.random import WHERE
+from unmask.registry import derived
+from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
 
 def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
@@ -46,12 +48,16 @@ def lots(look: Look, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"]) -> Bo
     return look.dice.at(row, column, look.clock[row], WHERE) < chance
 
 
+@POLICIES.register("d3pm", "D3PM's own reverse step")
 @dataclass(frozen=True)
-class D3PMReverse:
+class D3PMReverse(Policy):
     """T steps of D3PM's p(x_s | x_t), then one call for what is still hidden."""
 
+    budget: ClassVar[str | None] = "steps"
+    own: ClassVar[bool] = True
+
     steps: int = 1000  # T
-    schedule: Schedule = field(default_factory=lambda: LogLinear(eps=0))
+    schedule: Schedule = derived(LogLinear(eps=0))
 
     def __post_init__(self) -> None:
         check_total(self.steps)
@@ -59,9 +65,6 @@ class D3PMReverse:
     @property
     def law(self) -> str:
         return f"grid-{self.steps}"
-
-    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        return ()
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         return look.hidden, level_at(self.schedule, grid(self.steps), look.clock).sigma.float()
@@ -75,12 +78,16 @@ class D3PMReverse:
         return lots(look, rows, d3pm_reveals(p_mask, s, t)) | (clock >= self.steps), look.memory
 
 
+@POLICIES.register("analytic", "SEDD's analytic step")
 @dataclass(frozen=True)
-class Analytic:
+class Analytic(Policy):
     """T analytic steps down to a last time, then one call that reveals what is still hidden. [SEDD]"""
 
+    budget: ClassVar[str | None] = "steps"
+    own: ClassVar[bool] = True
+
     steps: int = 1000  # T
-    schedule: Schedule = field(default_factory=LogLinear)
+    schedule: Schedule = derived(LogLinear())
     last: float = 1e-5  # where the grid ends
 
     def __post_init__(self) -> None:
@@ -89,9 +96,6 @@ class Analytic:
     @property
     def law(self) -> str:
         return f"grid-{self.steps}"
-
-    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        return ()
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         return look.hidden, level_at(self.schedule, self.times, look.clock).sigma.float()

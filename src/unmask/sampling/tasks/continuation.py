@@ -1,23 +1,60 @@
-"""Samples: text out of a model, with the trace of how it came about.
+"""Continuation: text out of a model, from a prompt or from nothing, with the trace of how it came about.
 
-`sample` gives finished samples; `generate`, underneath, also yields the canvas after every network call.
+`sample` gives finished samples; `generate`, underneath, also yields the canvas after every network call. A `Continue`
+is the task itself: Python, the command line and the server build their rows with it.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
-from unmask.sampling.control import Control
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
-from unmask.sampling.tasks.rows import Event, Moment, draw_rows
-from unmask.text.prompt.canvas import Canvas, blank, of_prompt
+from unmask.sampling.tasks.rows import Event, Moment, Row, draw_rows
+from unmask.text.prompt.canvas import Canvas
 from unmask.text.prompt.stop import Until
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Continue a prompt, up to a suffix if there is one."""
+
+    prompt: str | Sequence[int] = ""
+    length: int | None = None  # tokens in all, the prompt included; None: what the model was trained on
+    new: int | None = None  # or tokens to draw, whatever the prompt has
+    suffix: str = ""  # given text after what is drawn
+    document: bool | None = None  # begin as a document does, after an eos; None: if the model was trained on them
+
+    def begins_document(self, model: Model) -> bool:
+        return model.writes_documents if self.document is None else self.document
+
+    def row(self, model: Model, *, constrained: bool = False) -> Row:
+        """The row to be filled. With a pattern, which is for what is drawn, a space at the prompt's end stays."""
+        tokenizer, prompt = model.text_tokenizer(), self.prompt
+        healed = heals(prompt, tokenizer) and not constrained
+        if healed:
+            prompt = prompt[:-1]
+        given = beginning(model, tokenizer, prompt, document=self.begins_document(model))
+        after = encode_given(tokenizer, self.suffix)
+        if after and not model.objective.facts.infills:
+            raise UserError("an autoregressive model cannot fill in before given text: no suffix.")
+        total = model.spec.length if self.length is None else self.length
+        if self.new is not None:
+            total = len(given) + self.new + len(after)
+        check_length(total)
+        blanks = total - len(given) - len(after)
+        if blanks < 1:
+            raise UserError(
+                f"the prompt has {len(given) + len(after)} tokens and the canvas {total}: nothing is left to fill. "
+                "Shorten the prompt or ask for a greater length."
+            )
+        spaced = [i == len(given) for i in range(total)] if healed else []
+        return Row([*given, *[model.mask] * blanks, *after], len(given), spaced, healed)
 
 
 @dataclass(frozen=True)
@@ -43,17 +80,8 @@ def sample(
     prompt: str | Sequence[int] = "",
     until: str | None = None,
     document: bool | None = None,
-    sampler: str | None = None,
-    steps: int | None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int | None = None,
-    no_repeat: int | None = None,
-    seed: int = 0,
-    window: int | None = None,
-    stride: int | None = None,
-    batch: int = 32,
-    control: Control | None = None,
+    recipe: Recipe | None = None,
+    **options: Any,
 ) -> list[Sample]:
     """Draw `n` texts of `length` tokens (the model's own by default), the prompt included.
 
@@ -63,17 +91,15 @@ def sample(
     until    the text ends before this text or special token ("<|endoftext|>"), if it comes
     document the text begins where a document begins and ends where it ends; None: if the model was trained on a
              stream of documents, whose rows else begin and end anywhere
-    window   tokens the model sees at once; with it, texts may be longer than the model was trained on
-    control  a pattern that every text matches, guidance, remasking: `Control(pattern="[0-9]+")`
-    The others are those of `sampling.recipe.Recipe`, which `unmask sample --help` explains.
+    recipe   how to draw; `options` are changes of it: sampler=, steps=, temperature=, top_p=, seed=, pattern=, ...
+    The options are those of `sampling.recipe.Recipe` and `Control`, which `unmask sample --help` explains.
     """
     model = model if isinstance(model, Model) else load(model)
-    how = (sampler, steps, temperature, top_p, top_k, no_repeat)
-    recipe = Recipe(*how, seed, window, stride, batch, control or Control())
-    told = doubt(model, length or model.architecture.length, recipe)
+    recipe = (recipe or Recipe()).changed(**options)
+    told = doubt(model, length or model.spec.length, recipe)
     if told is not None:
         warnings.warn(told, stacklevel=2)
-    whole = writes_documents(model) if document is None else document
+    whole = model.writes_documents if document is None else document
     events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until, document=whole)
     return [event for event in events if isinstance(event, Sample)]
 
@@ -93,26 +119,21 @@ def generate(
 
     `share` is (rank, world) where several processes draw: this one draws every world-th batch.
     """
-    tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
-    spaced = heals(prompt, tokenizer) and not recipe.control.constrains
-    if spaced:
-        prompt, method = prompt[:-1], method.healing(tokenizer)
-    given = beginning(model, tokenizer, prompt, document=document)
-    if recipe.control.guidance != 1 and not given:
+    tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
+    row = Continue(prompt, length, document=document).row(model, constrained=constrained)
+    method = method_for(model, recipe, healed=row.heals)
+    if recipe.control.guidance != 1 and not row.start:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
-    length = model.architecture.length if length is None else length
-    check_length(length)
-    start = canvas_of(given, length=length, mask=model.mask).tokens[0]
     if until is None and document and tokenizer.eos is not None:
         until = tokenizer.pieces[tokenizer.eos]
     end = None if until is None else Until(until)
 
     def enough(canvas: Canvas) -> bool:
-        return end is not None and all_ended(canvas, end, tokenizer, len(given))
+        return end is not None and all_ended(canvas, end, tokenizer, row.start)
 
-    start = start.to(model.network.vocab_embed.embedding.device)
-    first = (torch.arange(length, device=start.device) == len(given)) if spaced else None
-    events = draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, enough=enough, share=share, spaced=first)
+    events = draw_rows(
+        method, row, n=n, recipe=recipe, mask=model.mask, device=model.device, enough=enough, share=share
+    )
     for event in events:
         if isinstance(event, Moment):
             yield event
@@ -121,7 +142,7 @@ def generate(
         if end is None:
             text = tokenizer.decode(tokens)
         else:
-            tokens, text = end.cut(tokenizer, tokens, len(given))
+            tokens, text = end.cut(tokenizer, tokens, row.start)
         kept = tuple(came for came in event.trace if came.position < len(tokens))
         yield Sample(
             text, tokens, kept, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds
@@ -133,36 +154,24 @@ def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
     return isinstance(prompt, str) and len(prompt) > 1 and prompt.endswith(" ") and bool(tokenizer.spacers)
 
 
-def writes_documents(model: Model) -> bool:
-    """Whether the model was trained on a stream of documents with an eos between them."""
-    text = model.settings.get("text")
-    streamed = isinstance(text, Mapping) and text.get("pack") == "stream"
-    return streamed and model.tokenizer is not None and model.tokenizer.eos is not None
-
-
 def beginning(
     model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int], *, document: bool = False
 ) -> list[int]:
-    """The tokens a text begins with: a document's stand behind the eos of the one before.
+    """The tokens a text begins with: a document comes after the eos of the one before.
 
     An autoregressive model always needs one before the first, its bos.
     """
     ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
-    wrong = [id for id in ids if not 0 <= id < model.architecture.vocab or id == model.mask]
+    wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
     if wrong:
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
-    if model.objective != "ar":
+    if not model.objective.facts.causal:
         if document and tokenizer.eos is None:
             raise UserError("this model's tokenizer has no eos token, so it does not know where a document begins.")
         return [tokenizer.eos, *ids] if document and tokenizer.eos is not None else ids
     if tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with: name one.")
     return [tokenizer.bos, *ids]
-
-
-def canvas_of(given: list[int], *, length: int, mask: int) -> Canvas:
-    """The beginning, frozen, and masks up to `length`."""
-    return of_prompt(given, length=length, mask=mask) if given else blank(1, length, mask=mask)
 
 
 def all_ended(canvas: Canvas, end: Until, tokenizer: Tokenizer, start: int) -> bool:

@@ -12,23 +12,73 @@ not do: it favours short blanks, for the many ways to fill a long one share what
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
-from unmask.sampling.control import Control
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
+from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
-from unmask.sampling.score import Estimate, check_looks, log_likelihood, nats_of
-from unmask.sampling.tasks.rows import Drawn, Event, Moment, draw_rows
-from unmask.text.prompt.canvas import of_tokens
+from unmask.sampling.score import Estimate, check_looks, log_likelihood, scored_by
+from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Infill:
+    """Fill the blanks of a template: the task itself, built alike by Python, the command line and the server."""
+
+    model: Model
+    given: Template
+    constrained: bool = False  # a pattern is for what is in a blank, so a space before it stays
+
+    @cached_property
+    def template(self) -> Template:
+        return self.given if self.constrained else healed(self.given, self.model.text_tokenizer())
+
+    def row(self, lengths: Lengths) -> Row:
+        """The row to be filled, its blanks of these lengths."""
+        laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
+        spaced = [spaced for _, spaced in laid] if self.template.heals else []
+        return Row([id for id, _ in laid], 0, spaced, self.template.heals)
+
+    def choices(
+        self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
+    ) -> list[Lengths]:
+        """The lengths that the blanks may have, as far as the text fits and the constraint can be satisfied."""
+        found = self.template.lengths(tries)
+        if longest is not None:
+            given = len(self.row((0,) * len(self.template.blanks)).tokens)
+            found = [lengths for lengths in found if given + sum(lengths) <= longest]
+        if constraint is None:
+            return found
+        kept: list[Lengths] = []
+        refusal: UserError | None = None
+        for lengths in found:
+            try:
+                constraint.check(canvas_of([self.row(lengths)], mask=self.model.mask, device=self.model.device))
+                kept.append(lengths)
+            except UserError as error:
+                refusal = error
+        if refusal is not None and not kept:
+            raise refusal
+        return kept
+
+    def fit(self, lengths: Lengths, *, looks: int, seed: int) -> float:
+        """log p(given text | blanks of these lengths), in nats: the network never sees what is in them."""
+        return given(self.model, self.start(lengths), looks=looks, seed=seed)
+
+    def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
+        return torch.tensor(self.row(lengths).tokens, device=self.model.device)
 
 
 @dataclass(frozen=True)
@@ -60,15 +110,8 @@ def infill(
     longest: int = 8,
     tries: int = 16,
     looks: int = 32,
-    sampler: str | None = None,
-    steps: int | None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int | None = None,
-    no_repeat: int | None = None,
-    seed: int = 0,
-    batch: int = 32,
-    control: Control | None = None,
+    recipe: Recipe | None = None,
+    **options: Any,
 ) -> list[Infilled]:
     """Fill the blanks of a template and give the `n` best of what was drawn, best first.
 
@@ -78,12 +121,11 @@ def infill(
     `n` candidates are drawn for each choice of lengths; equal ones are given once.
     shortest, longest   tokens of a blank written ___
     tries               choices of lengths at most, when there are more of them
-    looks               network evaluations for the score of a candidate
-    The others are those of `sampling.recipe.Recipe`.
+    looks               forward passes for the score of a candidate
+    recipe, options     how to draw, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
-    how = (sampler, steps, temperature, top_p, top_k, no_repeat)
-    recipe = Recipe(*how, seed, batch=batch, control=control or Control())
+    recipe = (recipe or Recipe()).changed(**options)
     parsed = parse(template, least=shortest, most=longest)
     told = too_long(model, parsed, tries)
     if told is not None:
@@ -97,50 +139,29 @@ def candidates(
 ) -> Iterator[Moment | Infilled]:
     """A `Moment` after every network call, then the `n` best candidates, best first."""
     check_looks(looks)
-    nats_of(model)  # refuses a model that cannot fill blanks
-    tokenizer, method = model.text_tokenizer(), method_for(model, recipe)
-    if not recipe.control.constrains:  # a pattern is for what stands in the blank, not for the space before it
-        template = healed(template, tokenizer)
-        method = method.healing(tokenizer) if template.heals else method
-    choices = possible(model, method, template, tries)
+    scored_by(model)  # refuses a model that cannot fill blanks
+    task = Infill(model, template, recipe.control.constrains)
+    tokenizer, method = model.text_tokenizer(), method_for(model, recipe, healed=task.template.heals)
+    choices = task.choices(tries, constraint=method.constraint)
     found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:
         check_length(sum(lengths))
-        start = torch.tensor(template.tokens(tokenizer, lengths)).to(model.network.vocab_embed.embedding.device)
+        row = task.row(lengths)
+        start = torch.tensor(row.tokens, device=model.device)
         some: list[Infilled] = []
-        spaced = torch.tensor(template.spaced(tokenizer, lengths), device=start.device)
-        for event in draw_rows(method, start, n=n, recipe=recipe, mask=model.mask, spaced=spaced):
+        for event in draw_rows(method, row, n=n, recipe=recipe, mask=model.mask, device=model.device):
             if isinstance(event, Moment):
                 yield event
             elif tuple(event.tokens) not in found:
                 scored = score(model, start, event, looks=looks, seed=recipe.seed)
-                blanks = filled(tokenizer, start.tolist(), event.tokens, template, lengths)
+                blanks = filled(tokenizer, row.tokens, event.tokens, task.template, lengths)
                 some.append(finished(tokenizer, event, method, recipe, lengths, blanks, scored))
                 found[tuple(event.tokens)] = some[-1]
         if len(choices) > 1 and some:
-            fit = given(model, start, looks=looks, seed=recipe.seed)
+            fit = task.fit(lengths, looks=looks, seed=recipe.seed)
             usual = sum(one.score for one in some) / len(some)
             found |= {tuple(one.tokens): replace(one, score=fit + one.score - usual) for one in some}
     yield from sorted(found.values(), key=lambda one: -one.score)[:n]
-
-
-def possible(model: Model, method: Method, template: Template, tries: int) -> list[Lengths]:
-    """The choices of lengths with which the constraint, if there is one, can be satisfied; at least one."""
-    choices, constraint = template.lengths(tries), method.shape.constraint or method.kept
-    if constraint is None:
-        return choices
-    kept: list[Lengths] = []
-    refusal: UserError | None = None
-    for lengths in choices:
-        start = torch.tensor([template.tokens(model.text_tokenizer(), lengths)])
-        try:
-            constraint.check(of_tokens(start, mask=model.mask))
-            kept.append(lengths)
-        except UserError as error:
-            refusal = error
-    if refusal is not None and not kept:
-        raise refusal
-    return kept
 
 
 def finished(
@@ -194,7 +215,7 @@ def filled(
 
 def too_long(model: Model, template: Template, tries: int) -> str | None:
     """A warning for a text longer than the model was trained on; None when it fits."""
-    trained, tokenizer = model.architecture.length, model.text_tokenizer()
+    trained, tokenizer = model.spec.length, model.text_tokenizer()
     longest = template.lengths(tries)[-1]
     check_length(sum(longest))
     length = len(template.tokens(tokenizer, longest))

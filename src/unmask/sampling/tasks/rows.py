@@ -1,18 +1,35 @@
-"""Rows drawn a batch at a time, each with its trace: which token came at which network call."""
+"""Rows: what a task asks to be filled, drawn a batch at a time, with a trace: which token came at which call."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.sampling.policy import Revising
 from unmask.sampling.process import Step
 from unmask.sampling.recipe import Method, Recipe
-from unmask.text.prompt.canvas import Canvas, of_tokens
+from unmask.text.prompt.canvas import Canvas, of_rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of ids, masks at its blanks."""
+
+    tokens: list[int]
+    start: int = 0  # what is drawn begins here; before it is the prompt
+    spaced: list[bool] = field(default_factory=list)  # where a token must begin with a space; empty: nowhere
+    healed: bool = False  # the first of them brings the space that the prompt ended in
+
+    @property
+    def heals(self) -> bool:
+        return any(self.spaced)
+
+
+def canvas_of(rows: list[Row], *, mask: int, device: torch.device) -> Canvas:
+    """Rows, of one length or of several, as a canvas."""
+    spaced = [row.spaced or [False] * len(row.tokens) for row in rows]
+    return of_rows([row.tokens for row in rows], mask=mask, spaced=spaced).to(device)
 
 
 @dataclass(frozen=True)
@@ -50,63 +67,45 @@ class Drawn:
 
 def draw_rows(
     method: Method,
-    start: Int[Tensor, " l"],
+    row: Row,
     *,
     n: int,
     recipe: Recipe,
     mask: int,
+    device: torch.device,
     enough: Callable[[Canvas], bool] = lambda canvas: False,
     share: tuple[int, int] = (0, 1),
-    spaced: Bool[Tensor, " l"] | None = None,
 ) -> Iterator[Moment | Drawn]:
-    """Fill the masks of `start` in `n` ways: a `Moment` after every network call, then the rows of the batch.
+    """Fill the masks of a row in `n` ways: a `Moment` after every network call, then the rows of the batch.
 
     A batch of which one has `enough` ends early, with masks left, unless its tokens may still change. `share` is
-    (rank, world): of the batches, those numbered rank, rank + world, ... are drawn. `spaced` says where a token must
-    begin with a space.
+    (rank, world): of the batches, those numbered rank, rank + world, ... are drawn.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
     rank, world = share
-    settled = not isinstance(method.policy, Revising)
     for first in range(rank * recipe.batch, n, world * recipe.batch):
-        ids = torch.arange(first, min(first + recipe.batch, n), device=start.device)
-        blank = of_tokens(start.repeat(len(ids), 1), mask=mask)
-        if spaced is not None and bool(spaced.any()):
-            blank = replace(blank, spaced=spaced.repeat(len(ids), 1))
-        done: dict[int, Drawn] = {}
-        calls, seconds = 0, 0.0
-        if method.kept is not None:
-            method.kept.check(blank)
-        for attempt in range(method.tries):
-            canvas, begun = blank, perf_counter()
-            traces: list[list[Event]] = [[] for _ in ids]
-            for step in method.fill(canvas, seed=recipe.seed + (attempt << 40), ids=ids):
-                canvas = step.canvas
-                step = replace(step, call=calls + step.call)
-                record(traces, step)
-                seconds += perf_counter() - begun
-                yield Moment(first, step)
-                begun = perf_counter()  # what the caller does meanwhile does not count
-                if settled and method.kept is None and enough(canvas):
-                    break
-            calls = max((trace[-1].call for trace in traces if trace), default=calls)
-            match = [True] * len(ids) if method.kept is None else method.kept.matches(canvas).tolist()
-            for row, tokens, trace, fits in zip(ids.tolist(), canvas.tokens.tolist(), traces, match, strict=True):
-                if fits and row not in done:
-                    done[row] = Drawn(row, tokens, tuple(trace), seconds)
-            if len(done) == len(ids):
+        ids = torch.arange(first, min(first + recipe.batch, n), device=device)
+        canvas = canvas_of([row] * len(ids), mask=mask, device=device)
+        traces: list[list[Event]] = [[] for _ in ids]
+        seconds, begun = 0.0, perf_counter()
+        for step in method.fill(canvas, seed=recipe.seed, ids=ids):
+            canvas = step.canvas
+            record(traces, step)
+            seconds += perf_counter() - begun
+            yield Moment(first, step)
+            begun = perf_counter()  # what the caller does meanwhile does not count
+            if method.process.settled and enough(canvas):
                 break
-        else:
-            raise UserError(
-                f"{len(done)} of {len(ids)} samples matched in {method.tries} tries: the pattern is too unlikely for "
-                "rejection. Allow more tries, or leave reject out: the tokens are then restricted as they are drawn."
-            )
-        yield from (replace(done[row], seconds=seconds) for row in ids.tolist())
+        for number, tokens, trace in zip(ids.tolist(), canvas.tokens.tolist(), traces, strict=True):
+            yield Drawn(number, tokens, tuple(trace), seconds)
 
 
 def record(traces: list[list[Event]], step: Step) -> None:
-    """Note each row's new tokens."""
+    """Note each row's new tokens; a row of which every token was hidden again begins anew."""
     length = step.canvas.tokens.shape[1]
     for at, token, log_prob in zip(step.rows.tolist(), step.tokens.tolist(), step.log_probs.tolist(), strict=True):
         traces[at // length].append(Event(step.call, at % length, token, log_prob))
+    blank = (step.canvas.hidden == ~step.canvas.frozen).all(1) & (~step.canvas.frozen).any(1)
+    for number in blank.nonzero().squeeze(-1).tolist():
+        traces[number].clear()

@@ -19,7 +19,7 @@ def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> No
         created=int(time.time()),
         objective=model.objective,
         parameters=model.num_parameters,
-        max_tokens=limits.of_text(model.architecture.length),
+        max_tokens=limits.of_text(model.spec.length),
         max_candidates=limits.rows,
         samplers=samplers_of(model.objective),
     )

@@ -41,7 +41,7 @@ def create(model: Model, service: Service) -> ASGIApp:
     metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
     kitchen = Kitchen(model, service.limits, Controls(model, service.limits))
     engine = Engine(
-        model.network, vocab=model.architecture.vocab, limits=service.limits, metrics=metrics, report=report
+        model.network, vocab=model.spec.vocab, limits=service.limits, metrics=metrics, report=report
     )
 
     @asynccontextmanager

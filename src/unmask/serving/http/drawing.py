@@ -1,17 +1,18 @@
-"""The routes that draw: completions and infilling, whole or as a stream."""
+"""The routes that sample: completions and infilling, whole or as a stream."""
 
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from unmask.errors import UserError
 from unmask.sampling.masked import Work
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
-from unmask.serving.http.replies import Reply, event
+from unmask.serving.http.replies import LINE, Reply, event
 from unmask.serving.http.requests import Filling, Kitchen, field_of, seed_of
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.refusal import Refusal, wrong
@@ -24,6 +25,7 @@ EVENT = {
     "required": ["data"],
 }
 STREAM = {"text/event-stream": {"schema": EVENT}}
+PING = 15.0  # seconds between comments that keep a stream open while nothing else is sent
 
 
 def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
@@ -33,7 +35,7 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
         check_name(body.model, name)
         body = body.model_copy(update={"seed": seed_of(body)})
         patterned = field_of(body) is not None
-        if patterned:  # compiled beside the ticks, and then found ready
+        if patterned:  # compiled while ticks go on; the tick then finds it ready
             await engine.between(lambda: kitchen.controls.constraint(body), beside=True)
         lengths = await best_lengths(engine, kitchen, body, patterned) if isinstance(body, InfillRequest) else []
         made: list[Filling] = []
@@ -56,8 +58,7 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
         options = body.stream_options if isinstance(body, CompletionRequest) else None
         with_usage = options is not None and options.include_usage
         events = reply.step_events() if body.events == "steps" else reply.text_events(with_usage=with_usage)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(streamed(reply, events), media_type="text/event-stream", headers=headers)
+        return stream(reply, events)
 
     @app.post("/v1/completions", response_model=answers.Completion, responses={200: {"content": STREAM}})
     async def completions(request: Request, body: CompletionRequest) -> Any:
@@ -80,11 +81,16 @@ async def best_lengths(engine: Engine, kitchen: Kitchen, body: InfillRequest, ag
     return [choices[i] for i in sorted(range(len(choices)), key=lambda i: -fits[i])]
 
 
-async def streamed(reply: Reply, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The events; an error on the way becomes the last of them."""
+def stream(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
+    """The events as a response, with pings. A server that shuts down lets it end within the server's own grace."""
+    return EventSourceResponse(streamed(reply, events), ping=PING, sep=LINE, shutdown_grace_period=math.inf)
+
+
+async def streamed(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+    """The events; an error becomes the last of them."""
     try:
-        async for one in events:
-            yield one
+        async for event_ in events:
+            yield event_
     except Refusal as refusal:
         yield event(refusal.body(), "error")
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Replies: a filling as the answers that clients read, whole or event by event."""
+"""Replies: the answers that clients read, whole or event by event."""
 
 import json
 import secrets
@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from sse_starlette import ServerSentEvent
 
 from unmask.serving.engine import Ticket
 from unmask.serving.http.answers import Choice, Completion, Filled, Infilled, Token, Usage
@@ -15,18 +17,18 @@ from unmask.serving.tick import Tokens, Turn
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
-DONE = b"data: [DONE]\n\n"
+LINE = "\n"  # ends every line of a stream; the library's own default is CR LF
+DONE = ServerSentEvent("[DONE]", sep=LINE)
 
 
-def event(data: Any, name: str | None = None) -> bytes:
-    """One Server-Sent Event."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+def event(data: Any, name: str | None = None) -> ServerSentEvent:
+    """One Server-Sent Event: its data is JSON in one line, in ASCII, so that any text survives."""
+    return ServerSentEvent(json.dumps(data, separators=(",", ":")), event=name, sep=LINE)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One request on its way through the engine."""
+    """One request that the engine is working on."""
 
     filling: Filling
     ticket: Ticket
@@ -53,7 +55,7 @@ class Reply:
         return Usage(prompt_tokens=given, completion_tokens=drawn, total_tokens=given + drawn)
 
     async def turns(self) -> AsyncIterator[Turn]:
-        """What the engine brings, until every answer is over; then the place in the engine is given up."""
+        """The engine's turns until every answer is finished; then the request leaves the engine."""
         try:
             async for turn in self.ticket:
                 self.filling.take(turn)
@@ -64,7 +66,7 @@ class Reply:
             self.ticket.leave()
 
     async def whole(self) -> Completion | Infilled:
-        """Everything at once."""
+        """The whole answer at once."""
         async for _ in self.turns():
             self.grow()
         self.grow()
@@ -88,7 +90,7 @@ class Reply:
         return Infilled(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
 
     def tokens(self, row: int) -> list[Token]:
-        """A candidate token by token, as it stands."""
+        """The tokens of a candidate in its current state."""
         ids, came = self.filling.rows[row], self.filling.came[row]
         mask = self.filling.work.canvas.mask
         found = []
@@ -105,11 +107,11 @@ class Reply:
             )
         return found
 
-    async def text_events(self, *, with_usage: bool) -> AsyncIterator[bytes]:
+    async def text_events(self, *, with_usage: bool) -> AsyncIterator[ServerSentEvent]:
         """Text to append, in OpenAI's chunks."""
         open_rows = set(range(len(self.filling.answers)))
 
-        def chunks() -> list[bytes]:
+        def chunks() -> list[ServerSentEvent]:
             found = []
             for i, text in enumerate(self.grow()):
                 answer = self.filling.answers[i]
@@ -121,7 +123,7 @@ class Reply:
                     found.append(event(self.chunk([choice.model_dump()], with_usage)))
             return found
 
-        for chunk in chunks():  # what was given at the front
+        for chunk in chunks():  # the given text at the front
             yield chunk
         async for _ in self.turns():
             for chunk in chunks():
@@ -134,8 +136,8 @@ class Reply:
         kind = "text_completion" if self.kind == "cmpl" else "infill.chunk"
         return {**self.said, "object": kind, "choices": choices, **({"usage": None} if with_usage else {})}
 
-    async def step_events(self) -> AsyncIterator[bytes]:
-        """What every network call brings: event `begin`, an event `step` a call, event `end`."""
+    async def step_events(self) -> AsyncIterator[ServerSentEvent]:
+        """The tokens of every forward pass: event `begin`, one event `step` per pass, event `end`."""
         count = len(self.filling.answers)
         start = [[token.model_dump() for token in self.tokens(i)] for i in range(count)]
         sampler = self.filling.method.sampler

@@ -228,7 +228,7 @@ class Kitchen:
 
     def blanked(self, body: InfillRequest, lengths: Sequence[Lengths]) -> list[list[int]]:
         """The rows of an infilling, masks at the blanks."""
-        mask, vocab = self.model.mask, self.model.architecture.vocab
+        mask, vocab = self.model.mask, self.model.spec.vocab
         if body.tokens:
             bad = [id for id in body.tokens if id is not None and (not 0 <= id < vocab or id == mask)]
             if bad:
@@ -244,7 +244,7 @@ class Kitchen:
         template, tokenizer = self.template(body), self.model.text_tokenizer()
         given = len(template.tokens(tokenizer, (0,) * len(template.blanks)))
         self.check_length(given + sum(blank.least for blank in template.blanks))
-        longest = self.limits.of_text(self.model.architecture.length)
+        longest = self.limits.of_text(self.model.spec.length)
         choices = [lengths for lengths in template.lengths(TRIES) if given + sum(lengths) <= longest]
         constraint = self.controls.constraint(body)
         if constraint is None:
@@ -275,7 +275,7 @@ class Kitchen:
             )
 
     def check_length(self, length: int) -> None:
-        longest = self.limits.of_text(self.model.architecture.length)
+        longest = self.limits.of_text(self.model.spec.length)
         if length > longest:
             raise wrong(
                 f"prompt and blanks together have {length} tokens; this model takes {longest} at most.",
@@ -293,7 +293,7 @@ class Kitchen:
         spaced: Sequence[list[bool]] = (),
     ) -> Filling:
         """The work of some rows, which are numbered 0, 1, 2, ... for each prompt."""
-        width, vocab = max(map(len, rows)), self.model.architecture.vocab
+        width, vocab = max(map(len, rows)), self.model.spec.vocab
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
             raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
         check_controls(body, rows, mask=self.model.mask)

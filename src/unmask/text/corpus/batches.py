@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.random import shuffled
 from unmask.text.corpus.rows import Batch, Packed
-from unmask.text.corpus.shuffle import shuffled
 
 
 @dataclass(frozen=True)
 class Batches:
-    """An endless row of batches, every row of the data once an epoch, in an order of its own each epoch.
+    """Endless batches: every row of the data once per epoch, in a new order each epoch.
 
     `size` counts the rows of a step over all ranks, so the order of the rows does not depend on the world. A
     batch that runs over the end of an epoch takes the rest from the next one.
@@ -27,7 +27,7 @@ class Batches:
             raise UserError(f"a batch needs at least one row, not {self.size}")
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
-        """The rows of one rank at one step; put together in rank order they are those of a world of one."""
+        """The rows of one rank at one step; joined in rank order they are those of a single process."""
         return self.packed.rows(self.numbers(step, rank=rank, world=world))
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
@@ -42,10 +42,6 @@ class Batches:
             here = epochs == epoch
             numbers[here] = shuffled(places[here], len(self.packed), seed=self.seed, epoch=epoch)
         return numbers
-
-    @property
-    def steps_per_epoch(self) -> float:
-        return len(self.packed) / self.size
 
 
 def in_order(packed: Packed, size: int) -> Iterator[Batch]:

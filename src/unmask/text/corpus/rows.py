@@ -5,8 +5,8 @@
     rows     one document per row between bos and eos, cut off at l or padded: as in the paper for LM1B
 
 Training wants rows of equal length, so an incomplete last row of `stream` and `wrap` is dropped, and so is what a
-document of `rows` has beyond l. Evaluation (passages.py) has packings of the same names and scores such ends, except in
-`wrap`.
+document of `rows` has beyond l. Evaluation (passages.py) has packings of the same names and scores such ends, except
+in `wrap`.
 """
 
 from collections.abc import Sequence

@@ -31,6 +31,18 @@ class Canvas:
         """Where a token is still to come."""
         return (self.tokens == self.mask) & ~self.frozen
 
+    def take(self, rows: Int[Tensor, " n"]) -> "Canvas":
+        """Some of the rows."""
+        lengths = None if self.lengths is None else self.lengths[rows]
+        spaced = None if self.spaced is None else self.spaced[rows]
+        return Canvas(self.tokens[rows], self.frozen[rows], self.mask, lengths, spaced)
+
+    def to(self, device: torch.device) -> "Canvas":
+        """The same on another device."""
+        lengths = None if self.lengths is None else self.lengths.to(device)
+        spaced = None if self.spaced is None else self.spaced.to(device)
+        return Canvas(self.tokens.to(device), self.frozen.to(device), self.mask, lengths, spaced)
+
     def with_tokens(self, tokens: Int[Tensor, "b l"]) -> "Canvas":
         return replace(self, tokens=tokens)
 

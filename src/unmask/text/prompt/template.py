@@ -78,13 +78,14 @@ class Template:
 
     def tokens(self, tokenizer: Tokenizer, lengths: Lengths) -> list[int]:
         """The template as ids, blanks of these lengths as masks."""
-        return [id for id, _ in self._laid(tokenizer, lengths)]
+        return [id for id, _ in self.laid(tokenizer, lengths)]
 
     def spaced(self, tokenizer: Tokenizer, lengths: Lengths) -> list[bool]:
         """Of these ids, which must begin with a space."""
-        return [spaced for _, spaced in self._laid(tokenizer, lengths)]
+        return [spaced for _, spaced in self.laid(tokenizer, lengths)]
 
-    def _laid(self, tokenizer: Tokenizer, lengths: Lengths) -> Iterator[tuple[int, bool]]:
+    def laid(self, tokenizer: Tokenizer, lengths: Lengths) -> Iterator[tuple[int, bool]]:
+        """The template as ids, masks at its blanks, each with whether it must begin with a space."""
         left = iter(lengths)
         for part in self.parts:
             if isinstance(part, Blank):

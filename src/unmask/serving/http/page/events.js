@@ -22,6 +22,7 @@ async function* events(path, body, { key, signal }) {
       const lines = block.split("\n");
       const field = (name) => lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length)).join("\n");
       const data = field("data: ");
+      if (!data) continue; // a comment, which keeps the connection open
       if (data === "[DONE]") return;
       const name = field("event: "), said = JSON.parse(data);
       if (name === "error") throw new Error(said.error.message);

@@ -1,0 +1,63 @@
+"""Components of a registry as flags: `--objective.name sedd` brings SEDD's own fields, and so does `--model.name`.
+
+The command line is read by tyro, which knows dataclasses. A component is shown to it as a subclass that has the name of
+the component as one more field, and in which the fields that are derived from the data are hidden.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from unmask.registry import Registry, spelled
+from unmask.settings import help_of
+
+T = TypeVar("T")
+
+
+def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:
+    """How tyro reads and shows a component that is written as one line, `cosine:eps=0`."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME[:FIELD=VALUE,..]",
+        instance_from_str=lambda given: registry.make(given[0]),
+        is_instance=lambda value: hasattr(value, "registry"),
+        str_from_instance=lambda value: [spelled(value)],
+    )
+
+
+def flagged(component: T) -> T:
+    """The component as tyro is to see it."""
+    kind: Any = type(component)
+    registry, hints, said = kind.registry, get_type_hints(kind), help_of(kind)
+    shown: dict[str, Any] = {}
+    for one in fields(kind):
+        value, hint = getattr(component, one.name), hints[one.name]
+        if one.metadata.get("derived"):
+            shown[one.name] = Annotated[hint, tyro.conf.Suppress]
+            continue
+        if hasattr(value, "registry") and value.registry.inline:
+            hint = Annotated[Any, one_line(value.registry)]
+        shown[one.name] = Annotated[hint, tyro.conf.arg(help=said.get(one.name, ""))]
+    values = {name: getattr(component, name) for name in shown}
+    names: Any = Literal[tuple(registry)]
+    shown["name"] = Annotated[names, tyro.conf.arg(help=f"which {registry.kind}; each has fields of its own")]
+    body = {name: field(default=value) for name, value in {**values, "name": kind.name}.items()}
+    made = type(kind.__name__, (kind,), {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body})
+    return dataclass(frozen=True)(made)()
+
+
+def unflagged(component: T) -> T:
+    """The component itself, as the flags have set it."""
+    kind: Any = type(component).shows  # type: ignore[attr-defined]
+    return kind(**{one.name: getattr(component, one.name) for one in fields(kind) if one.init})
+
+
+def with_flags(settings: T, *names: str) -> T:
+    """Settings whose components of these names tyro can read."""
+    return replace(settings, **{name: flagged(getattr(settings, name)) for name in names})  # type: ignore[type-var]
+
+
+def without_flags(settings: T, *names: str) -> T:
+    return replace(settings, **{name: unflagged(getattr(settings, name)) for name in names})  # type: ignore[type-var]

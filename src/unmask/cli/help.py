@@ -1,0 +1,156 @@
+"""`unmask VERB --help`: every option in one line, grouped, with its default; examples at the end."""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tyro
+
+from unmask.registry import spelled
+from unmask.settings import help_of
+
+WIDTH, LEFT = 118, 34
+
+
+def help_text(module: ModuleType, default: Any = None) -> str:
+    """The help of a verb: what it does, its options, its examples (the indented lines of its docstring)."""
+    title, _, rest = (module.__doc__ or "").strip().partition("\n")
+    about, examples = split(rest)
+    named, grouped = options(module.Settings, default, "")
+    positional = " ".join(shown for shown, _, first in named if first)
+    verb = module.__name__.rpartition(".")[2]
+    lines = [f"usage: unmask {verb} {positional} [options]".replace("  ", " "), "", title, *about]
+    for name, group in [("", named), *grouped]:
+        lines += ["", f"{name}:" if name else "options:"] if group else []
+        lines += [line for shown, text, _ in group for line in entry(shown, text)]
+    return "\n".join([*lines, "", "examples:", *examples] if examples else lines)
+
+
+def split(rest: str) -> tuple[list[str], list[str]]:
+    """The prose of a docstring, and the lines of it that are examples: those that begin with a command."""
+    about, examples = [], []
+    for line in textwrap.dedent(rest).strip().splitlines():
+        example = line.strip().startswith(("unmask ", "torchrun "))
+        (examples if example else about).append(f"  {line.strip()}" if example else line)
+    while about and not about[-1].strip():
+        about.pop()
+    return ["", *about] if about else [], examples
+
+
+Option = tuple[str, str, bool]  # how it is written, what it means, whether it is positional
+
+
+def options(kind: Any, default: Any, before: str) -> tuple[list[Option], list[tuple[str, list[Option]]]]:
+    """The options of a dataclass, and of those within it by name."""
+    hints, said = get_type_hints(kind, include_extras=True), docs(kind)
+    own: list[Option] = []
+    groups: list[tuple[str, list[Option]]] = []
+    for one in fields(kind):
+        hint, marks = unwrapped(hints[one.name])
+        if tyro.conf.Suppress in marks:
+            continue
+        value = getattr(default, one.name) if default is not None else default_of(one)
+        if is_dataclass(value) and not isinstance(value, type) and not is_line(value):
+            unnamed = any(getattr(mark, "name", None) == "" for mark in marks) or tyro.conf.OmitArgPrefixes in marks
+            inner, more = options(type(value), value, before if unnamed else f"{before}{one.name}.")
+            if unnamed and not before and len(inner) + len(own) <= 24:
+                own += inner
+            else:
+                groups.append((title_of(type(value)), inner))
+            groups += more
+            continue
+        first = tyro.conf.Positional in marks
+        text = next((mark.help for mark in marks if getattr(mark, "help", None)), said.get(one.name, ""))
+        own.append((written(one.name, hint, marks, before, first), text + usual(value, hint), first))
+    return own, groups
+
+
+def is_line(value: Any) -> bool:
+    """Whether a component is written as one line, and so is one option."""
+    return hasattr(value, "registry") and value.registry.inline
+
+
+def docs(kind: Any) -> dict[str, str]:
+    """What is said of each field: in the comment after it, or in the string below it."""
+    return {**help_of(kind), **strings(kind)}
+
+
+def strings(kind: Any) -> dict[str, str]:
+    import ast
+    import inspect
+
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not is_dataclass(one):
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+        except (OSError, TypeError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for node, after in zip(body, body[1:], strict=False):
+            if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                found[getattr(node.target, "id", "")] = " ".join(str(after.value.value).split())
+    return found
+
+
+def unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        more, others = unwrapped(inner)
+        return more, (*marks, *others)
+    return hint, ()
+
+
+def written(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bool) -> str:
+    """How an option is typed."""
+    metavar = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), None)
+    if first:
+        return metavar or name.upper()
+    flag = f"--{before}{name.replace('_', '-')}"
+    aliases = next((mark.aliases for mark in marks if getattr(mark, "aliases", None)), ())
+    flag = ", ".join([*aliases, flag]) if aliases else flag
+    if hint is bool:
+        pair = tyro.conf.FlagCreatePairsOff not in marks
+        return f"{flag}, --{before}no-{name.replace('_', '-')}" if pair and before else flag
+    return f"{flag} {metavar or kind_of(hint)}"
+
+
+def kind_of(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return kind_of(next(one for one in get_args(hint) if one is not NoneType))
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(str(one) for one in get_args(hint) if one != "") + "}"
+    if get_origin(hint) is tuple:
+        return f"{kind_of(get_args(hint)[0])} .."
+    return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(hint, "NAME[:FIELD=VALUE]")
+
+
+def usual(value: Any, hint: Any) -> str:
+    if value is MISSING or value is None or value == () or value == "" or hint is bool:
+        return ""
+    shown = spelled(value) if hasattr(value, "registry") else f"{value:g}" if isinstance(value, float) else str(value)
+    return f" ({shown})"
+
+
+def default_of(one: Any) -> Any:
+    if one.default is not MISSING:
+        return one.default
+    return MISSING if one.default_factory is MISSING else one.default_factory()
+
+
+def title_of(kind: type) -> str:
+    return (kind.__doc__ or kind.__name__).strip().split("\n")[0].rstrip(".")
+
+
+def entry(shown: str, text: str) -> Iterator[str]:
+    """An option and what it means, in one line where it fits."""
+    room = textwrap.wrap(text, WIDTH - LEFT) or [""]
+    if len(shown) + 4 > LEFT:
+        yield f"  {shown}"
+    else:
+        yield f"  {shown:<{LEFT - 2}}{room.pop(0)}".rstrip()
+    yield from (" " * LEFT + line for line in room)

@@ -1,0 +1,112 @@
+"""Objective: what is minimised, what is reported, and what everybody else must know of it.
+
+An objective is a frozen dataclass in a file of its own, registered under a name. Its `nats` is the one place where
+its loss is written: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is a
+pure function; random numbers, learned parts and state come in as arguments.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.random import Noise
+from unmask.registry import Registry
+from unmask.shapes import Network
+
+
+class Nats(NamedTuple):
+    """Nats per token (b l), never averaged: divide sums by the number of tokens of the whole step."""
+
+    loss: Float[Tensor, "b l"]  # what is minimised
+    bound: Float[Tensor, "b l"]  # an unbiased estimate of the bound on −log p, or −log p itself
+    seen: Mapping[str, Tensor] = {}  # sums over these rows, for `advance`
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What others ask of an objective, in place of its name."""
+
+    causal: bool = False  # a token is predicted from those before it: the network must not look ahead
+    exact: bool = False  # the number is −log p itself, with no Monte Carlo error and no gap
+    infills: bool = True  # blanks may be anywhere, with text on both sides
+    conditionals: bool = True  # softmax of the logits without the mask is p(x_0 | x_t): any masked sampler applies
+    loss_needs_sigma: bool = False  # the loss itself uses the noise level σ
+    network_wants_sigma: bool = False  # trains best with a network that is shown σ
+    asked: float = 0.5  # share of a row's positions whose logits a training step asks for, on average
+    sampler: str = "first-hitting"  # the sampler that is its own reverse process
+    process: str = "masked"  # how text is drawn: a member of sampling's PROCESSES
+    warm_start: bool = False  # may begin with the weights of an autoregressive network of the same shape
+    optimizer: str = "adamw"  # the one that trained it best (docs/results.md)
+    published: bool = False  # the official checkpoint layout can hold it
+
+
+class Objective(ABC):
+    """A subclass is a frozen dataclass with a name in `OBJECTIVES`."""
+
+    name: ClassVar[str]
+    registry: ClassVar[Registry[Any]]
+    facts: ClassVar[Facts] = Facts()
+    advice: ClassVar[Mapping[str, Any]] = {}  # values that train best, where they differ from the defaults
+
+    @abstractmethod
+    def nats(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Loss and bound of clean rows x0. Frozen tokens are given: never hidden, and free of charge."""
+
+    @abstractmethod
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """log p(x_0 | x_t) at every position, for inspection."""
+
+    @property
+    @abstractmethod
+    def means(self) -> str:
+        """What the reported number is, in one sentence."""
+
+    @property
+    def grid(self) -> int | None:
+        """T of a process in discrete time; None: continuous time, or none."""
+        return None
+
+    def precise(self) -> "Objective":
+        """The same objective, looked at where its estimate has the smallest variance: for validation."""
+        times = getattr(self, "times", None)
+        return self if times is None else replace(self, times=type(times).precise())  # type: ignore[type-var]
+
+    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
+        """Over how many tokens the nats of a batch are spread."""
+        return real.sum()
+
+    def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
+        """What the objective learns itself (embeddings, a schedule); trained and saved with the network."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """What changes from step to step without being learned (running moments, a ramp), before the first step."""
+        return {}
+
+    def advance(self, state: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state after a step, from what all rows of that step have `seen`, added up."""
+        return dict(state)
+
+
+OBJECTIVES: Registry[Objective] = Registry("objective", room="unmask.diffusion", group="unmask.objectives")
+
+
+def objective_of(what: "str | Objective") -> Objective:
+    """An objective, or the one of that name with its defaults."""
+    return OBJECTIVES.entry(what).make() if isinstance(what, str) else what

@@ -1,0 +1,95 @@
+"""Our layout: config.json and model.safetensors as the published ones where they can hold the network, and unmask.json.
+
+unmask.json holds what made the weights (objective, step, EMA, settings, version, the tokenizer's fingerprint), the
+sha256 of the weights and a self-test. Version 1 of it named the objective and left the rest to the settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from unmask.diffusion.objective import OBJECTIVES, Objective
+from unmask.errors import UserError
+from unmask.model.backbone import BACKBONES, Spec
+from unmask.model.backbones.transformer import Architecture
+from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.formats.official import architecture_of, config_of, mask_of
+from unmask.settings import merged
+
+KIND = "unmask"  # model_type of a network that the published layout cannot hold
+
+
+@FORMATS.register("unmask", "ours, with a self-test")
+class Own(Format):
+    """A folder with unmask.json."""
+
+    def matches(self, files: Files) -> bool:
+        return bool(files.note) and files.kind in (None, KIND, "mdlm")
+
+    def read(self, files: Files) -> Found:
+        config, note = files.config, files.note
+        settings = note.get("settings", {})
+        objective = objective_from(note["objective"], settings)
+        if config.get("model_type") == KIND:
+            return Found(spec_from(config), mask_of(config), objective, settings)
+        return Found(architecture_of(config, files.tensors), mask_of(config), objective, settings)
+
+    def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
+        if isinstance(spec, Architecture):
+            return config_of(spec, mask=mask, dtype=dtype)
+        values = {one.name: getattr(spec, one.name) for one in fields(spec)}  # type: ignore[arg-type]
+        return {
+            "model_type": KIND,
+            "backbone": {"name": spec.name, **values},
+            "vocab_size": spec.vocab,
+            "mask_index": mask,
+            "torch_dtype": dtype,
+        }
+
+
+def spec_from(config: Mapping[str, Any]) -> Spec:
+    """The spec in a config.json of ours."""
+    table = config.get("backbone")
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise UserError("config.json has no table 'backbone' with a name: it must say which network this is.")
+    kind = BACKBONES[table["name"]]
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in table.items() if name != "name"}
+    for name in values.keys() - known:
+        raise UserError(f"config.json gives the backbone {table['name']!r} a {name!r}, which it does not have.")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UserError(f"config.json does not describe a {table['name']} network: {error}.") from None
+
+
+def objective_from(said: Any, settings: Mapping[str, Any]) -> Objective:
+    """The objective that a note names: a table with all of its fields, or, in version 1, a name."""
+    if isinstance(said, str):
+        said = from_version_1(said, settings.get("objective"))
+    if not isinstance(said, Mapping) or not isinstance(said.get("name"), str):
+        raise UserError(f"unmask.json does not say which objective the network was trained with; it says {said!r}.")
+    values = {name: value for name, value in said.items() if name != "name"}
+    return merged(OBJECTIVES.entry(said["name"]).make(), values, "objective")
+
+
+def from_version_1(name: str, trained: Any) -> dict[str, Any]:
+    """Version 1: one flat table of settings for every objective, in which T was d3pm's and some meant nothing."""
+    found: dict[str, Any] = {"name": name}
+    if not isinstance(trained, Mapping) or trained.get("name") != name or name == "ar":
+        return found
+    schedule = trained.get("schedule", "log-linear")
+    found["schedule"] = "log-linear:eps=0" if (name, schedule) == ("d3pm", "log-linear") else schedule
+    if name == "d3pm":
+        found["steps"] = trained.get("steps", 1000)
+    times = trained.get("times", "count")
+    if times == "bell":
+        bell = {key: trained[f"bell_{key}"] for key in ("mean", "spread", "floor") if f"bell_{key}" in trained}
+        found["times"] = "bell:" + ",".join(f"{key}={value}" for key, value in bell.items())
+    elif times == "count" and name == "mdlm":
+        found["times"] = "count"
+    else:
+        found["times"] = f"stratified:low={trained.get('low', 0.0)}"
+    if name == "mdlm":
+        found["weight"] = trained.get("weight", "bound")
+    return found

@@ -1,0 +1,112 @@
+"""Model: a network with its objective, its tokenizer, and all that is known of how it was made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+import unmask
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.objective import Objective, objective_of
+from unmask.errors import UserError
+from unmask.model.backbone import Backbone, Spec
+from unmask.text.tokens.tokenizer import Tokenizer
+
+HOME = Path(unmask.__file__).parent / "shipped"
+GPT2 = 50258  # ids of a published network that reads GPT-2's tokens
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network, its objective and tokenizer, and what is known of how it was made."""
+
+    network: Backbone
+    mask: int
+    objective: Objective = field(default_factory=MDLM)
+    tokenizer: Tokenizer | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those of the run that made it
+    step: int | None = None
+    ema: bool | None = None  # None: not recorded
+    folder: Path | None = None
+    self_test: float | None = None  # the largest difference to the recorded answers; None: nothing was recorded
+    parts: Mapping[str, nn.Module] = field(default_factory=dict)  # what the objective has learned itself
+    state: Mapping[str, Tensor] = field(default_factory=dict)  # of the objective
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", objective_of(self.objective))
+
+    @property
+    def spec(self) -> Spec:
+        return self.network.spec
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
+    def num_parameters(self) -> int:
+        learned = [*self.network.parameters(), *(p for part in self.parts.values() for p in part.parameters())]
+        return sum(parameter.numel() for parameter in learned)
+
+    @property
+    def packing(self) -> str | None:
+        """How the rows it was trained on were made: stream, wrap, rows; None: not recorded."""
+        text = self.settings.get("text")
+        return str(text["pack"]) if isinstance(text, Mapping) and "pack" in text else None
+
+    @property
+    def writes_documents(self) -> bool:
+        """Whether it was trained on a stream of documents with an eos between them."""
+        return self.packing == "stream" and self.tokenizer is not None and self.tokenizer.eos is not None
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """The default sampling settings that its maker wrote down; empty: none."""
+        said = self.settings.get("sampling")
+        return said if isinstance(said, Mapping) else {}
+
+    def log_probs(self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b l v"]:
+        """log p(x_0 | x_t) at all positions (b l v): for inspection."""
+        return log_probs(self.network, x_t, mask=self.mask, objective=self.objective, sigma=sigma)
+
+    def text_tokenizer(self) -> Tokenizer:
+        """The tokenizer, where text is to be read or written; without one, an error that says what is missing."""
+        if self.tokenizer is None:
+            where = self.folder or "its folder"
+            gpt2 = self.spec.vocab == GPT2 and self.mask == GPT2 - 1
+            which = "GPT-2's tokenizer.json (or vocab.json and merges.txt)" if gpt2 else "its tokenizer.json"
+            raise UserError(f"this model has no tokenizer, so it works on token ids only: put {which} into {where}.")
+        return self.tokenizer
+
+
+def log_probs(
+    network: Backbone,
+    x_t: Int[Tensor, "b l"],
+    *,
+    mask: int,
+    objective: Objective | str = "mdlm",
+    sigma: Float[Tensor, " b"] | None = None,
+) -> Float[Tensor, "b l v"]:
+    """What the network believes everywhere (b l v): for inspection, not for loops over large vocabularies.
+
+    Of a causal objective, row i predicts the token after token i.
+    """
+    objective, vocab = objective_of(objective), network.spec.vocab
+    if x_t.numel() and not 0 <= int(x_t.min()) <= int(x_t.max()) < vocab:
+        seen = next(id for id in x_t.flatten().tolist() if not 0 <= id < vocab)
+        raise UserError(f"id {seen} is outside the network's vocabulary of {vocab}: give ids 0 to {vocab - 1}.")
+    if objective.facts.causal and network.spec.incremental:
+        hidden, _ = network.read(x_t, network.memory(x_t.shape[1]))
+        return objective.log_probs(network.head(hidden), x_t, mask=mask)
+    if network.spec.shown_sigma and sigma is None:
+        raise UserError("this network is conditioned on the noise level: give sigma, one number per row.")
+    return objective.log_probs(network.head(network.trunk(x_t, sigma)), x_t, mask=mask)
+
+
+def shipped(home: Path = HOME) -> dict[str, Path]:
+    """The models that come with the package, by name: each folder has a card that says what it is and can do."""
+    return {config.parent.name: config.parent for config in sorted(home.glob("*/config.json"))}
