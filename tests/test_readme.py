@@ -49,7 +49,7 @@ def test_the_demo_shows_a_story_fills_a_blank_trains_and_bounds(tmp_path, capsys
         "network calls",
         "Lily went to the park",
         "mdlm: steps 2 to 4",
-        "nats a token",
+        "nats per token",
         "unmask serve",
     ):
         assert said in out

@@ -1,9 +1,10 @@
+"""`unmask plot` as a person meets it; the curves themselves: tests/views/test_curves.py."""
+
 import json
 
 import pytest
 
 from unmask.cli.main import main
-from unmask.cli.plot import smoothed
 
 
 def write(folder, lines):
@@ -37,9 +38,5 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert "holds no metrics.jsonl" in capsys.readouterr().err
     assert main(["plot", str(write(tmp_path / "empty", []))]) == 2
     assert "no step to draw yet" in capsys.readouterr().err
-
-
-def test_smoothing_keeps_a_constant_and_follows_a_change():
-    assert smoothed([2.0] * 5, 0.9) == pytest.approx([2.0] * 5)
-    assert smoothed([0.0, 1.0], 0.5) == pytest.approx([0, 2 / 3])
-    assert smoothed([3.0, 1.0], 0.0) == [3, 1]
+    assert main(["plot", str(a_run(tmp_path / "one")), "--smooth", "1"]) == 2
+    assert "smooth must lie in [0, 1)" in capsys.readouterr().err

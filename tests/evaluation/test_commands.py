@@ -135,7 +135,7 @@ def test_tables_say_what_each_number_is(folder, capsys):
     assert main(["evaluate", str(folder / "mdlm"), str(folder / "text.txt"), "--estimator", "order"]) == 0
     out = capsys.readouterr().out
     for word in (
-        "nats a token",
+        "nats per token",
         "perplexity",
         "bits per byte",
         "Jensen gap",
@@ -253,7 +253,7 @@ def test_the_suite_prints_one_table_and_keeps_what_could_be_measured(folder, tmp
     assert found["results"][0]["record"]["data"]["detokenizer"] == "ptb"
     assert main([*map(str, line), "--format", "markdown"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].startswith("| text | nats a token |")
+    assert table[0].startswith("| text | nats per token |")
     assert len(table) == 5
     assert main([*map(str, line)]) == 0
     assert "upper bound on -log p" in capsys.readouterr().out

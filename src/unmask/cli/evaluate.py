@@ -1,7 +1,7 @@
-"""Measure a model on text: nats a token, perplexity and bits per byte, each with its error bar.
+"""Measure a model on text: nats per token, perplexity and bits per byte, each with its error bar.
 
     unmask evaluate runs/mine my_texts/                      the bound (for ar models the likelihood itself)
-    unmask evaluate runs/mine my_texts/ --precision 0.01     look until the standard error is 0.01 nats a token
+    unmask evaluate runs/mine my_texts/ --precision 0.01     until the standard error is 0.01 nats per token
     unmask evaluate runs/mine qa.jsonl --given question --field answer
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
     torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
@@ -34,27 +34,27 @@ from unmask.text.corpus.tokenized import read
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional]
-    """A checkpoint's folder, a run's folder, or a name on the hub."""
+    """The folder of a checkpoint or of a run, or a name on the hub."""
     data: Annotated[str, tyro.conf.Positional] = ""
-    """The text."""
+    """The text (see above)."""
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
     layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
     split: str | None = None
-    """Which split, where the data has some: valid, test, train."""
+    """The split, if the data has several: valid, test, train; None: valid, else test."""
     detokenize: str = "none"
-    """Put words together again: wikitext, ptb, lm1b, lambada, scientific."""
+    """Detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific."""
     given: str = ""
-    """A field of .jsonl: the prompt, which costs nothing; --field is then the answer."""
+    """The .jsonl field with the prompt, which is not scored; --field is then the answer."""
     pairs: str = ""
-    """A .jsonl file of minimal pairs, with sentence_good and sentence_bad, in place of DATA."""
+    """A .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA."""
     by: str = ""
-    """A field of the pairs: report each of its values too (BLiMP: UID)."""
+    """A field of the pairs by whose values to report accuracy too (BLiMP: UID)."""
     json: bool = False
     """Print one JSON object."""
     out: Path | None = None
     """Write that object to a file, for `unmask compare`."""
     write: Path | None = None
-    """Write the nats of each row (pack rows: of each document) to a .jsonl file."""
+    """Write the nats of each row (with --pack rows: of each document) to a .jsonl file."""
     each_token: bool = False
     """With --write: the nats of each token too."""
 

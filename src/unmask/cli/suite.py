@@ -1,7 +1,7 @@
-"""The zero-shot suite of the paper's Table 3: one model, seven texts, one table.
+"""Measure the zero-shot suite of the paper's Table 3: one model, seven texts, one table.
 
-unmask suite kuleshov-group/mdlm-owt                      from the hub
-unmask suite runs/mine --data-root benchmarks/ --rows 64  from files; docs/how/evaluate.md says which
+    unmask suite kuleshov-group/mdlm-owt                      from the hub
+    unmask suite runs/mine --data-root benchmarks/ --rows 64  from files; docs/how/evaluate.md says which
 """
 
 import json
@@ -20,7 +20,7 @@ from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.text.corpus.tokenized import tokenized
 
-HEAD = ("text", "nats a token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")
+HEAD = ("text", "nats per token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What evaluate and suite share: finding the model, a progress bar, and numbers in words."""
+"""What the verbs that measure share: a progress bar, results in words, and writing them."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
 def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
-    """Run a measurement with a bar on standard error; Ctrl-C keeps what is done. Of a team, rank 0 shows its own."""
+    """Run a measurement with a progress bar on standard error (rank 0's); Ctrl-C keeps the results so far."""
     began, tally, now = time.perf_counter(), None, ""
     console = Console(file=sys.stderr)
     quiet = not console.is_terminal or (team is not None and team.rank > 0)
@@ -37,7 +37,7 @@ def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[T
         except KeyboardInterrupt:
             if tally is None:
                 raise
-            console.print("unmask: stopped; this is what was done by then", markup=False)
+            console.print("unmask: stopped; these are the results so far", markup=False)
     if tally is None:
         raise UserError("nothing was measured.")
     return tally, time.perf_counter() - began
@@ -47,16 +47,16 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A likelihood in words."""
     error = answer["standard_error"]
     around = "" if error == 0 else f" ± {number(error)}"
-    yield "nats a token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
+    yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
     yield "perplexity", f"{answer['perplexity']:.2f}{between(answer['perplexity_interval'], 2, error)}"
     if answer["bits_per_byte"] is not None:
         yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
     if answer["jensen_gap"] is not None:
-        yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats a token between the mean of orders and their mixture"
+        yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats per token between the mean of orders and their mixture"
     yield "this is", answer["means"]
     if error != 0:
-        yield "error", f"± {number(error)}: chance, what another seed would change"
-    yield "error of text", f"± {number(answer['data_standard_error'])}: what other text of the kind would change"
+        yield "error", f"± {number(error)}: Monte Carlo error, how much another seed would change"
+    yield "error of text", f"± {number(answer['data_standard_error'])}: how much other text of the kind would change"
     data = answer["record"]["data"]
     left = [f"{data[key]:,} {what}" for key, what in LEFT.items() if data.get(key)]
     yield (
@@ -66,7 +66,7 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "passes", f"{answer['passes']} in {answer['seconds']:.1f} s, estimator {answer['estimator']}"
     if answer["partial"]:
-        yield "PARTIAL", "stopped before every row was seen once; the numbers are of the rows that were seen"
+        yield "PARTIAL", "stopped before every row was scored once; the numbers are of the scored rows"
 
 
 def between(interval: list[float | None], digits: int, error: float | None) -> str:
@@ -86,6 +86,47 @@ def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "this is", answer["means"]
     for group in answer["groups"]:
         yield group["name"], f"{group['accuracy']:.4f} ± {number(group['standard_error'])} ({group['pairs']:,})"
+
+
+def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The quality of samples in words."""
+    for name, one in answer.get("definitions", {}).items():
+        error = one["standard_error"]
+        chosen = " <-" if name == answer["definition"] else ""
+        value = f"{one['perplexity']:.2f} ± {number(error)}{between(one['interval'], 2, error)}{chosen}"
+        yield f"gen. perplexity, {name}", value
+    if "means" in answer:
+        yield f"'{answer['definition']}' is", answer["means"]
+    real = answer["entropy_of_training_text"]
+    yield "entropy", plus(answer["entropy"]) + " nats per sample" + (f"; training text: {real:.3f}" if real else "")
+    yield "repetition", f"{plus(answer['repetition'])} of 4-grams occur earlier in the sample"
+    yield "self-overlap", f"{plus(answer['self_overlap'])} of 4-grams are in another sample too"
+    yield "distinct 1, 2, 3, 4", ", ".join(plus(one) for one in answer["distinct"].values())
+    if answer["mauve"] is not None:
+        yield "MAUVE", f"{answer['mauve']:.4f}: {answer['mauve_is']}; no error bar"
+    if answer["copies"]:
+        copied = answer["copies"]
+        yield "copied", f"{plus(copied['share'])} of words lie in runs of 8 or more of the training text"
+        yield (
+            "longest copy",
+            f"{plus(copied['longest'], 1)} words per sample; of all {copied['most']}: {copied['text']!r:.80}",
+        )
+    empty = answer["empty_samples"]
+    yield (
+        "read",
+        f"{answer['samples']} samples, {answer['tokens']:,} units ({answer['units']}), {answer['cut']:,} cut off"
+        + (f"; {empty} samples have fewer than two and no perplexity" if empty else ""),
+    )
+    if answer["drawn"]:
+        drawn = answer["drawn"]
+        seconds = f"{drawn['seconds_per_sample']:.3f} s per sample"
+        yield "drawn by", f"{drawn['sampler']}: {drawn['calls']:,.0f} forward passes, {seconds}"
+    yield "error bars", "standard errors over samples"
+
+
+def plus(one: dict[str, Any], digits: int = 3) -> str:
+    error = one["standard_error"]
+    return f"{one['value']:.{digits}f} ± {'?' if error is None else f'{error:.{digits}f}'}"
 
 
 def deliver(answer: dict[str, Any], lines: Iterable[tuple[str, str]], *, as_json: bool, out: Path | None) -> None:

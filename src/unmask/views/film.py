@@ -1,4 +1,4 @@
-"""Animation: how a text came about, as one HTML file that needs nothing else."""
+"""Film: how a text emerged from masks, as one HTML file that needs nothing else."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
 PAGE = "film.html"
+UNSURE = -3.0  # log-probability below which a token is shown as doubtful: 1 in 20
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,13 @@ class Cell:
     """One token of the finished text."""
 
     text: str
-    call: int  # the network call that brought it; 0: it was given
-    log_prob: float  # when it came; 0 if it was given
+    call: int  # the forward pass that filled it; 0: it was given
+    log_prob: float  # of the token when it was filled; 0 if it was given
 
 
 @dataclass(frozen=True)
 class Film:
-    """A finished text whose tokens know when they came. Tokens stand where they will stand in the end."""
+    """A finished text whose tokens know when they were filled; every token is at its final place from the start."""
 
     cells: tuple[Cell, ...]
     caption: str
@@ -45,12 +46,13 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
 
 
 def html(film: Film, *, seconds: float = 6.0) -> str:
-    """A page with a play button and a slider, light or dark as its reader prefers; it loads nothing from anywhere."""
+    """A page with a play button and a slider, in light and dark; it loads nothing from anywhere."""
     data = {
         "cells": [[cell.text, cell.call, round(cell.log_prob, 4)] for cell in film.cells],
         "calls": film.calls,
         "caption": film.caption,
         "pause": 1000 * seconds / max(1, film.calls),
+        "unsure": UNSURE,
     }
     # Inside a script element only "<" can end the data; escaped it is the same JSON.
     text = json.dumps(data).replace("<", "\\u003c")

@@ -1,6 +1,5 @@
-"""The film of a text as a GIF: letters on a grid, masks as grey bars of the length their tokens will have."""
+"""The film of a text as a GIF: letters on a grid, masks as grey bars as long as their tokens."""
 
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -8,8 +7,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from unmask.errors import UserError
-from unmask.views.film import Cell, Film
+from unmask.views.film import UNSURE, Cell, Film
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 SIZE, MARGIN, LEADING = 18, 24, 1.5  # of the letters, in pixels; around the text; line height in letter heights
 MOST = 150  # frames
 HOLD = 2500  # milliseconds that the finished text stays
-UNSURE = -3.0  # log-probability below which a token is called doubtful
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Letter:
 
 
 def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = False) -> bytes:
-    """The film as the bytes of a GIF that runs for ever."""
+    """The film as the bytes of a GIF that loops."""
     if columns < 8 or not seconds > 0:
         raise UserError(f"a picture needs at least 8 columns and more than 0 seconds; saw {columns} and {seconds}.")
     Image, _ = pillow()
@@ -73,7 +73,7 @@ def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = Fal
 
 
 def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
-    """Every letter with its place; words that do not fit begin a new line."""
+    """Every letter with its place; a word that does not fit starts a new line."""
     letters = [(letter, cell) for cell in cells for letter in cell.text]
     line = column = 0
     for i, (letter, cell) in enumerate(letters):
@@ -82,7 +82,7 @@ def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
             continue
         letter = " " if letter == "\t" else letter
         begins = letter != " " and (i == 0 or letters[i - 1][0] in " \n\t")
-        width = wide(letter)
+        width = cell_len(letter)
         needed = word(letters, i, columns) if begins else width
         if column and column + needed > columns:
             line, column = line + 1, 0
@@ -94,17 +94,13 @@ def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
     """Columns of the word that begins at i; a word longer than a line counts as a letter, and is broken."""
     total = 0
     while i < len(letters) and letters[i][0] not in " \n\t" and total <= columns:
-        total += wide(letters[i][0])
+        total += cell_len(letters[i][0])
         i += 1
     return total if total <= columns else 1
 
 
-def wide(letter: str) -> int:
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 0 if unicodedata.combining(letter) else 1
-
-
 def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["Image.Image"]:
-    """The text after each of these calls; a frame draws only the letters that look otherwise than in the last."""
+    """The text after each of these passes; only letters whose colours have changed are drawn again."""
     image, draw = pillow()
     letters, face = list(laid_out(film.cells, columns)), font()
     step, height = face.getlength("M"), round(SIZE * LEADING)
@@ -126,7 +122,7 @@ def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["
                 pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
         foot = MARGIN + height * (lines + 1)
         pen.rectangle((0, foot, picture.width, picture.height), fill=c.paper)
-        pen.text((MARGIN, foot), f"call {call} of {last}", fill=c.quiet, font=face)
+        pen.text((MARGIN, foot), f"pass {call} of {last}", fill=c.quiet, font=face)
         yield picture.copy()
 
 
@@ -148,7 +144,7 @@ def palette(c: Colours) -> "Image.Image":
 
 
 def look(cell: Cell, call: int, last: int, c: Colours) -> Look:
-    """Background and ink of a token after `call` calls; in the last frame nothing is new any more."""
+    """Background and ink of a token after `call` passes; in the last frame nothing is new."""
     age = call - cell.call
     if cell.call and age < 0:
         return c.mask, None
@@ -169,7 +165,7 @@ def pillow() -> tuple[Any, Any]:
 
 
 def font() -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
-    """DejaVu Sans Mono, which matplotlib brings along and which has most scripts; else Pillow's own."""
+    """DejaVu Sans Mono, which matplotlib includes and which covers most scripts; else Pillow's default."""
     from PIL import ImageFont
 
     found = find_spec("matplotlib")

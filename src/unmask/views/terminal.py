@@ -11,18 +11,18 @@ from rich.text import Text
 from unmask.sampling.tasks.rows import Event, Moment, record
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.views.film import UNSURE
 
 Finished = TypeVar("Finished")
 
 NEW, RECENT, DOUBTFUL, MASK, GIVEN = "bold black on bright_cyan", "bright_cyan", "yellow", "bright_black", "bold"
-UNSURE = -3.0  # log-probability below which a token is called doubtful: one in twenty
-PICTURES = 12  # a second, at most
+PICTURES = 12  # per second, at most
 
 
 def watch(
     events: Iterable[Moment | Finished], tokenizer: Tokenizer, console: Console, *, pace: float = 0.0
 ) -> Iterator[Finished]:
-    """Show the moments among the events, and hand on the rest; `pace` is a pause after every call, in seconds."""
+    """Show the moments among the events and yield the rest; `pace` is a pause after every pass, in seconds."""
     traces: list[list[Event]] = []
     shown = 0.0
     with Live(console=console, transient=True, auto_refresh=False) as live:
@@ -40,19 +40,19 @@ def watch(
 
 
 def picture(moment: Moment, traces: Sequence[Sequence[Event]], tokenizer: Tokenizer, *, most: int) -> Group:
-    """As many rows as a screen can show, and how far they are."""
+    """As many rows as fit on the screen, and the progress."""
     step = moment.step
     hidden = int(step.canvas.hidden.sum())
     rows = [
         painted(tokenizer, tokens, {event.position: event for event in trace}, call=step.call)
         for tokens, trace in zip(step.canvas.tokens[:most].tolist(), traces, strict=False)
     ]
-    line = Text(f"call {step.call}, {hidden:,} masks left", style=MASK)
+    line = Text(f"pass {step.call}, {hidden:,} masks left", style=MASK)
     return Group(line, *(part for row in rows for part in (row, Text(""))))
 
 
 def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
-    """A row in colours; `came` says which tokens were drawn, and when."""
+    """A row in colours; `came` has the event of each token that was drawn."""
     text = Text()
     for position, (token, piece) in enumerate(zip(tokens, pieces(tokenizer, tokens), strict=True)):
         event = came.get(position)
@@ -71,5 +71,5 @@ def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Even
 
 
 def printable(text: str) -> str:
-    """Without the control characters that a terminal would obey."""
+    """Without control characters, which a terminal would obey."""
     return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)

@@ -1,0 +1,105 @@
+"""Learning curves: the bound of runs in training and on validation, as a figure and as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import UserError
+from unmask.training import metrics
+from unmask.views.figure import COLOURS, legend, panels, require_matplotlib, svg
+from unmask.views.page import Part
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEAD = ("run", "step", "bound", "validation", "best", "hours")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run: the lines of its metrics for training and for validation."""
+
+    name: str
+    steps: list[dict[str, Any]]
+    valid: list[dict[str, Any]]
+
+    @property
+    def hours(self) -> list[float]:
+        """The time spent in steps up to each training line."""
+        total, hours = 0.0, []
+        for line in self.steps:
+            total += line["seconds"]
+            hours.append(total / 3600)
+        return hours
+
+
+def read(folder: Path) -> Curve:
+    """The curve of a run's folder."""
+    lines = metrics.read(folder)
+    steps, valid = ([line for line in lines if key in line] for key in ("bound", "valid"))
+    if not steps:
+        raise UserError(f"{folder} has no step to draw yet.")
+    return Curve(str(folder), steps, valid)
+
+
+def smoothed(values: Sequence[float], keep: float) -> list[float]:
+    """An exponential moving average, corrected for its start (as Adam corrects its moments)."""
+    total = weight = 0.0
+    means = []
+    for value in values:
+        total, weight = keep * total + (1 - keep) * value, keep * weight + (1 - keep)
+        means.append(total / weight)
+    return means
+
+
+def figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = False) -> "Figure":
+    """The bound by step and by time: lines in training, dots with error bars on validation."""
+    require_matplotlib("train")
+    drawn, (by_step, by_time) = panels(2, width=11)
+    for number, curve in enumerate(curves):
+        colour = COLOURS[number % len(COLOURS)]
+        bounds = smoothed([line["bound"] for line in curve.steps], smooth)
+        steps = [line["step"] for line in curve.steps]
+        for axes, places in ((by_step, steps), (by_time, curve.hours)):
+            axes.plot(places, bounds, color=colour, lw=1, alpha=0.6, label=curve.name)
+            at = [nearest(steps, places, line["step"]) for line in curve.valid]
+            values, errors = [line["valid"] for line in curve.valid], [line["error"] for line in curve.valid]
+            axes.errorbar(at, values, yerr=errors, color=colour, fmt="o-", ms=3, lw=1.2, capsize=2)
+    by_step.set(xlabel="step", ylabel="bound, nats per token", xscale="log" if log else "linear")
+    by_time.set(xlabel="hours in steps")
+    legend(by_step, "line: training, dots: validation")
+    return drawn
+
+
+def nearest(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
+    """The place of the training line whose step is nearest."""
+    return places[min(range(len(steps)), key=lambda i: abs(steps[i] - step))]
+
+
+def row(curve: Curve) -> list[str]:
+    """The latest numbers of a run, as cells of a table."""
+    last = curve.steps[-1]
+    cells = [curve.name, str(last["step"]), f"{last['bound']:.4f}"]
+    if curve.valid:
+        best = min(curve.valid, key=lambda line: line["valid"])
+        now = curve.valid[-1]
+        cells += [f"{now['valid']:.4f} ± {now['error']:.4f}", f"{best['valid']:.4f} at step {best['step']}"]
+    else:
+        cells += ["", ""]
+    return [*cells, f"{curve.hours[-1]:.2f}"]
+
+
+def compared(curves: Sequence[Curve], drawn: "Figure") -> Part:
+    """Several runs as a part of a page: the figure and a table."""
+    return Part(picture=svg(drawn), head=HEAD, rows=[row(curve) for curve in curves])
+
+
+def of_run(folder: Path) -> Part:
+    """One run as a part of a page: the figure and its latest numbers."""
+    curve = read(folder)
+    _, step, bound, valid, best, hours = row(curve)
+    facts = [("step", step), ("bound in training", f"{bound} nats per token"), ("hours in steps", hours)]
+    if valid:
+        facts += [("validation", f"{valid} nats per token"), ("best", best)]
+    return Part("Learning curves", picture=svg(figure([curve])), facts=facts)

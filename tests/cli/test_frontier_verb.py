@@ -1,0 +1,66 @@
+"""`unmask frontier` as a person meets it."""
+
+import json
+import re
+
+import pytest
+
+import tiny
+
+pytestmark = pytest.mark.slow  # pictures
+
+
+def test_a_frontier_has_a_point_for_each_recipe(runs, command, tmp_path):
+    options = ["--samplers", "first-hitting", "ancestral", "--steps", 2, 4, "--temperatures", 1, 0.5, "--n", 3]
+    out = tmp_path / "frontier"
+    code, printed, _ = command("frontier", runs / "mine", "--judge", runs / "ar", *options, "--out", out)
+    assert code == 0
+    assert printed.split() == [str(tmp_path / f"frontier.{kind}") for kind in ("json", "png", "html")]
+    content = json.loads((tmp_path / "frontier.json").read_text())
+    assert not content["partial"]
+    points = {(point["sampler"], point["steps"], point["temperature"]): point for point in content["frontier"]}
+    assert len(points) == 2 * (1 + 2)
+    assert points["first-hitting", None, 1.0]["calls"] == tiny.LENGTH
+    assert points["ancestral", 2, 1.0]["calls"] <= 2
+    assert content["record"]["judge"]["objective"] == "ar"
+    assert all(point["standard_error"] > 0 and point["definition"] == "pooled" for point in points.values())
+    assert (tmp_path / "frontier.png").read_bytes()[:4] == b"\x89PNG"
+    page = (tmp_path / "frontier.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    assert page.count("<td>ancestral</td>") == 4
+    assert "Partial" not in page
+
+
+def test_a_stopped_frontier_keeps_its_points_and_says_so(runs, command, monkeypatch, tmp_path):
+    from unmask.cli import frontier
+
+    real, done = frontier.point, []
+
+    def point(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(real(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(frontier, "point", point)
+    options = ["--samplers", "groups", "--steps", 2, 3, "--n", 2, "--out", tmp_path / "stopped"]
+    code, _, err = command("frontier", runs / "mine", "--judge", runs / "ar", *options)
+    assert code == 0
+    assert "kept" in err
+    content = json.loads((tmp_path / "stopped.json").read_text())
+    assert content["partial"]
+    assert len(content["frontier"]) == 1
+    assert "Partial: it was stopped" in (tmp_path / "stopped.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "model, judge, options, words",
+    [
+        ("mine", "ar", ["--samplers", "ancesral"], "Did you mean 'ancestral'"),
+        ("mine", "mine", [], "left to right"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_words(runs, command, model, judge, options, words):
+    code, _, err = command("frontier", runs / model, "--judge", runs / judge, *options)
+    assert code == 2
+    assert words in err

@@ -1,0 +1,73 @@
+"""The film of a text as a GIF."""
+
+from io import BytesIO
+
+import pytest
+from PIL import Image
+
+from unmask.errors import UserError
+from unmask.views.film import Cell, Film
+from unmask.views.gif import DARK, Colours, gif, laid_out, look
+
+
+def test_a_gif_has_a_frame_before_and_after_every_call(shown):
+    with Image.open(BytesIO(gif(shown, columns=20))) as picture:
+        assert picture.n_frames == shown.calls + 1
+        assert picture.info["loop"] == 0
+
+
+@pytest.mark.slow
+def test_a_gif_of_many_calls_skips_some_and_ends_with_the_last():
+    long = Film(tuple(Cell("a ", i + 1, -1.0) for i in range(200)), "")
+    grey = bytes.fromhex(Colours().mask[1:])
+    with Image.open(BytesIO(gif(long))) as picture:
+        assert picture.n_frames <= 151
+        masks = []
+        for at in (0, picture.n_frames - 1):
+            picture.seek(at)
+            masks.append(picture.convert("RGB").tobytes().count(grey))
+    assert masks[0] > 10_000
+    assert masks[1] < masks[0] / 20  # smooth letters have a few such pixels too
+
+
+def test_a_dark_gif_is_dark(shown):
+    with Image.open(BytesIO(gif(shown, dark=True))) as picture:
+        assert max(picture.convert("RGB").getpixel((1, 1))) < 60
+
+
+def test_words_are_not_broken_unless_they_are_longer_than_a_line():
+    cells = (Cell("aaa bbb\ncc", 1, 0.0), Cell("c ddddddddd", 2, 0.0))
+    lines = {}
+    for letter in laid_out(cells, 6):
+        lines.setdefault(letter.line, []).append(letter.shown)
+    assert ["".join(line) for line in lines.values()] == ["aaa ", "bbb", "ccc dd", "dddddd", "d"]
+
+
+@pytest.mark.parametrize(
+    "came, log_prob, call, seen",
+    [
+        (5, -1.0, 4, ("mask", None)),
+        (5, -1.0, 5, ("new", "on_new")),
+        (5, -1.0, 6, ("recent", "ink")),
+        (5, -1.0, 9, (None, "ink")),
+        (5, -4.0, 9, (None, "doubt")),
+        (0, 0.0, 0, (None, "ink")),
+        (20, -1.0, 20, (None, "ink")),
+    ],
+)
+@pytest.mark.parametrize("colours", [Colours(), DARK])
+def test_colours_tell_masks_new_and_doubtful_tokens_apart(came, log_prob, call, seen, colours):
+    expected = tuple(None if name is None else getattr(colours, name) for name in seen)
+    assert look(Cell("a", came, log_prob), call, 20, colours) == expected
+
+
+def test_a_picture_needs_room_and_time(shown):
+    for options in ({"columns": 3}, {"seconds": 0}):
+        with pytest.raises(UserError, match="at least 8 columns and more than 0 seconds"):
+            gif(shown, **options)
+
+
+def test_without_pillow_the_error_names_what_to_install(shown, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(UserError, match=r"unmask\[train\]"):
+        gif(shown)
