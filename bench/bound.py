@@ -17,14 +17,14 @@ import numpy as np
 import torch
 import tyro
 
-from unmask.diffusion.bound import nats_by_count
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.times import away_from_zero, stratified
+from unmask.diffusion.times import Count, away_from_zero, stratified
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.measure import spread
 from unmask.evaluation.likelihood.passes import evaluate
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
+from unmask.random import Noise
 from unmask.text.corpus.passages import Cut, Document, Passage, cut
 from unmask.text.corpus.tokenized import read
 from unmask.text.tokens.vocabulary import build
@@ -72,7 +72,8 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Passage]]:
     while time.perf_counter() - began < seconds:
         start = torch.randint(len(learn) - 128, (16,))
         x0 = learn[start[:, None] + torch.arange(128)]
-        nats = nats_by_count(network, x0, t=stratified(torch.rand(16)), u=torch.rand(16, 128), mask=tokenizer.mask)
+        noise = Noise(stratified(torch.rand(16)), torch.rand(16, 128))
+        nats = MDLM(times=Count()).nats(network, x0, noise=noise, mask=tokenizer.mask).loss
         optimizer.zero_grad()
         nats.mean().backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -100,7 +101,7 @@ def by_time(
     for x0 in x.split(BATCH):
         t = away_from_zero(times(torch.rand(len(x0), generator=generator, dtype=torch.float64)))
         u = torch.rand(x0.shape, generator=generator, dtype=torch.float64)
-        total += float(MDLM().nats(network, x0, t=t, u=u, mask=mask).sum())
+        total += float(MDLM().nats(network, x0, noise=Noise(t, u), mask=mask).bound.sum())
     return total / x.numel()
 
 

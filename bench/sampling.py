@@ -24,12 +24,12 @@ from torch import Tensor
 from reference import samplers as literal
 from unmask.errors import UserError, unknown
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.model.checkpoint import Model, load
-from unmask.sampling.masked import ask, begin
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
+from unmask.sampling.masked import ask, begin, fill
 from unmask.sampling.policies.planned import Ancestral, FirstHitting
-from unmask.sampling.policy import Policy
-from unmask.sampling.process import Step, fill
-from unmask.sampling.samplers import named
+from unmask.sampling.policy import Policy, policy_of
+from unmask.sampling.process import Step
 from unmask.text.prompt.canvas import blank
 
 SIZES = {
@@ -162,7 +162,7 @@ def everything(net: Transformer, mask: int, judge: Model | None, settings: Setti
     wanted += [(name, steps) for name in BUDGETED for steps in settings.budgets]
     canvas = blank(settings.samples, net.spec.length, mask=mask)
     for name, steps in wanted:
-        policy = named(name, steps=steps)
+        policy = policy_of(name, steps=steps)
         start = time.perf_counter()
         *_, end = fill(net.logits, canvas, policy)
         spent = time.perf_counter() - start

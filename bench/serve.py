@@ -167,7 +167,7 @@ def fuzzed(address: str, count: int) -> dict[int, int]:
         "tokens",
     ]
     names += ["texts", "passes", "sampler", "steps", "events", "draft", "model", "top_k", "other"]
-    names += ["pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance", "eta"]
+    names += ["pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance"]
     draw, statuses = random.Random(0), dict[int, int]()
 
     def value(depth: int = 0) -> object:

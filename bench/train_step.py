@@ -22,14 +22,17 @@ import torch
 from torch import Tensor
 
 from textbook import Textbook, log_probs
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.times import Stratified
 from unmask.model import cost
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.denoiser import Denoiser
 from unmask.text.corpus.rows import Batch
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases
-from unmask.training.settings import Objective, Optim, Shape, Text, Train
+from unmask.training.settings import Optim, Text, Train
 
 SIZES = {
     "small": (Architecture(4097, length=128, width=256, blocks=6, heads=4, cond=128, dropout=0.1), 32),
@@ -48,13 +51,13 @@ def ours(a: Architecture, batch: int) -> Iterator[float]:
     asked = Train(
         steps=10**6,
         text=Text(length=a.length),
-        model=Shape(dropout=a.dropout),
-        objective=Objective(times="stratified", low=1e-3),
-        optim=Optim(batch=batch, ema=0.9999),
+        model=a,
+        objective=MDLM(times=Stratified(low=1e-3)),
+        optim=Optim(name="adamw", lr=1e-3, batch=batch, ema=0.9999),
     )
     real = torch.ones(batch, a.length, dtype=torch.bool)
     steps = train(
-        begin(Transformer(a), asked),
+        begin(Denoiser(Transformer(a), asked.objective), asked),
         phases(asked)[0],
         asked,
         lambda step: Batch(tokens(a, batch, step), real),
@@ -73,7 +76,8 @@ def textbook(a: Architecture, batch: int) -> Iterator[float]:
     while True:
         began = time.perf_counter()
         x0 = tokens(a, batch, step)
-        even, u = noise.draw(batch, a.length, seed=1, step=step)
+        drawn = noise.draw(batch, a.length, seed=1, step=step)
+        even, u = drawn.t, drawn.u
         t = 0.999 * even + 0.001
         x_t = torch.where(u < 0.999 * t[:, None], mask, x0)
         log_p = log_probs(network(x_t, t), x_t, mask)

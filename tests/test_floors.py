@@ -20,7 +20,7 @@ FLOOR = {
     "serving": 4,
     "cli": 5,
 }
-GROUND = {"errors", "files", "random", "settings", "shapes"}  # files that every room may use
+GROUND = {"errors", "files", "random", "registry", "settings", "shapes"}  # files that every room may use
 
 
 def rooms_imported(path: Path) -> set[str]:

@@ -12,16 +12,15 @@ from unmask.evaluation.quality.assessment import of_tokens
 from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.perplexity import perplexity, read
 from unmask.evaluation.quality.variety import entropy
-from unmask.model.checkpoint import Model
-from unmask.sampling.control import Control
+from unmask.model.model import Model
 from unmask.sampling.tasks.continuation import sample
 
-WAYS: dict[str, tuple[str, float | None]] = {  # name: (sampler, η)
-    "without (ancestral)": ("ancestral", None),
-    "rescale, η 0.05": ("remask-rescale", 0.05),
-    "conf, η 0.05": ("remask-conf", 0.05),
-    "cap, η 0.02": ("remask-cap", 0.02),
-    "loop, η 0.02": ("remask-loop", 0.02),
+SAMPLERS = {
+    "without (ancestral)": "ancestral",
+    "rescale, η 0.05": "remask-rescale:eta=0.05",
+    "conf, η 0.05": "remask-conf:eta=0.05",
+    "cap, η 0.02": "remask-cap:eta=0.02",
+    "loop, η 0.02": "remask-loop:eta=0.02",
 }
 BUDGETS = (16, 32, 64, 128)
 
@@ -32,9 +31,9 @@ def study(
     rows: list[tuple[Cell, ...]] = []
     texts: list[dict[str, Any]] = []
     for steps in budgets:
-        for name, (sampler, eta) in WAYS.items():
+        for name, sampler in SAMPLERS.items():
             began = perf_counter()
-            drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed, control=Control(eta=eta))
+            drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed)
             documents = [of_tokens(one.tokens, model.text_tokenizer()).documents for one in drawn]
             said = [judged(judge, documents) for judge in judges.values()]
             rich = mean([entropy(np.array(one.tokens)) for one in drawn])

@@ -14,11 +14,11 @@ from studies.results import Cell, Mean, Share, Table, against, perplexity
 from studies.stories import END, Gap, Verdict, first_word, gap, read_stories, same_tokens, say, verdicts
 from unmask.errors import UserError
 from unmask.evaluation.quality.judges import Judge
-from unmask.model.checkpoint import Model
+from unmask.model.model import Model
 from unmask.sampling.autoregressive import continue_text
 from unmask.sampling.logits import Shape
-from unmask.sampling.process import fill
-from unmask.sampling.samplers import named
+from unmask.sampling.masked import fill
+from unmask.sampling.policy import policy_of
 from unmask.sampling.tasks.infill import infill
 from unmask.text.prompt.canvas import of_prompt, of_tokens
 
@@ -60,7 +60,7 @@ def guessed(model: Model, found: Gap, sampler: str, *, temperature: float, seed:
     ends = tuple(id for id in {tokenizer.bos, tokenizer.eos, tokenizer.pad} if id is not None)
     shape = Shape(temperature=temperature, banned=ends)
     canvas = of_tokens(torch.tensor([row]), mask=model.mask)
-    *_, last = fill(model.network.logits, canvas, named(sampler), seed=seed, shape=shape)
+    *_, last = fill(model.network.logits, canvas, policy_of(sampler), seed=seed, shape=shape)
     place = slice(1 + len(before), 1 + len(before) + len(middle))
     return Filled(tokenizer.decode(last.canvas.tokens[0, place].tolist()), last.call)
 

@@ -16,7 +16,7 @@ from studies.results import Cell, Share, Table, mean, perplexity
 from studies.stories import same_tokens, say, verdicts
 from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.variety import entropy
-from unmask.model.checkpoint import Model
+from unmask.model.model import Model
 from unmask.sampling.control import Control
 from unmask.sampling.tasks.continuation import Sample, sample
 from unmask.text.tokens.vocabulary import END

@@ -21,13 +21,15 @@ from torch import Tensor
 
 from studies.grids import Grid, Puzzle, disguised, make, random_puzzle, read_puzzles, solutions
 from studies.stories import say
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.model.checkpoint import Model, load, save
+from unmask.model.checkpoint import load, save
+from unmask.model.denoiser import Denoiser
+from unmask.model.model import Model
 from unmask.shapes import Network
 from unmask.training import ema, noise, optim
-from unmask.training.loss import nats
-from unmask.training.settings import Objective, Optim
+from unmask.training.settings import Optim
 
 CLUES = {2: (8,), 3: (32, 33, 33, 33, 34, 34, 34, 34, 34, 35, 35)}  # about those of the usual test files
 FILES = {2: "4x4_test_sudoku.csv", 3: "sudoku_test.csv.gz"}
@@ -209,14 +211,14 @@ def learn(
     """Train; yields the nats a blank cell after every update. At the end the network has the averaged weights."""
     how = Optim(batch=asked.batch, lr=asked.lr, ema=0.99)
     # Every hidden cell counts alike: the weights of the bound let rows with few of them drown the others.
-    goal = Objective(name=objective, weight="flat" if objective == "mdlm" else "bound")
+    goal = OBJECTIVES.usual(objective)
     parameters = list(network.train().parameters())
-    adamw, shadow = optim.adamw(parameters, how), ema.begin(parameters)
+    adamw, shadow = optim.chosen(Denoiser(network, goal), how), ema.begin(parameters)
     for step in range(asked.steps):
         tokens, given = rows(step)
-        even, u = noise.draw(*tokens.shape, seed=asked.seed, step=step)
+        drawn = noise.draw(*tokens.shape, seed=asked.seed, step=step)
         reads = in_place(asked, network.logits, objective)
-        found = nats(reads, tokens, noise.when(even, goal), u, goal, mask=asked.mask, frozen=given)
+        found = goal.nats(reads, tokens, noise=drawn, mask=asked.mask, frozen=given)
         blanks = (~given).sum()
         (found.loss.sum() / blanks).backward()
         optim.clip(parameters, how.clip)

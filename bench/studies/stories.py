@@ -11,7 +11,8 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.evaluation.quality.judges import Judge, costs, judge
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 from unmask.text.tokens.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"

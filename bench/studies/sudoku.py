@@ -15,14 +15,13 @@ from studies.pupils import CLUES, Data, Sudoku, data, in_place, read_off, spelle
 from studies.results import Cell, Share, Table, mean
 from studies.stories import say
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model
-from unmask.sampling.autoregressive import LeftToRight, Reader
+from unmask.model.model import Model
 from unmask.sampling.logits import Shape as Draw
+from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.tokens import anything
-from unmask.sampling.policy import Policy
-from unmask.sampling.process import fill
-from unmask.sampling.samplers import named
+from unmask.sampling.policies.left_to_right import LeftToRight
+from unmask.sampling.policy import Policy, policy_of
 from unmask.text.prompt.canvas import of_tokens
 
 METHODS = {  # name: (objective, sampler, temperature)
@@ -47,26 +46,25 @@ def answers(
     asked: Sudoku, model: Model, puzzles: list[Puzzle], sampler: str, temperature: float, *, constrained: bool
 ) -> Iterator[tuple[Puzzle, list[int], int]]:
     """Each puzzle, the grid that the model made of it, and the network calls. A constraint is one puzzle's own."""
-    network, policy = model.network, policy_of(sampler)
+    network, policy = model.network, policy_named(sampler)
     size = 1 if constrained else 50
     for first in range(0, len(puzzles), size):
         some = puzzles[first : first + size]
         given = np.array([puzzle.given for puzzle in some])
-        canvas = of_tokens(spelled(asked, given, given, objective=model.objective), mask=asked.mask)
+        canvas = of_tokens(spelled(asked, given, given, objective=model.objective.name), mask=asked.mask)
         limit = allowed(asked, some[0], canvas.tokens[0]) if constrained else None
         shape = Draw(temperature=temperature, constraint=limit)
         if limit is not None:
             limit.check(canvas)
-        reads = Reader(network) if model.objective == "ar" else network.logits
-        ask = in_place(asked, reads, model.objective)
+        ask = in_place(asked, network.logits, model.objective.name)
         ids = torch.arange(first, first + len(some))
         *_, last = fill(ask, canvas, policy, seed=asked.seed, ids=ids, shape=shape)
         blanks = canvas.hidden.sum(1).tolist()
         yield from zip(some, read_off(asked, last.canvas.tokens), blanks, strict=True)
 
 
-def policy_of(sampler: str) -> Policy:
-    return LeftToRight() if sampler == "left to right" else named(sampler)
+def policy_named(sampler: str) -> Policy:
+    return LeftToRight() if sampler == "left to right" else policy_of(sampler)
 
 
 def study(asked: Sudoku, *, folder: str = "", keep: Path | None = None) -> Table:

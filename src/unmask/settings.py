@@ -66,7 +66,7 @@ def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
         if not isinstance(name, str):
             raise UserError(f"{title}.name must be a name; saw {name!r}.")
         if name != default.name:  # type: ignore[attr-defined]
-            default = default.registry.usual(name)  # type: ignore[attr-defined]
+            default = default.registry.usual(name)
     kind = type(default)
     known, hints = own_fields(kind), get_type_hints(kind)
     now = {one.name: getattr(default, one.name) for one in fields(kind) if one.init}  # type: ignore[arg-type]
@@ -124,19 +124,23 @@ def help_of(kind: type) -> dict[str, str]:
     for one in reversed(kind.__mro__):
         if not is_dataclass(one) or one.__module__ == "builtins":
             continue
+        try:
+            source = inspect.getsource(one)
+        except (OSError, TypeError):  # a class that was made by a program
+            continue
         name = ""
-        for token in tokenize.generate_tokens(StringIO(inspect.getsource(one)).readline):
+        for token in tokenize.generate_tokens(StringIO(source).readline):
             if token.type == tokenize.NAME and token.start[1] == 4:
                 name = token.string
             elif token.type == tokenize.COMMENT and token.start[1] > 4 and name:
                 found[name] = (
                     f"{found[name]} {token.string[1:].strip()}" if name in found else token.string[1:].strip()
                 )
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    names = {one.name for one in fields(kind)}
     return {name: text for name, text in found.items() if name in names}
 
 
 def default_of(kind: type, name: str) -> Any:
     """The default of a field; MISSING where it has none."""
-    one = next(one for one in fields(kind) if one.name == name)  # type: ignore[arg-type]
+    one = next(one for one in fields(kind) if one.name == name)
     return one.default if one.default_factory is MISSING else one.default_factory()

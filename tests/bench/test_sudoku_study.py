@@ -11,7 +11,7 @@ from studies.grids import candidates, solutions
 from studies.pupils import Sudoku, data, fresh, in_place, learn, lessons, read_off, spelled, with_other_blanks
 from studies.sudoku import METHODS, answers
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model
+from unmask.model.model import Model
 
 pytestmark = pytest.mark.slow
 

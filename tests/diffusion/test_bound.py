@@ -17,11 +17,12 @@ from exact import (
     law_of_random_order,
     loss_of_mask,
 )
-from unmask.diffusion.bound import every_mask, exact_bound, masked_losses, nats_by_count
+from unmask.diffusion.bound import every_mask, exact_bound, masked_losses
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial
-from unmask.diffusion.times import away_from_zero, stratified
+from unmask.diffusion.times import Count, away_from_zero, stratified
 from unmask.errors import UserError
+from unmask.random import Noise
 
 # Each runs from all visible to all hidden, to within 1e-12.
 COMPLETE = [
@@ -49,12 +50,15 @@ def bound_by_time(world, x0: torch.Tensor, schedule) -> float:
     k = masks.sum(1)
     chance = hidden**k * (1 - hidden) ** (len(x0) - k)  # (times, masks)
     u = torch.where(masks, 0.0, 1.0).to(DOUBLE)
-    nats = MDLM(schedule).nats(
-        world.network,
-        x0.expand(len(t) * len(masks), -1),
-        t=t.repeat_interleave(len(masks)),
-        u=u.repeat(len(t), 1),
-        mask=world.mask,
+    nats = (
+        MDLM(schedule)
+        .nats(
+            world.network,
+            x0.expand(len(t) * len(masks), -1),
+            noise=Noise(t.repeat_interleave(len(masks)), u.repeat(len(t), 1)),
+            mask=world.mask,
+        )
+        .bound
     )
     return float((weight[:, None] * chance * nats.sum(1).view(chance.shape)).sum())
 
@@ -75,6 +79,15 @@ def test_time_form_count_form_sum_over_masks_and_mean_over_orders_are_one_number
     by_count = expected_by_count(world, x0)
     for other in (by_masks, by_time, by_count):
         assert other == pytest.approx(by_orders, abs=1e-10)
+
+
+def nats_by_count(network, x0, *, t, u, mask, frozen=None):
+    """The bound by the number of masks, as it is trained and reported."""
+    return MDLM(times=Count()).nats(network, x0, noise=Noise(t, u), mask=mask, frozen=frozen).bound
+
+
+def nats_by_time(network, x0, *, t, u, mask):
+    return MDLM(LogLinear(eps=0.0)).nats(network, x0, noise=Noise(t, u), mask=mask).bound
 
 
 def expected_by_count(world, x0: torch.Tensor) -> float:
@@ -110,12 +123,18 @@ def test_the_discrete_loss_is_unbiased_for_the_bound_of_its_steps(total):
     for i in range(1, total + 1):
         for mask in masks:
             share, k = i / total, int(mask.sum())
-            nats = MDLM(schedule, steps=total).nats(
-                world.network,
-                x0[None],
-                t=torch.tensor([(i - 0.5) / total], dtype=DOUBLE),
-                u=torch.where(mask, 0.0, 1.0 - 1e-16)[None].to(DOUBLE),
-                mask=3,
+            nats = (
+                MDLM(schedule, steps=total)
+                .nats(
+                    world.network,
+                    x0[None],
+                    noise=Noise(
+                        torch.tensor([(i - 0.5) / total], dtype=DOUBLE),
+                        torch.where(mask, 0.0, 1.0 - 1e-16)[None].to(DOUBLE),
+                    ),
+                    mask=3,
+                )
+                .bound
             )
             if (k == 3) or share < 1:
                 expected += share**k * (1 - share) ** (3 - k) * float(nats.sum()) / total
@@ -155,7 +174,7 @@ def moments(world, x0: torch.Tensor, t: torch.Tensor, form: str) -> tuple[torch.
         u = torch.where(every_mask(len(x0)), 0.0, 1.0).to(DOUBLE)
         k = every_mask(len(x0)).sum(1)
         chance = t[:, None] ** k * (1 - t[:, None]) ** (len(x0) - k)  # (times, masks)
-        paid = partial(MDLM(LogLinear(eps=0.0)).nats, world.network)
+        paid = partial(nats_by_time, world.network)
     else:
         u = torch.tensor(list(permutations(range(len(x0)))), dtype=DOUBLE) / len(x0)
         chance = torch.full((len(t), len(u)), 1 / len(u), dtype=DOUBLE)

@@ -12,6 +12,7 @@ from unmask.diffusion.reverse import posterior, step
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
 from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
 from unmask.errors import UserError
+from unmask.random import Noise
 
 
 def recorded(logits):
@@ -71,8 +72,10 @@ def test_each_step_of_the_discrete_bound_is_the_kl_between_posterior_and_model(s
         for bits in range(8):
             u = torch.tensor([[0.0 if bits >> j & 1 else 1.0 for j in range(3)]], dtype=DOUBLE)
             x_t = torch.where(u < t.hidden, 3, x0)
-            nats = MDLM(schedule, steps=total).nats(
-                world.network, x0, t=torch.tensor([(i - 0.5) / total], dtype=DOUBLE), u=u, mask=3
+            nats = (
+                MDLM(schedule, steps=total)
+                .nats(world.network, x0, noise=Noise(torch.tensor([(i - 0.5) / total], dtype=DOUBLE), u), mask=3)
+                .bound
             )
             logits = world.network(x_t, s.sigma, torch.arange(3)).view(1, 3, 4)
             p = step(x_t, log_probs(logits, x_t, mask=3).exp(), s, t, mask=3)
@@ -88,14 +91,18 @@ def test_the_discrete_loss_is_finite_at_its_first_step(total):
     for objective in (MDLM(steps=total), MDLM(steps=total, zero_masking=False), D3PM(steps=total)):
         for t in (0.0, 1 / total, 1.0):
             u = torch.zeros(1, 3, dtype=DOUBLE)
-            nats = objective.nats(world.network, x0, t=torch.tensor([t], dtype=DOUBLE), u=u, mask=3)
+            nats = objective.nats(world.network, x0, noise=Noise(torch.tensor([t], dtype=DOUBLE), u), mask=3).bound
             assert torch.isfinite(nats).all()
             assert (nats > 0).all()
 
 
 def test_at_time_zero_nothing_is_hidden_and_nothing_is_paid():
     world, x0 = TableWorld.random(), torch.tensor([[0, 2, 1]])
-    nats = MDLM().nats(world.network, x0, t=torch.zeros(1, dtype=DOUBLE), u=torch.zeros(1, 3, dtype=DOUBLE), mask=3)
+    nats = (
+        MDLM()
+        .nats(world.network, x0, noise=Noise(torch.zeros(1, dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)), mask=3)
+        .bound
+    )
     assert (nats == 0).all()
 
 
@@ -103,15 +110,19 @@ def test_the_switches_of_table_8_nest():
     """With the mask impossible anyway, zero-masking changes nothing; no carry-over adds the clean term."""
     world, x0 = TableWorld.random(), torch.tensor([[0, 2, 1]])
     world.table[..., 3] = -torch.inf
-    draw = {"t": torch.tensor([0.55], dtype=DOUBLE), "u": torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE), "mask": 3}
-    subs = MDLM(LogLinear(0), steps=10).nats(world.network, x0, **draw)
-    free = MDLM(LogLinear(0), steps=10, zero_masking=False).nats(world.network, x0, **draw)
-    no_copy = MDLM(LogLinear(0), steps=10, carry_over=False).nats(world.network, x0, **draw)
-    d3pm = MDLM(LogLinear(0), steps=10, carry_over=False, zero_masking=False).nats(world.network, x0, **draw)
+    noise = Noise(torch.tensor([0.55], dtype=DOUBLE), torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE))
+
+    def paid(objective):
+        return objective.nats(world.network, x0, noise=noise, mask=3).bound
+
+    subs = paid(MDLM(LogLinear(0), steps=10))
+    free = paid(MDLM(LogLinear(0), steps=10, zero_masking=False))
+    no_copy = paid(MDLM(LogLinear(0), steps=10, carry_over=False))
+    d3pm = paid(MDLM(LogLinear(0), steps=10, carry_over=False, zero_masking=False))
     assert torch.allclose(subs, free)
     clean = -world.network(x0, torch.zeros(1), torch.arange(3)).log_softmax(-1)[torch.arange(3), x0[0]]
     assert torch.allclose(no_copy, subs + clean)
-    assert torch.allclose(d3pm, D3PM(LogLinear(0), steps=10).nats(world.network, x0, **draw))
+    assert torch.allclose(d3pm, paid(D3PM(LogLinear(0), steps=10)))
 
 
 def test_a_loss_of_three_nats_a_token_is_reported_as_three():
@@ -122,7 +133,9 @@ def test_a_loss_of_three_nats_a_token_is_reported_as_three():
     generator = torch.Generator().manual_seed(0)
     t = (torch.arange(4096, dtype=DOUBLE) + 0.5) / 4096
     u = torch.rand(4096, 64, generator=generator, dtype=DOUBLE)
-    nats = MDLM(LogLinear(0)).nats(lambda x, s, rows: logits.expand(len(rows), -1), x0, t=t, u=u, mask=20)
+    nats = (
+        MDLM(LogLinear(0)).nats(lambda x, s, rows: logits.expand(len(rows), -1), x0, noise=Noise(t, u), mask=20).bound
+    )
     assert float(nats.mean()) == pytest.approx(3.0, abs=0.02)
 
 
@@ -148,7 +161,7 @@ def test_the_network_is_asked_for_hidden_rows_only():
         return world.network(x_t, sigma, rows)
 
     x0, u = torch.tensor([[0, 2, 1], [1, 1, 1]]), torch.tensor([[0.1, 0.9, 0.2], [0.9, 0.9, 0.3]], dtype=DOUBLE)
-    MDLM().nats(network, x0, t=torch.tensor([0.5, 0.5], dtype=DOUBLE), u=u, mask=3)
+    MDLM().nats(network, x0, noise=Noise(torch.tensor([0.5, 0.5], dtype=DOUBLE), u), mask=3)
     assert [n for _, n in asked] == [3]
     assert (asked[0][0] == 3).all()
 
@@ -160,11 +173,10 @@ def test_frozen_tokens_are_neither_hidden_nor_paid_for():
         nats = objective.nats(
             world.network,
             x0,
-            t=torch.tensor([0.9], dtype=DOUBLE),
-            u=torch.zeros(1, 3, dtype=DOUBLE),
+            noise=Noise(torch.tensor([0.9], dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)),
             mask=3,
             frozen=frozen,
-        )
+        ).bound
         assert (nats[frozen] == 0).all()
         assert (nats[~frozen] > 0).all()
 
@@ -177,16 +189,16 @@ def test_rows_come_back_where_they_were():
 
 
 def test_nonsense_is_refused():
-    world, draw = TableWorld.random(), {"t": torch.tensor([0.5]).double(), "u": torch.zeros(1, 3).double()}
+    world, noise = TableWorld.random(), Noise(torch.tensor([0.5]).double(), torch.zeros(1, 3).double())
     with pytest.raises(UserError, match="at least 1; saw 0"):
         MDLM(steps=0)
     with pytest.raises(UserError, match="give steps"):
         MDLM(carry_over=False)
     with pytest.raises(UserError, match="mask id 3 at row 0, position 2"):
-        MDLM().nats(world.network, torch.tensor([[0, 1, 3]]), mask=3, **draw)
+        MDLM().nats(world.network, torch.tensor([[0, 1, 3]]), mask=3, noise=noise)
     with pytest.raises(UserError, match="ids; saw 7"):
         forbid(torch.zeros(2, 4), 7)
     with pytest.raises(UserError, match="token id 5 is outside"):
         row_nats(torch.zeros(1, 4), torch.tensor([5]), mask=3)
     with pytest.raises(Exception, match="b l"):  # jaxtyping names the shape that does not fit
-        MDLM().nats(world.network, torch.tensor([[0, 1]]), mask=3, **draw)
+        MDLM().nats(world.network, torch.tensor([[0, 1]]), mask=3, noise=noise)

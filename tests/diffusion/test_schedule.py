@@ -13,7 +13,6 @@ from unmask.diffusion.schedule import (
     LinearSigma,
     LogLinear,
     Polynomial,
-    named,
 )
 from unmask.errors import UserError
 
@@ -131,7 +130,7 @@ def test_settings_that_make_no_schedule_are_refused():
 
 
 def test_schedules_are_found_by_name_and_wrong_names_get_a_guess():
-    assert named("log-linear", eps=0.0) == LogLinear(eps=0.0)
-    assert {type(s) for s in ALL} == set(SCHEDULES.values())
+    assert SCHEDULES.make("log-linear:eps=0") == LogLinear(eps=0.0)
+    assert {type(s) for s in ALL} == {SCHEDULES[name] for name in SCHEDULES}
     with pytest.raises(UserError, match="Did you mean 'cosine'"):
-        named("cosin")
+        SCHEDULES.make("cosin")

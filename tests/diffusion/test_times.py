@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.diffusion.times import away_from_zero, counts, grid, one_offset, steps, stratified
+from unmask.diffusion.times import away_from_zero, counts, grid, steps, stratified
 from unmask.errors import UserError
 
 
@@ -16,11 +16,6 @@ def test_stratified_times_equal_the_reference(golden):
 def test_each_cell_holds_one_stratified_time(generator):
     t = stratified(torch.rand(64, generator=generator, dtype=torch.float64))
     assert ((t * 64).long() == torch.arange(64)).all()
-
-
-def test_a_comb_of_one_offset_has_evenly_spaced_teeth(generator):
-    t = one_offset(torch.rand((), generator=generator, dtype=torch.float64), 16).sort().values
-    assert torch.allclose(t.diff(), torch.full((15,), 1 / 16, dtype=torch.float64))
 
 
 def test_every_step_is_drawn_equally_often_the_first_included():
@@ -54,7 +49,6 @@ def test_grids_run_from_one_to_where_they_end():
         (lambda: steps(torch.tensor([0.5]), total=0), "at least 1; saw 0"),
         (lambda: stratified(torch.empty(0)), "empty batch"),
         (lambda: stratified(torch.tensor([1.5])), "saw 1.5"),
-        (lambda: one_offset(torch.tensor(0.5), 0), "saw 0"),
         (lambda: away_from_zero(torch.tensor([0.5]), eps=1.0), "saw 1.0"),
         (lambda: counts(torch.tensor([0.5]), torch.tensor([0])), "at least one position"),
     ],

@@ -84,7 +84,7 @@ def test_the_command_line_converts_and_inspects(tmp_path, capsys):
     assert same_log_probs(load(ours).log_probs(recorded("dit_mid")["xt"]), recorded("dit_mid")["logp_subs"])
     assert main(["inspect", str(ours)]) == 0
     out = capsys.readouterr().out
-    assert all(words in out for words in ("77,741", "width 48", "MFLOP a token", "self-test          passed"))
+    assert all(words in out for words in ("77,741", "width 48", "MFLOP per token", "self-test          passed"))
     assert main(["inspect", str(theirs)]) == 0
     assert "none recorded" in capsys.readouterr().out
     assert main(["convert", str(theirs), str(ours)]) == 2

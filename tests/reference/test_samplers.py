@@ -6,7 +6,6 @@ import torch
 
 from model.golden import FOLDER, network
 from reference import samplers as literal
-from unmask.sampling.autoregressive import Reader
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +73,18 @@ def test_the_literal_semi_autoregressive_run_is_the_recorded_one(runs):
 def test_the_autoregressive_run_with_a_cache_is_the_recorded_one_without():
     with np.load(FOLDER / "ar_tiny_sample.npz") as arrays:
         case = {key: torch.as_tensor(arrays[key]) for key in arrays.files}
-    read = []
+    read, net = [], network("ar_tiny")
+    memory = net.memory(16)
 
-    class Watched:
-        def __init__(self, net):
-            self.net, self.head = net, net.head
-
-        def extend(self, tokens, cache):
-            read.append(tokens.shape[1])
-            return self.net.extend(tokens, cache)
+    def reader(x_t, sigma, rows):
+        nonlocal memory
+        position = int(rows[0]) % x_t.shape[1]
+        read.append(position - memory.filled)
+        hidden, memory = net.read(x_t[:, memory.filled : position], memory)
+        return net.head(hidden[:, -1])
 
     x = torch.full_like(case["sample_x"], int(case["mask_index"])).index_fill(1, torch.tensor([0]), int(case["bos"]))
     with torch.no_grad():
-        reader = Reader(Watched(network("ar_tiny")))
         result = literal.autoregressive(reader, x, gumbel=case["sample_gumbel"], mask=int(case["mask_index"]))
     assert torch.equal(result, case["sample_x"])
     assert read == [1] * 15  # every token is read once

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from exact import DOUBLE, log_p_hidden
+from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import TIE
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank, of_tokens
 
 State = tuple[int, ...]

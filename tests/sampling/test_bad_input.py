@@ -10,41 +10,40 @@ from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.parallel import EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
 from unmask.sampling.policies.reverse import Analytic, D3PMReverse
-from unmask.sampling.samplers import SAMPLERS, named
+from unmask.sampling.policy import POLICIES, policy_of
 from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
 
 
 def test_an_unknown_sampler_gets_the_nearest_name():
     with pytest.raises(UserError, match=r"no sampler is called 'first-hiting'\. Did you mean 'first-hitting'"):
-        named("first-hiting")
+        policy_of("first-hiting")
     with pytest.raises(UserError, match="no order is called 'entropi'"):
         Ordered("entropi")
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", list(POLICIES))
 def test_every_name_makes_a_policy_with_a_law(name):
-    takes_steps = SAMPLERS[name].build is not None
-    policy = named(name, steps=4 if takes_steps else None)
+    policy = policy_of(name, steps=4 if POLICIES[name].budget else None)
     assert policy.law.split()[0].split("-")[0] in ("exact", "grid", "approximate")
 
 
 def test_only_first_hitting_is_called_exact():
-    laws = {name: named(name, steps=4 if s.build else None).law for name, s in SAMPLERS.items()}
+    laws = {name: policy_of(name, steps=4 if POLICIES[name].budget else None).law for name in POLICIES}
     assert [name for name, law in laws.items() if law == "exact"] == ["first-hitting"]
 
 
 def test_steps_for_a_sampler_that_has_none_are_refused():
-    with pytest.raises(UserError, match="steps are for ancestral, groups"):
-        named("first-hitting", steps=10)
+    with pytest.raises(UserError, match=r"steps are for .*ancestral, groups"):
+        policy_of("first-hitting", steps=10)
     with pytest.raises(UserError, match="needs a number of steps"):
-        named("groups")
+        policy_of("groups")
 
 
 @pytest.mark.parametrize("steps", [0, -3])
-@pytest.mark.parametrize("name", [name for name, s in SAMPLERS.items() if s.build])
+@pytest.mark.parametrize("name", [name for name in POLICIES if POLICIES[name].budget])
 def test_fewer_than_one_step_is_refused(name, steps):
     with pytest.raises(UserError, match="at least 1"):
-        named(name, steps=steps)
+        policy_of(name, steps=steps)
 
 
 @pytest.mark.parametrize(

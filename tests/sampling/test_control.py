@@ -13,12 +13,12 @@ from unmask.errors import UserError
 from unmask.sampling import process as loop
 from unmask.sampling.control import Control
 from unmask.sampling.logits import Shape
+from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import matching
 from unmask.sampling.patterns.form import pattern_of
 from unmask.sampling.patterns.regex import machine_of
 from unmask.sampling.patterns.tokens import Words
 from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.process import fill
 from unmask.sampling.recipe import Method, Recipe
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
@@ -124,7 +124,7 @@ def test_every_control_is_a_flag_of_sample(folder, capsys):
         main(["sample", folder, "--json", "--form", "<word>, <a|b>.", "--sampler", "ancestral", "--steps", "3"]) == 0
     )
     assert re.fullmatch(r"\w+, [ab]\.", lines(capsys)[0]["text"])
-    remask = ["--sampler", "remask-rescale", "--steps", "20", "--eta", "0.9"]
+    remask = ["--sampler", "remask-rescale:eta=0.9", "--steps", "20"]
     assert main(["sample", folder, "--json", *remask, "--pattern", "[ab]+"]) == 0
     one = lines(capsys)[0]
     assert re.fullmatch("[ab]+", one["text"])
@@ -142,9 +142,7 @@ def test_every_control_is_a_flag_of_infill(folder, capsys):
     flags = ["--pattern", "[ab]+", "--exact-length", "--looks", "2", "--json"]
     assert main(["infill", folder, "c[3]d[2]", *flags]) == 0
     assert re.fullmatch("c[ab]{3}d[ab]{2}", lines(capsys)[0]["text"])
-    assert (
-        main(["infill", folder, "c[3]d", "--sampler", "remask-conf", "--eta", "0.5", "--json", "--looks", "2"]) == 0
-    )
+    assert main(["infill", folder, "c[3]d", "--sampler", "remask-conf:eta=0.5", "--json", "--looks", "2"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -155,8 +153,10 @@ def test_every_control_is_a_flag_of_infill(folder, capsys):
         (["--pattern", "[xyz]+"], "past position 0"),
         (["--prompt", "b", "--pattern", "a.*", "--whole"], "past position 0"),
         (["--guidance", "nan", "--prompt", "a"], "finite"),
-        (["--eta", "0.5"], "hides nothing again"),
-        (["--eta", "7", "--sampler", "remask-cap"], "0..1"),
+        (["--sampler", "first-hitting:eta=0.5"], "has no fields to set"),
+        (["--sampler", "threshold:tua=0.5"], "Did you mean 'tau'"),
+        (["--sampler", "threshold:tau=much"], "tau must be a number"),
+        (["--sampler", "remask-cap:eta=7"], "0..1"),
         (["--classifier", "nowhere", "--towards", "x"], "not a classifier"),
         (["--form", "<x>"], "hole of a form"),
     ],

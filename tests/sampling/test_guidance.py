@@ -16,9 +16,8 @@ from unmask.model.classifier import Classifier, load_classifier, save_classifier
 from unmask.sampling.control import Control
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, in_turn
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import ask, begin
+from unmask.sampling.masked import ask, begin, fill
 from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.process import fill
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
 from unmask.text.prompt.canvas import blank, of_rows, of_tokens

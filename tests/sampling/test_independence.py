@@ -6,14 +6,14 @@ import torch
 import exact
 from sampling.laws import last
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.sampling.autoregressive import LeftToRight, Reader, continue_text
+from unmask.sampling.autoregressive import ReadOn, continue_text
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit
+from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
 from unmask.sampling.policies.reverse import Analytic, D3PMReverse
-from unmask.sampling.process import fill
+from unmask.sampling.process import run
 from unmask.text.prompt.canvas import Canvas, blank, of_rows, of_tokens
 
 pytestmark = pytest.mark.slow
@@ -196,14 +196,9 @@ def test_the_autoregressive_cache_changes_nothing_also_when_rows_differ_in_promp
     rows = [[1, *[MASK] * 13], [2, 3, 4, *[MASK] * 5], [5, 1, *[MASK] * 9]]
     canvas = of_rows(rows, mask=MASK)
 
-    class Forgetful(Reader):
-        def __call__(self, x_t, sigma, rows, *, lengths=None):
-            self.cache = None
-            return super().__call__(x_t, sigma, rows)
-
-    slow = last(fill(Forgetful(net), canvas, LeftToRight(), seed=3)).canvas.tokens
+    slow = last(run(ReadOn(), net, canvas, seed=3)).canvas.tokens  # without a memory: all of a row in every call
     assert torch.equal(last(continue_text(net, canvas, seed=3)).canvas.tokens, slow)
     for i, row in enumerate(rows):
         one = of_tokens(torch.tensor([row]), mask=MASK)
-        alone = last(fill(Reader(net), one, LeftToRight(), seed=3, ids=torch.tensor([i])))
+        alone = last(run(ReadOn(remember=net.memory), net, one, seed=3, ids=torch.tensor([i])))
         assert torch.equal(alone.canvas.tokens[0], slow[i, : len(row)])

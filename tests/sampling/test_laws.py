@@ -12,13 +12,13 @@ from sampling import laws
 from sampling.laws import DRAWS, draws, last, law_of
 from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
 from unmask.diffusion.times import grid
+from unmask.model.backbones.attention import Cache
 from unmask.sampling.autoregressive import continue_text
-from unmask.sampling.masked import Blocks, Sliding
+from unmask.sampling.masked import Blocks, Sliding, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import EntropyBound, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
 from unmask.sampling.policies.reverse import Analytic, D3PMReverse
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank, of_prompt
 
 ENOUGH = 1e-3
@@ -186,9 +186,11 @@ class CausalChain:
     def __init__(self, world):
         self.world = world
 
-    def extend(self, tokens, cache):
-        cache.filled += tokens.shape[1]
-        return tokens[..., None].double()
+    def memory(self, capacity):
+        return Cache(capacity)
+
+    def read(self, tokens, memory):
+        return tokens[..., None].double(), memory.advanced(tokens.shape[1])
 
     def head(self, hidden):
         probs = self.world.step[hidden.squeeze(-1).long()]

@@ -7,10 +7,10 @@ import exact
 from sampling.laws import draws, last
 from unmask.errors import UserError
 from unmask.sampling.logits import Shape, nucleus
+from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.parallel import EntropyBound
 from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank
 
 P = torch.tensor([[0.5, 0.3, 0.15, 0.05]])

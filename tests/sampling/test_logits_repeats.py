@@ -9,9 +9,9 @@ import unmask
 from sampling.laws import last
 from unmask.errors import UserError
 from unmask.sampling.logits import Shape, repeats
+from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.process import fill
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import blank
 

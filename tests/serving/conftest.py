@@ -10,7 +10,8 @@ import pytest
 from servers import serving
 from slow import Slow
 
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
 
 Serve = Callable[..., str]
 collect_ignore = [] if find_spec("lm_eval") else ["test_harness.py"]  # lm-eval is heavy, and no part of [dev]

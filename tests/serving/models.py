@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.model.checkpoint import Model, load, save
+from unmask.model.checkpoint import load, save
+from unmask.model.model import Model
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import byte, character
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from unmask.model.checkpoint import Model
+from unmask.model.model import Model
 from unmask.serving.http.app import Service, create
 from unmask.serving.http.guard import Rules
 from unmask.serving.http.run import Running, bound, settings

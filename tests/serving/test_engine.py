@@ -8,9 +8,8 @@ from models import network
 from slow import Slow
 
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import begin
-from unmask.sampling.process import fill
-from unmask.sampling.samplers import named
+from unmask.sampling.masked import begin, fill
+from unmask.sampling.policy import policy_of
 from unmask.serving.engine import Engine
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
@@ -22,7 +21,7 @@ VOCAB, MASK = 30, 29
 
 
 def work(length=6, *, rows=1, seed=0, sampler="first-hitting"):
-    return begin(blank(rows, length, mask=MASK), named(sampler), seed=seed)
+    return begin(blank(rows, length, mask=MASK), policy_of(sampler), seed=seed)
 
 
 class Halves:
@@ -70,7 +69,7 @@ def test_requests_that_arrive_at_different_times_share_calls_and_get_what_they_w
 
         found = await asyncio.gather(*(one(*job) for job in jobs))
         for (length, rows, seed, sampler), got in zip(jobs, found, strict=True):
-            *_, last = fill(net.network.logits, blank(rows, length, mask=MASK), named(sampler), seed=seed)
+            *_, last = fill(net.network.logits, blank(rows, length, mask=MASK), policy_of(sampler), seed=seed)
             assert torch.equal(got, last.canvas.tokens)
         return net.rows
 
@@ -196,7 +195,7 @@ def test_a_request_that_breaks_something_inside_is_not_told_what():
         raise KeyError("secret")
 
     async def test(engine, net):
-        made = begin(blank(1, 4, mask=MASK), named("first-hitting"), shape=Shape(hook=broken))
+        made = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), shape=Shape(hook=broken))
         with pytest.raises(Refusal) as refused:
             await tokens(await engine.enter(lambda: made))
         return refused.value
@@ -209,7 +208,7 @@ def test_a_request_that_breaks_something_inside_is_not_told_what():
 def test_a_work_with_nothing_to_fill_is_done_at_once():
     async def test(engine, net):
         full = blank(1, 3, mask=MASK).with_tokens(torch.ones(1, 3, dtype=torch.long))
-        ticket = await engine.enter(lambda: begin(full, named("first-hitting")))
+        ticket = await engine.enter(lambda: begin(full, policy_of("first-hitting")))
         return [turn async for turn in ticket]
 
     assert with_engine(test) == []

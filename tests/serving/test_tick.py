@@ -7,12 +7,11 @@ from models import network
 from unmask.errors import UserError
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import begin
+from unmask.sampling.masked import begin, fill
 from unmask.sampling.patterns.constraint import matching
 from unmask.sampling.patterns.tokens import Words
 from unmask.sampling.policies.remask import RULES, Remask
-from unmask.sampling.process import fill
-from unmask.sampling.samplers import named
+from unmask.sampling.policy import policy_of
 from unmask.serving import tick as ticks
 from unmask.serving.tick import Turn, advance
 from unmask.text.prompt.canvas import blank, of_rows
@@ -21,15 +20,15 @@ pytestmark = pytest.mark.slow
 
 VOCAB, MASK = 30, 29
 POLICIES = [
-    named("first-hitting"),
-    named("ancestral", steps=7),
-    named("groups", steps=4),
-    named("entropy"),
-    named("confidence", steps=5),
-    named("threshold"),
-    named("entropy-bound"),
-    named("klass"),
-    named("draw-then-keep", steps=6),
+    policy_of("first-hitting"),
+    policy_of("ancestral", steps=7),
+    policy_of("groups", steps=4),
+    policy_of("entropy"),
+    policy_of("confidence", steps=5),
+    policy_of("threshold"),
+    policy_of("entropy-bound"),
+    policy_of("klass"),
+    policy_of("draw-then-keep", steps=6),
 ]
 
 
@@ -129,9 +128,9 @@ def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_the
 
     hook = ClassifierFree(unasked, 2.0)
     made = [
-        begin(of_rows([[4, *[MASK] * 5]] * 2, mask=MASK), named("first-hitting"), seed=1, shape=Shape(hook=hook)),
-        begin(of_rows([[5, *[MASK] * 5]], mask=MASK), named("entropy"), seed=2, shape=Shape(hook=hook)),
-        begin(of_rows([[6, *[MASK] * 5]], mask=MASK), named("first-hitting"), seed=3),
+        begin(of_rows([[4, *[MASK] * 5]] * 2, mask=MASK), policy_of("first-hitting"), seed=1, shape=Shape(hook=hook)),
+        begin(of_rows([[5, *[MASK] * 5]], mask=MASK), policy_of("entropy"), seed=2, shape=Shape(hook=hook)),
+        begin(of_rows([[6, *[MASK] * 5]], mask=MASK), policy_of("first-hitting"), seed=3),
     ]
     turns = advance(Counted(), made, drafts=[True, False, False], vocab=VOCAB)
     assert all(isinstance(turn, Turn) for turn in turns)
@@ -164,7 +163,7 @@ def test_a_draft_changes_nothing_that_is_drawn(make):
 
 def test_a_draft_is_the_likeliest_token_at_every_blank_that_is_left():
     net = network(VOCAB).freeze()
-    work = begin(of_rows([[4, *[MASK] * 6]], mask=MASK), named("first-hitting"), seed=3)
+    work = begin(of_rows([[4, *[MASK] * 6]], mask=MASK), policy_of("first-hitting"), seed=3)
     (turn,) = advance(net, [work], drafts=[True], vocab=VOCAB)
     logits = net.logits(work.canvas.tokens, torch.zeros(1), torch.arange(7))[:, :MASK].log_softmax(-1)
     left = [i for i in range(1, 7) if i not in turn.brought.rows]
@@ -176,8 +175,8 @@ def test_a_draft_is_the_likeliest_token_at_every_blank_that_is_left():
 
 def test_one_work_that_fails_does_so_alone():
     net = network(VOCAB).freeze()
-    good = begin(blank(1, 4, mask=MASK), named("first-hitting"), seed=1)
-    bad = begin(blank(1, 9, mask=MASK), named("first-hitting"), shape=Shape(banned=tuple(range(VOCAB))))
+    good = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), seed=1)
+    bad = begin(blank(1, 9, mask=MASK), policy_of("first-hitting"), shape=Shape(banned=tuple(range(VOCAB))))
     before, error, after = advance(net, [good, bad, good], drafts=[False] * 3, vocab=VOCAB)
     assert isinstance(error, UserError)
     assert before.brought == after.brought
@@ -193,7 +192,7 @@ def test_one_work_that_fails_among_others_of_its_kind_does_so_alone(draft):
 
     shape = Shape(hook=hook)
     made = [
-        begin(of_rows(rows, mask=MASK), named("first-hitting"), seed=seed, shape=shape)
+        begin(of_rows(rows, mask=MASK), policy_of("first-hitting"), seed=seed, shape=shape)
         for seed, rows in enumerate(([[4, *[MASK] * 3]] * 2, [[5, *[MASK] * 6]], [[6, *[MASK] * 4]]))
     ]
     first, error, last = advance(net, made, drafts=[draft] * 3, vocab=VOCAB)

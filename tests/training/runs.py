@@ -1,18 +1,20 @@
 """One small run, in pieces, for any team: test_many_processes.py does it alone, two_ranks.py with two processes."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
+from unmask.settings import described
 from unmask.text.corpus.rows import Batch
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
 from unmask.training.phases import phases
-from unmask.training.settings import Optim, Run, Shape, Train
+from unmask.training.settings import Optim, Run, Train
 from unmask.training.validation import validate
 
 HALF, STEPS = 10, 20
@@ -24,7 +26,7 @@ OTHERS = {
     "sedd": OBJECTIVES["sedd"],
     "ar": OBJECTIVES["ar"],
     "tied, modulated, dropped out, recomputed": settings(
-        model=Shape(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
+        model=Architecture(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
         optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
@@ -54,8 +56,8 @@ def steps(current: State, start: int, stop: int, team: Team, asked: Train = ASKE
 def scored(current: State, team: Team) -> list[float]:
     """Validation of three batches, which two processes cannot share equally."""
     batches = [Batch(CHAIN.rows(4, seed), torch.ones(4, LENGTH, dtype=torch.bool)) for seed in (100, 101, 102)]
-    with ema.in_place(current.shadow, list(current.network.parameters())):
-        score = validate(current.network, batches, ASKED.objective, mask=MASK, seed=1, team=team)
+    with ema.in_place(current.shadow, list(current.denoiser.parameters())):
+        score = validate(current.denoiser, batches, ASKED.objective, mask=MASK, seed=1, team=team)
     return [score.bound, score.error]
 
 
@@ -65,9 +67,9 @@ def save(out: Path, current: State, step: int, team: Team) -> Path:
         current,
         state.Point(step=step),
         mask=MASK,
-        objective="mdlm",
+        objective=ASKED.objective,
         tokenizer=None,
-        settings=asdict(ASKED),
+        settings=described(ASKED),
         keep=2,
         team=team,
     )

@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.model.backbones.transformer import Transformer
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.d3pm import D3PM
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.sedd import SEDD
+from unmask.diffusion.times import Count
+from unmask.model.backbone import build
+from unmask.model.backbones.transformer import Architecture
+from unmask.model.denoiser import Denoiser
 from unmask.text.corpus.rows import Batch
-from unmask.training.phases import architecture, phases
-from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train
+from unmask.training.phases import phases, spec_of
+from unmask.training.settings import Optim, Run, Text, Train
 
 LETTERS, LENGTH = 8, 16
 MASK = LETTERS
@@ -61,24 +68,26 @@ def settings(**changes) -> Train:
     base = Train(
         steps=20,
         text=Text(length=LENGTH),
-        model=Shape(width=32, blocks=2, heads=2),
+        model=Architecture(width=32, blocks=2, heads=2),
+        objective=MDLM(times=Count()),
         optim=Optim(batch=16, lr=1e-2, warmup=10, ema=0.9),
         run=Run(),
     )
     return replace(base, **changes)
 
 
-def network(asked: Train, phase: int = 0) -> Transformer:
+def network(asked: Train, phase: int = 0) -> Denoiser:
     torch.manual_seed(asked.seed)
-    return Transformer(architecture(asked, phases(asked)[phase], vocab=LETTERS + 1))
+    chosen = phases(asked)[phase]
+    return Denoiser(build(spec_of(asked, chosen, vocab=LETTERS + 1)), chosen.objective)
 
 
 OBJECTIVES = {
     "mdlm": settings(),
-    "d3pm": settings(objective=Objective(name="d3pm", times="stratified", steps=16)),
+    "d3pm": settings(objective=D3PM(steps=16)),
     "sedd": settings(
-        objective=Objective(name="sedd", times="stratified"),
-        model=Shape(width=32, blocks=2, heads=2, cond=16, time_conditioning=True),
+        objective=SEDD(),
+        model=Architecture(width=32, blocks=2, heads=2, cond=16, time_conditioning=True),
     ),
-    "ar": settings(objective=Objective(name="ar")),
+    "ar": settings(objective=Autoregressive()),
 }

@@ -155,7 +155,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
         (["--out", "{full}", "--data", "{text}"], "is not empty and holds no run"),
         (["--out", "{run}", "--data", "{text}"], "already holds a run. Go on with it by --resume"),
         (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its seed"),
-        (["--out", "{run}", "--resume", "--optim.name", "muon"], "a resumed run keeps its optim.name: it has adamw"),
+        (["--out", "{run}", "--resume", "--optim.name", "adamw"], "a resumed run keeps its optim.name: it has muon"),
         (["--out", "{out}", "--data", "{empty}"], "empty"),
         (["--out", "{out}", "--data", "{binary}"], "binary"),
         (["--out", "{out}", "--data", "{latin}", "--text.tokenizer", "byte"], "byte 1"),
@@ -184,7 +184,5 @@ def test_a_mistake_ends_with_a_clear_error_and_overwrites_nothing(arguments, sai
 
 
 def test_an_unknown_flag_is_answered_with_the_nearest_one(capsys):
-    with pytest.raises(SystemExit) as error:
-        main(["train", "--optim.warmpu", "3"])
-    assert error.value.code == 2
+    assert main(["train", "--optim.warmpu", "3"]) == 2
     assert "optim.warmup" in capsys.readouterr().err

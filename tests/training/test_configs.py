@@ -11,7 +11,7 @@ from unmask import settings as toml
 from unmask.cli.main import main
 from unmask.model import cost
 from unmask.training import metrics
-from unmask.training.phases import architecture, phases
+from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -46,7 +46,7 @@ def test_every_config_reads_and_its_head_says_command_cost_and_result(path):
 @pytest.mark.parametrize("name, vocab, told", [("owt", 50258, 169_627_218), ("lm1b", 30522, 139_292_986)])
 def test_the_paper_s_networks_have_the_paper_s_size(name, vocab, told):
     asked = toml.read(CONFIGS / f"{name}.toml", Train())
-    assert cost.parameters(architecture(asked, phases(asked)[0], vocab=vocab)) == told
+    assert cost.parameters(spec_of(asked, phases(asked)[0], vocab=vocab)) == told
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
-from unmask.model.backbones.transformer import Transformer
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.times import Count
+from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.text.corpus.rows import Batch
 from unmask.training.loop import Diverged, begin, train
 from unmask.training.phases import continued, phases, sight
-from unmask.training.settings import Objective, Run, Shape, Warm
+from unmask.training.settings import Run, Warm
 
 CHAIN = Chain.make()
 
@@ -43,7 +45,7 @@ def test_a_first_loss_is_that_of_a_network_that_knows_nothing(name):
 
 
 def test_dropout_is_a_function_of_the_step_too():
-    asked = settings(model=Shape(width=32, blocks=2, heads=2, dropout=0.3))
+    asked = settings(model=Architecture(width=32, blocks=2, heads=2, dropout=0.3))
     _, told = trained(asked, steps=3)
     torch.manual_seed(12345)
     _, seen = trained(asked, steps=3)
@@ -81,7 +83,7 @@ def test_a_warm_run_is_two_phases_that_share_the_steps():
     first, second = phases(asked)
     assert (first.start, first.stop, second.start, second.stop) == (0, 3, 3, 10)
     assert (first.objective.name, second.objective.name) == ("ar", "mdlm")
-    before = network(asked).spec
+    before = network(asked).backbone.spec
     after = continued(before, asked, second)
     assert before.causal
     assert not after.causal
@@ -90,7 +92,7 @@ def test_a_warm_run_is_two_phases_that_share_the_steps():
 
 
 def test_a_warm_start_knows_at_once_what_the_first_phase_learned():
-    asked = settings(steps=200, recipe="warm", objective=Objective(times="count"))
+    asked = settings(steps=200, recipe="warm", objective=MDLM(times=Count()))
     first, second = phases(asked)
     state = begin(network(asked), asked)
     list(train(state, first, asked, CHAIN.batch(16), mask=MASK))
@@ -117,7 +119,7 @@ def test_sight_grows_from_the_past_to_the_whole_row():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_forgetting_activations_changes_memory_and_nothing_else(dropout):
-    asked = settings(model=Shape(width=32, blocks=2, heads=2, dropout=dropout))
+    asked = settings(model=Architecture(width=32, blocks=2, heads=2, dropout=dropout))
     _, told = trained(asked)
     forgotten, seen = trained(replace(asked, run=Run(checkpointing=True)))
     assert [p.loss for p in seen] == [p.loss for p in told]

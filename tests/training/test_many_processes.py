@@ -16,13 +16,13 @@ import torch
 
 from training.runs import HALF, OTHERS, STEPS, alone, begun, steps
 from training.small import Chain, settings
-from unmask.cli.claiming import claim
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.processes import sharding as shards
 from unmask.processes.team import Alone, Lost, joined, noticing
 from unmask.training import state
+from unmask.training.folder import claim
 
 TESTS = Path(__file__).parent.parent
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

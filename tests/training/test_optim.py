@@ -3,6 +3,8 @@ import torch
 
 from model.backbones.test_golden import masked_loss, strided_distance
 from model.golden import network, recorded
+from unmask.diffusion.mdlm import MDLM
+from unmask.model.denoiser import Denoiser
 from unmask.training import ema, optim
 from unmask.training.settings import Optim
 
@@ -33,7 +35,7 @@ def test_five_steps_end_at_the_weights_and_the_average_of_the_reference():
     case, net = recorded("dit_tiny"), network("dit_tiny")
     settings = Optim(lr=3e-3, beta2=0.999, schedule="constant", warmup=3, reference=True, ema=0.9999)
     parameters = list(net.parameters())
-    optimizer, shadow = optim.adamw(parameters, settings), ema.begin(parameters)
+    optimizer, shadow = optim.chosen(Denoiser(net, MDLM()), settings), ema.begin(parameters)
     for i in range(5):
         loss = masked_loss(net, case["x0"].roll(i, 1), case["xt"].roll(i, 1), case["t"], torch.ones(case["x0"].shape))
         optimizer.zero_grad()
@@ -60,9 +62,12 @@ def test_a_limit_of_zero_leaves_the_gradient_alone():
 
 
 def test_weight_decay_is_on_matrices_alone():
-    matrix, vector = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
-    groups = optim.adamw([matrix, vector], Optim(weight_decay=0.1)).param_groups
-    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.1, 1), (0.0, 1)]
+    net = network("dit_tiny")
+    groups = optim.chosen(Denoiser(net, MDLM()), Optim(weight_decay=0.1)).param_groups
+    assert [(group["weight_decay"], {p.ndim >= 2 for p in group["params"]}) for group in groups] == [
+        *[(0.1, {True}), (0.0, {False})]
+    ]
+    assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
 
 
 def test_averaged_weights_are_in_the_network_only_while_asked_for():

@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from training.small import MASK, Chain, network, settings
+from unmask.model.backbone import skeleton
 from unmask.model.backbones.transformer import Architecture
 from unmask.training import optim
 from unmask.training import optim as muon
@@ -46,11 +47,11 @@ def test_an_update_has_the_size_of_adamws():
 def test_embeddings_head_norms_and_modulation_are_left_to_adamw():
     asked = settings(model=replace(settings().model, cond=8))
     net = network(asked)
-    names = {name for name, p in net.named_parameters() if p in muon.matrices(net)}
+    names = {name for name, p in net.backbone.named_parameters() if p in net.backbone.matrices()}
     assert {name.split(".", 2)[2] for name in names} == {
         *["attn_qkv.weight", "attn_out.weight", "mlp.0.weight", "mlp.2.weight"]
     }
-    assert len(names) == 4 * len(net.blocks)
+    assert len(names) == 4 * len(net.units)
 
 
 def test_a_small_run_learns_faster_than_with_adamw():
@@ -68,7 +69,7 @@ def test_the_cost_is_what_a_counter_counts():
     with FlopCounterMode(display=False) as counter:
         for shape in shapes:
             muon.orthogonal(torch.randn(shape))
-    assert counter.get_total_flops() == muon.flops(a)
+    assert counter.get_total_flops() == muon.flops(skeleton(a))
 
 
 TORCHS = """

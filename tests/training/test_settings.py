@@ -4,17 +4,23 @@ import pytest
 
 from unmask import settings as toml
 from unmask.cli import train as verb
-from unmask.cli.claiming import write_settings
+from unmask.cli.flags import without_flags
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.objective import OBJECTIVES
+from unmask.diffusion.schedule import Cosine
+from unmask.diffusion.times import Bell, Count
 from unmask.errors import UserError
-from unmask.training.settings import Objective, Optim, Run, Shape, Text, Train, Warm
+from unmask.model.backbones.transformer import Architecture
+from unmask.training.folder import write_settings
+from unmask.training.settings import Optim, Run, Text, Train, Warm, settled
 
 ODD = Train(
     data='C:\\texts "of" mine\n',
     out="ünïcode",
     steps=7,
     text=Text(length=9, separator="\t\u2028"),
-    model=Shape(width=8, dropout=0.1),
-    objective=Objective(times="bell", bell_mean=-0.25),
+    model=Architecture(width=8, dropout=0.1),
+    objective=MDLM(schedule=Cosine(eps=0), times=Bell(mean=-0.25)),
     optim=Optim(lr=1e-7, eps=1e-12, ema=0.0),
     run=Run(tensorboard=True),
 )
@@ -45,8 +51,12 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path):
         ("steps = 0\n", "steps must be at least 1, not 0"),
         ("[optim]\nema = 1.5\n", "ema is a share"),
         ("steps =\n", "is not TOML"),
-        ("[objective]\nname = 'sedd'\n", "sedd needs the noise level"),
-        ("[model]\ncond = 8\ntime_conditioning = true\n", "times = count has no noise level"),
+        ("[model]\ntime_conditioning = true\n", "needs a place to put the noise level"),
+        ("[model]\nvocab = 9\n", "model.vocab is not set by hand"),
+        ("[objective]\nname = 'sedd'\nweight = 'flat'\n", "no setting in [objective] is called 'weight'"),
+        ("[objective]\nschedule = 'cosin'\n", "Did you mean 'cosine'?"),
+        ("[objective]\ntimes = 'bell:maen=0'\n", "Did you mean 'mean'?"),
+        ("recipe = 'warm'\n[objective]\nname = 'sedd'\n", "cannot begin so"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_the_file(content, said, tmp_path):
@@ -72,7 +82,41 @@ def test_a_warm_start_needs_two_phases(share):
 def test_flags_come_after_the_file_and_a_resumed_run_keeps_its_settings(tmp_path):
     config, out = tmp_path / "a.toml", tmp_path / "run"
     config.write_text("seed = 5\n[optim]\nlr = 0.5\n")
-    assert verb.default(["--config", str(config)]).train == replace(Train(), seed=5, optim=Optim(lr=0.5))
-    assert verb.default([f"--config={config}", "--resume", "--out", str(out)]).train.seed == 5
+    assert asked("--config", str(config)) == replace(Train(), seed=5, optim=Optim(lr=0.5))
+    assert asked(f"--config={config}", "--resume", "--out", str(out)).seed == 5
     write_settings(out, ODD)
-    assert verb.default(["--resume", "--out", str(out)]).train == ODD
+    assert asked("--resume", "--out", str(out)) == ODD
+
+
+def asked(*arguments: str) -> Train:
+    return without_flags(verb.default(list(arguments)).train, "objective", "model")
+
+
+def test_a_component_that_a_flag_names_brings_the_values_that_train_it_best():
+    assert asked("--objective.name", "sedd").objective == OBJECTIVES.usual("sedd")
+    assert asked().objective == MDLM(times=Count(), weight="flat")
+    assert asked().model == Architecture(tied=True)
+
+
+def test_what_is_left_to_auto_is_the_best_recipe_that_was_measured():
+    plain = settled(Train())
+    assert (plain.recipe, plain.optim.name, plain.optim.lr) == ("warm", "muon", 5e-3)
+    assert plain.model.tied
+    assert plain.objective == MDLM(times=Count(), weight="flat")
+
+
+def test_auto_needs_no_further_option_for_another_objective_or_a_checkpoint():
+    sedd = settled(Train(objective=OBJECTIVES.usual("sedd")))
+    assert (sedd.recipe, sedd.optim.name, sedd.optim.lr) == ("plain", "adamw", 1e-3)
+    assert sedd.model.shown_sigma
+    tuned = settled(Train(init="somewhere"))
+    assert (tuned.recipe, tuned.optim.name, tuned.optim.lr) == ("plain", "muon", 1e-3)
+    causal = settled(Train(objective=OBJECTIVES.usual("ar")))
+    assert (causal.recipe, causal.optim.name) == ("plain", "muon")
+    modulated = settled(Train(model=Architecture(cond=8)))
+    assert modulated.recipe == "plain"
+
+
+def test_what_was_asked_for_is_not_changed_by_auto():
+    said = Train(recipe="plain", optim=Optim(name="adamw", lr=2e-3), model=Architecture(cond=8, tied=False))
+    assert settled(said) == said

@@ -1,5 +1,5 @@
 import resource
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ import torch
 import unmask.model.checkpoint
 from training.small import MASK, Chain, network, settings
 from unmask.errors import UserError
+from unmask.settings import described
 from unmask.training import metrics
 from unmask.training import state as disk
 from unmask.training.loop import begin, train
@@ -18,7 +19,14 @@ CHAIN = Chain.make()
 
 def save(out, state, point, keep=2):
     return disk.save(
-        out, state, point, mask=MASK, objective="mdlm", tokenizer=None, settings=asdict(settings()), keep=keep
+        out,
+        state,
+        point,
+        mask=MASK,
+        objective=settings().objective,
+        tokenizer=None,
+        settings=described(settings()),
+        keep=keep,
     )
 
 

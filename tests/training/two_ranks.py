@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from training.runs import HALF, STEPS, begun, others, save, scored, steps
 from unmask.errors import UserError
-from unmask.processes import sharding as shards
+from unmask.processes import sharding
 from unmask.processes.team import Many, joined
 from unmask.training import state
 
@@ -43,7 +43,7 @@ def trained(team: Many, out: Path) -> dict[str, Any]:
     state.restore(folder, again)
     repeated = steps(again, HALF, STEPS, team)
     save(out, current, STEPS, team)
-    kept = sum(shards.local(p).numel() for p in current.network.parameters())
+    kept = sum(sharding.local(p).numel() for p in current.network.parameters())
     return {
         "steps": first + second,
         "score": score,
@@ -58,7 +58,7 @@ def trained(team: Many, out: Path) -> dict[str, Any]:
 
 
 def values(current: state.State) -> list[torch.Tensor]:
-    return [shards.local(tensor) for tensor in [*current.network.parameters(), *current.shadow]]
+    return [sharding.local(tensor) for tensor in [*current.network.parameters(), *current.shadow]]
 
 
 def full_disk(team: Many, out: Path, current: state.State) -> list[str]:

@@ -1,4 +1,8 @@
-"""Write how a text emerges from masks, as a GIF or as one HTML file with a play button."""
+"""Write how a text emerges from masks, as a GIF or as one HTML file with a play button.
+
+unmask animate stories --prompt "Once upon a time" -o story.gif --dark
+unmask animate stories --template "The ___ sat on the [2]." -o blanks.html
+"""
 
 import sys
 from dataclasses import dataclass, field
@@ -7,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -29,7 +34,7 @@ class Settings:
     seconds: float = 6.0  # how long it runs
     columns: int = 64  # letters in a line of the GIF
     dark: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # a dark GIF; a page follows its reader's wish
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    recipe: Drawing = field(default_factory=Recipe)
 
 
 def run(settings: Settings) -> None:

@@ -1,4 +1,11 @@
-"""Turn an official checkpoint into one of ours, with a self-test, or one of ours into an official one."""
+"""Turn an official checkpoint into one of ours, with a self-test, or one of ours into an official one.
+
+Drawing options become the default sampling settings that the new checkpoint holds.
+
+    unmask convert kuleshov-group/mdlm-owt models/mdlm-owt
+    unmask convert runs/mine models/mine --dtype bfloat16 --sampler entropy --top-p 0.9
+    unmask convert models/mine models/official --to official
+"""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -6,6 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model import convert
 from unmask.model.checkpoint import load
@@ -18,7 +26,7 @@ class Settings:
     target: Annotated[Path, tyro.conf.Positional]  # a folder that does not exist yet
     to: Literal["unmask", "official"] = "unmask"  # the layout to write
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # round the weights; empty: leave them as they are
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)  # the model's default settings
+    recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
 
 def run(settings: Settings) -> None:
@@ -27,7 +35,9 @@ def run(settings: Settings) -> None:
     if replace(asked, **{name: getattr(plain, name) for name in DEFAULTS}) != plain:
         raise UserError(f"a checkpoint keeps these drawing options and no others: {', '.join(DEFAULTS)}.")
     if chosen:
-        method_for(load(settings.source), asked)  # a sampler that the model cannot use is refused before anything is written
+        method_for(
+            load(settings.source), asked
+        )  # a sampler that the model cannot use is refused before anything is written
     model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=chosen)
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")

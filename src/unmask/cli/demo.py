@@ -2,6 +2,8 @@
 
 The story comes from the model in the package, the training text from every Python: the help topics of `pydoc`. Each
 step is an ordinary command, shown before it runs, so it can be typed again.
+
+    unmask demo
 """
 
 import shlex

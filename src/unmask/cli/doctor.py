@@ -1,4 +1,7 @@
-"""Print versions, threads and devices, and whether bf16 works here."""
+"""Print versions, threads and devices, and whether bf16 works here.
+
+unmask doctor
+"""
 
 import os
 import platform

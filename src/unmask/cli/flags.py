@@ -1,7 +1,7 @@
 """Components of a registry as flags: `--objective.name sedd` brings SEDD's own fields, and so does `--model.name`.
 
-The command line is read by tyro, which knows dataclasses. A component is shown to it as a subclass that has the name of
-the component as one more field, and in which the fields that are derived from the data are hidden.
+The command line is read by tyro, which knows dataclasses. A component is shown to it as a subclass that has the name
+of the component as one more field, and in which the fields that are derived from the data are hidden.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -11,9 +11,13 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from unmask.registry import Registry, spelled
+from unmask.sampling.recipe import Recipe
 from unmask.settings import help_of
 
 T = TypeVar("T")
+
+# Every drawing option as a flag without a prefix: --top-p, --pattern.
+Drawing = Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
 
 
 def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:
@@ -41,10 +45,11 @@ def flagged(component: T) -> T:
             hint = Annotated[Any, one_line(value.registry)]
         shown[one.name] = Annotated[hint, tyro.conf.arg(help=said.get(one.name, ""))]
     values = {name: getattr(component, name) for name in shown}
-    names: Any = Literal[tuple(registry)]
+    names: Any = Literal[tuple(sorted(registry))]
     shown["name"] = Annotated[names, tyro.conf.arg(help=f"which {registry.kind}; each has fields of its own")]
     body = {name: field(default=value) for name, value in {**values, "name": kind.name}.items()}
-    made = type(kind.__name__, (kind,), {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body})
+    members = {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body}
+    made: Any = type(kind.__name__, (kind,), members)
     return dataclass(frozen=True)(made)()
 
 

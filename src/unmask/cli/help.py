@@ -1,8 +1,11 @@
 """`unmask VERB --help`: every option in one line, grouped, with its default; examples at the end."""
 
+import ast
+import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -31,7 +34,8 @@ def help_text(module: ModuleType, default: Any = None) -> str:
 
 def split(rest: str) -> tuple[list[str], list[str]]:
     """The prose of a docstring, and the lines of it that are examples: those that begin with a command."""
-    about, examples = [], []
+    about: list[str] = []
+    examples: list[str] = []
     for line in textwrap.dedent(rest).strip().splitlines():
         example = line.strip().startswith(("unmask ", "torchrun "))
         (examples if example else about).append(f"  {line.strip()}" if example else line)
@@ -43,24 +47,24 @@ def split(rest: str) -> tuple[list[str], list[str]]:
 Option = tuple[str, str, bool]  # how it is written, what it means, whether it is positional
 
 
-def options(kind: Any, default: Any, before: str) -> tuple[list[Option], list[tuple[str, list[Option]]]]:
-    """The options of a dataclass, and of those within it by name."""
+Groups = list[tuple[str, list[Option]]]  # titles, each with its options
+
+
+def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[list[Option], Groups]:
+    """The options of a dataclass, and of those within it; `flat`: without the names of those."""
     hints, said = get_type_hints(kind, include_extras=True), docs(kind)
     own: list[Option] = []
-    groups: list[tuple[str, list[Option]]] = []
-    for one in fields(kind):
+    groups: Groups = []
+    for one in sorted(fields(kind), key=lambda one: one.name != "name" or not hasattr(kind, "shows")):
         hint, marks = unwrapped(hints[one.name])
         if tyro.conf.Suppress in marks:
             continue
         value = getattr(default, one.name) if default is not None else default_of(one)
         if is_dataclass(value) and not isinstance(value, type) and not is_line(value):
-            unnamed = any(getattr(mark, "name", None) == "" for mark in marks) or tyro.conf.OmitArgPrefixes in marks
-            inner, more = options(type(value), value, before if unnamed else f"{before}{one.name}.")
-            if unnamed and not before and len(inner) + len(own) <= 24:
-                own += inner
-            else:
-                groups.append((title_of(type(value)), inner))
-            groups += more
+            below = flat or tyro.conf.OmitArgPrefixes in marks
+            unnamed = below or any(getattr(mark, "name", None) == "" for mark in marks)
+            inner, more = options(type(value), value, before if unnamed else f"{before}{one.name}.", below)
+            groups += [(title_of(type(value)), inner), *more]
             continue
         first = tyro.conf.Positional in marks
         text = next((mark.help for mark in marks if getattr(mark, "help", None)), said.get(one.name, ""))
@@ -79,21 +83,18 @@ def docs(kind: Any) -> dict[str, str]:
 
 
 def strings(kind: Any) -> dict[str, str]:
-    import ast
-    import inspect
-
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if not is_dataclass(one):
             continue
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))  # type: ignore[arg-type]
         except (OSError, TypeError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for node, after in zip(body, body[1:], strict=False):
-            if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                found[getattr(node.target, "id", "")] = " ".join(str(after.value.value).split())
+        for node, after in pairwise(body):
+            if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(node.target, ast.Name):
+                found[node.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
     return found
 
 
@@ -115,7 +116,7 @@ def written(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bo
     flag = ", ".join([*aliases, flag]) if aliases else flag
     if hint is bool:
         pair = tyro.conf.FlagCreatePairsOff not in marks
-        return f"{flag}, --{before}no-{name.replace('_', '-')}" if pair and before else flag
+        return f"--{before}[no-]{name.replace('_', '-')}" if pair and before else flag
     return f"{flag} {metavar or kind_of(hint)}"
 
 
@@ -130,8 +131,10 @@ def kind_of(hint: Any) -> str:
 
 
 def usual(value: Any, hint: Any) -> str:
-    if value is MISSING or value is None or value == () or value == "" or hint is bool:
+    if value is MISSING or value is None or value is False or value == () or value == "":
         return ""
+    if value is True:
+        return " (on)"
     shown = spelled(value) if hasattr(value, "registry") else f"{value:g}" if isinstance(value, float) else str(value)
     return f" ({shown})"
 

@@ -1,4 +1,11 @@
-"""Fill the blanks of a template, "The ___ sat on the [5].", in several ways, best first."""
+"""Fill the blanks of a template in several ways, best first.
+
+[5] is a blank of five tokens, [2-6] of two to six, ___ of a length that is chosen. Write \\[ and \\_ for the signs.
+
+    unmask infill stories "Lily saw a big [1] and [4]. Lily was very happy." --n 3
+    unmask infill stories "The ___ sat on the [2]." --longest 4 --sampler entropy
+    unmask infill runs/mine --file templates.txt --json
+"""
 
 import json
 import sys
@@ -11,6 +18,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -33,14 +41,14 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
     # [5]: five tokens; [2-6]: two to six; ___: a length that is chosen; \[ \_ are a bracket and an underscore
     template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None
-    file: Path | None = None  # templates, one a line, in place of TEMPLATE; - is the standard input
-    n: int = 1  # candidates drawn for each choice of lengths, and given at most
-    shortest: int = 1  # tokens of ___ at least
-    longest: int = 8  # tokens of ___ at most
-    tries: int = 16  # choices of lengths at most, when there are more of them
-    looks: int = 32  # network evaluations for the score of a candidate
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a candidate, one a line
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    file: Path | None = None  # templates, one per line, in place of TEMPLATE; - is the standard input
+    n: int = 1  # candidates drawn for each choice of lengths, and shown
+    shortest: int = 1  # fewest tokens of ___
+    longest: int = 8  # most tokens of ___
+    tries: int = 16  # choices of lengths that are tried at most
+    looks: int = 32  # forward passes for the score of a candidate
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object per candidate, one per line
+    recipe: Drawing = field(default_factory=Recipe)
 
 
 def run(settings: Settings) -> None:

@@ -1,4 +1,8 @@
-"""Print what a checkpoint is: its network, its cost, its tokenizer, and whether its self-test passes."""
+"""Print what a checkpoint is: its network, its cost, its tokenizer, and whether its self-test passes.
+
+unmask inspect stories
+unmask inspect kuleshov-group/mdlm-owt
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

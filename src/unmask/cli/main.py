@@ -57,7 +57,10 @@ def dispatch(arguments: list[str]) -> int:
         print(help_text(module, known))
         return 0
     given = {} if known is None else {"default": known}
-    settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **given)
+    try:
+        settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **given)
+    except SystemExit as stop:  # tyro has said what is wrong with the command line
+        return int(stop.code or 0)
     module.run(settings)
     return 0
 

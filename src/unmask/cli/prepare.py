@@ -1,7 +1,13 @@
-"""Turn text into token shards that training reads: unmask prepare my_texts/ --out data/
+"""Turn text into token shards that training reads.
 
 The source is a file, a folder, a glob, `-` for standard input or `hf:NAME` for a data set on the hub: .txt,
 .jsonl, .csv, .tsv, .parquet or FASTA, plain or compressed (gz, xz, zst).
+
+    unmask prepare my_texts/ --out data/
+    unmask prepare hf:roneneldan/TinyStories --out data/ --vocab 8192
+    unmask prepare genome.fa.gz --out data/ --tokenizer dna
+    unmask prepare my_texts/ --out part1/ --part 1/2
+    unmask prepare part1/ part2/ --merge --out data/
 """
 
 import os

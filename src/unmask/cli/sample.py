@@ -1,6 +1,12 @@
 """Draw text from a model: watch it emerge from masks in a terminal, or pipe it on.
 
-torchrun --nproc-per-node 4 -m unmask sample ... draws the same texts, a batch for each process in turn.
+Under torchrun the same texts are drawn, a batch for each process in turn.
+
+    unmask sample stories --prompt "Once upon a time" -n 3 --seed 1
+    unmask sample runs/mine --sampler ancestral --steps 64 --json > samples.jsonl
+    unmask sample runs/mine --sampler threshold:tau=0.8 --temperature 0.7
+    unmask sample runs/mine --pattern "[A-Z][a-z ]+\\." --length 512 --window 128
+    torchrun --nproc-per-node 4 -m unmask sample runs/mine -n 1000 --json
 """
 
 import json
@@ -12,6 +18,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
+from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -31,19 +38,17 @@ class Settings:
     model: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")
     ]  # a checkpoint's folder, or its name on the hub
-    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = (
-        1  # samples; under torchrun write -n, for it takes --n as its own
-    )
-    length: int | None = None  # tokens of a sample, the prompt included; None: what the model was trained on
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1  # samples to draw (under torchrun write -n)
+    length: int | None = None  # tokens of a sample, the prompt included; none: what the model was trained on
     prompt: str = ""  # the text begins with it
     until: str | None = None  # the text ends before this text or special token, such as '<|endoftext|>'
     document: Literal["auto", "yes", "no"] = (
-        "auto"  # begin and end as a document does; auto: if the model learned from a stream of them
+        "auto"  # begin and end as a document does; auto: if the model was trained on a stream
     )
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object a sample, one a line
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object per sample, one per line
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step as it comes
-    pace: float = 0.0  # seconds to pause after every call, to watch a small model
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    pace: float = 0.0  # seconds to pause after every network call, to watch a small model
+    recipe: Drawing = field(default_factory=Recipe)
 
 
 def run(settings: Settings) -> None:

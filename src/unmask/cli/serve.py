@@ -1,4 +1,9 @@
-"""Serve a model: an API that OpenAI's clients speak, and a page that shows text emerge."""
+"""Serve a model: an API that OpenAI's clients speak, and a page that shows text emerge.
+
+unmask serve stories                                   then open http://127.0.0.1:8000
+unmask serve runs/mine --host 0.0.0.0 --key-file key.txt --workers 2
+unmask serve runs/mine --classifier runs/mood          requests may then set `towards`
+"""
 
 import logging
 import os
@@ -10,6 +15,7 @@ import tyro
 
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
+from unmask.model.classifier import load_classifier
 from unmask.serving.limits import Limits
 
 KEY = "UNMASK_API_KEY"
@@ -27,6 +33,7 @@ class Settings:
     hosts: tuple[str, ...] = ()  # host names to answer to; none: any, but on 127.0.0.1 only local ones
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS), https://example.org
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests that set `towards`
     limits: Limits = field(default_factory=Limits)
 
 
@@ -50,21 +57,23 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     name = settings.name or Path(settings.checkpoint).name
-    running = Running(
-        settings.checkpoint,
-        name,
-        settings.host,
-        settings.port,
-        settings.workers,
-        settings.grace,
-        settings.hosts,
-        settings.origins,
-        settings.tracebacks,
-        key_of(settings),
-        settings.limits,
+    same = (
+        "checkpoint",
+        "host",
+        "port",
+        "workers",
+        "grace",
+        "hosts",
+        "origins",
+        "tracebacks",
+        "classifier",
+        "limits",
     )
+    running = Running(name=name, key=key_of(settings), **{one: getattr(settings, one) for one in same})
     model = load(settings.checkpoint)
     model.text_tokenizer()
+    if settings.classifier is not None:
+        load_classifier(settings.classifier, model)  # refused now rather than at the first request
     with bound(running.host, running.port) as listening:
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

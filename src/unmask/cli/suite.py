@@ -1,7 +1,7 @@
 """Measure the zero-shot suite of the paper's Table 3: one model, seven texts, one table.
 
-    unmask suite kuleshov-group/mdlm-owt                      from the hub
-    unmask suite runs/mine --data-root benchmarks/ --rows 64  from files; docs/how/evaluate.md says which
+unmask suite kuleshov-group/mdlm-owt                      from the hub
+unmask suite runs/mine --data-root benchmarks/ --rows 64  from files; docs/how/evaluate.md says which
 """
 
 import json

@@ -1,7 +1,7 @@
 """Train a model on texts of your own.
 
 The default is the best recipe we have measured (docs/results.md): Muon, an autoregressive warm start, plain
-cross-entropy, a tied head; configs/ has the paper's. Every setting is a flag. --config FILE reads them from TOML first.
+cross-entropy, a tied head; configs/ has the paper's. --config FILE reads settings from TOML; flags override them.
 --resume goes on with the run in --out, with the settings it had, and starts it if it has not begun.
 
     unmask train --data my_texts/ --out runs/mine
@@ -63,7 +63,7 @@ def default(arguments: list[str]) -> Settings:
     for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES)):
         name = option(arguments, f"--{field_name}.name")
         if name and name != getattr(asked, field_name).name:
-            asked = replace(asked, **{field_name: registry.usual(name)})
+            asked = replace(asked, **{field_name: registry.usual(name)})  # type: ignore[arg-type]
     return Settings(config=config, train=with_flags(asked, "objective", "model"))
 
 

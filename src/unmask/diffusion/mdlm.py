@@ -58,8 +58,8 @@ def by_count(
 
     This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); spread evenly
     (`times.stratified`) they give the smallest variance of the estimators here. Given k, the hidden share follows a
-    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms: a network that is shown the noise
-    level is shown exactly that one, and the bound stays the continuous one. `top` is the largest share it knows.
+    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms: a network that is shown the
+    noise level is shown exactly that one, and the bound stays the continuous one. `top` is the largest share it knows.
     """
     check_clean(x0, mask=mask)
     given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
@@ -76,8 +76,8 @@ def by_count(
 class MDLM(Objective):
     """The MDLM objective, with the switches of the paper's Table 8.
 
-    steps = None is continuous time. The switches carry_over and zero_masking need discrete time: without carry-over the
-    network must also name the visible tokens at t = 0; without zero-masking it may put mass on the mask.
+    steps = None is continuous time. The switches carry_over and zero_masking need discrete time: without carry-over
+    the network must also name the visible tokens at t = 0; without zero-masking it may put mass on the mask.
     """
 
     facts: ClassVar[Facts] = Facts(warm_start=True, optimizer="muon", published=True)

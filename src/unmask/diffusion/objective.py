@@ -1,8 +1,8 @@
 """Objective: what is minimised, what is reported, and what everybody else must know of it.
 
 An objective is a frozen dataclass in a file of its own, registered under a name. Its `nats` is the one place where
-its loss is written: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is a
-pure function; random numbers, learned parts and state come in as arguments.
+its loss is written: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is
+a pure function; random numbers, learned parts and state come in as arguments.
 """
 
 from abc import ABC, abstractmethod

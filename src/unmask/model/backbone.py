@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,17 +51,17 @@ class Spec(ABC):
         """Whether a training step hands a memory of its rows to the next one, whose rows continue them."""
         return False
 
-    def sized(self, *, vocab: int, length: int, causal: bool, **more: Any) -> Self:
+    def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec for some data and an objective."""
-        return replace(self, vocab=vocab, length=length, causal=causal, **more)  # type: ignore[type-var]
+        return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]
 
-    def shown(self, sigma: bool) -> Self:
+    def shown(self, sigma: bool) -> "Spec":
         """The same network, shown the noise level or not; refused where it cannot be."""
         if sigma == self.shown_sigma:
             return self
         raise UserError(f"the backbone {self.name!r} cannot be shown the noise level; choose another objective.")
 
-    def from_autoregressive(self) -> Self:
+    def from_autoregressive(self) -> "Spec":
         """The spec of a network that begins with the weights of an autoregressive one, in both phases."""
         return self
 
@@ -197,7 +197,7 @@ class Backbone(nn.Module, ABC):
         real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
         return (hidden * real[..., None]).sum(1) / lengths[:, None]
 
-    def freeze(self) -> Self:
+    def freeze(self) -> "Backbone":
         """Make it ready for inference: no gradients, no dropout. `requires_grad_(True)` undoes it."""
         return self.eval().requires_grad_(False)
 

@@ -1,8 +1,8 @@
 """A checkpoint: a folder with config.json, model.safetensors, tokenizer files, and unmask.json, which proves it.
 
-The first two are those of the published checkpoints where these can hold the network: a published checkpoint is one of
-ours without a proof. unmask.json holds what made the weights, their sha256 and a self-test; `load` refuses a folder that
-fails any of them. `model/formats` has the layouts.
+The first two are those of the published checkpoints where these can hold the network: a published checkpoint is one
+of ours without a proof. unmask.json holds what made the weights, their sha256 and a self-test; `load` refuses a
+folder that fails any of them. `model/formats` has the layouts.
 """
 
 import re
@@ -206,7 +206,7 @@ def find(path: str | Path) -> tuple[Path, bool]:
         return Path(snapshot_download(name, allow_patterns=FROM_HUB)), True
     except Exception as error:  # no such repository, no network, no permission: the hub's words say which
         raise UserError(
-            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}.{hint} "
-            "Without a network, put its config.json and model.safetensors (and, for text, a tokenizer.json) into a "
-            "folder and give that folder."
+            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}."
+            f"{hint} Without a network, put its config.json and model.safetensors (and, for text, a tokenizer.json) "
+            "into a folder and give that folder."
         ) from None

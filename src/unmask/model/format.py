@@ -1,7 +1,7 @@
 """Formats: the layouts of checkpoints on disk, one file each in `model/formats`.
 
-A layout is recognised by what the files say (config.json's model_type and keys), never guessed: what no format knows is
-refused by name. A format reads a config into a spec, a mask and an objective, and names the tensors.
+A layout is recognised by what the files say (config.json's model_type and keys), never guessed: what no format knows
+is refused by name. A format reads a config into a spec, a mask and an objective, and names the tensors.
 """
 
 import json

@@ -8,7 +8,7 @@ other number wrote, and whole files too.
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -19,6 +19,7 @@ from unmask.errors import UserError
 SHARDS = "shard-*.safetensors"  # what the library calls its files, one a process
 
 
+@runtime_checkable
 class Layered(Protocol):
     """A module that names its layers."""
 
@@ -38,7 +39,7 @@ def shard(network: Layered, device: torch.device) -> None:
     # Also what is outside the layers is given back after a pass: kept, it would outlive a change of the weights.
     for unit in network.units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-    fully_shard(network, mesh=mesh, reshard_after_forward=True)  # type: ignore[arg-type]
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)  # type: ignore[call-overload]
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -39,7 +39,7 @@ class ReadOn(Process):
     remember: Callable[[int], Memory] | None = None  # an empty memory for so many tokens; None: the network has none
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Backbone) -> Self:
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Backbone) -> "ReadOn":
         return cls(shape, windows or Whole(), network.memory if network.spec.incremental else None)
 
     @property

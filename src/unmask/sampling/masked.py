@@ -6,7 +6,7 @@ policy, into one forward pass.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -92,6 +92,11 @@ class Work:
     clock: Int[Tensor, " b"]  # calls that each row has had in the first of them
     memory: Memory = ()  # the policy's own
     shape: Shape = field(default_factory=Shape)  # temperature and the like
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to fill."""
+        return not self.spans
 
 
 def begin(
@@ -254,7 +259,7 @@ class Masked(Process):
     shape: Shape = field(default_factory=Shape)
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Any) -> Self:
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Any) -> "Masked":
         return cls(policy, windows or Whole(), shape)
 
     @property
@@ -269,7 +274,7 @@ class Masked(Process):
         return begin(canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
 
     def done(self, state: Work) -> bool:
-        return not state.spans
+        return state.done
 
     def ask(self, state: Work) -> Ask | None:
         return ask(state)

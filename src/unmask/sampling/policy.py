@@ -38,7 +38,7 @@ class Look:
 class Policy(Protocol):
     """A subclass is a frozen dataclass with a name in `POLICIES`; `--sampler NAME:FIELD=VALUE` sets its fields."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     process: ClassVar[str] = "masked"  # what it is a policy of: a member of PROCESSES
     own: ClassVar[bool] = False  # the reverse process of the objective whose facts name it, and of no other
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again

@@ -6,7 +6,7 @@ questions of many requests into one forward pass. Masked diffusion and autoregre
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -82,8 +82,9 @@ class Process(Protocol):
     name: ClassVar[str]
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Any, windows: Any, network: Any) -> Self:
+    def of(cls, *, policy: Any, shape: Any, windows: Any, network: Any) -> "Process":
         """The process that follows a policy with a model's network."""
+        raise TypeError(f"{cls.__name__} is made around another process")
 
     @property
     def law(self) -> str:

@@ -170,8 +170,8 @@ def policy_for(model: Model, text: str, steps: int | None) -> Policy:
         kind = POLICIES[name]
         if kind.own and kind.process == objective.facts.process:
             raise UserError(
-                f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective is "
-                f"{objective.name}; its own sampler is {objective.facts.sampler!r}."
+                f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective "
+                f"is {objective.name}; its own sampler is {objective.facts.sampler!r}."
             )
         raise UserError(
             f"the sampler {name!r} is not for this model, whose objective is {objective.name}. "

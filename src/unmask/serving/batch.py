@@ -20,9 +20,9 @@ def width(work: Work) -> int:
     return work.canvas.tokens.shape[1]
 
 
-def passes(work: Work) -> int:
+def passes(work: object) -> int:
     """How often the network is shown each row in a call: guidance needs it with and without what is given."""
-    return 2 if isinstance(work.shape.hook, ClassifierFree) else 1
+    return 2 if isinstance(work, Work) and isinstance(work.shape.hook, ClassifierFree) else 1
 
 
 def alike(a: Work, b: Work) -> bool:

@@ -14,13 +14,12 @@ from time import monotonic
 from typing import TypeVar
 
 from unmask.errors import UserError
-from unmask.sampling.masked import Work
 from unmask.serving.batch import passes
 from unmask.serving.limits import Limits
 from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, failed, late
-from unmask.serving.tick import Halves, Turn, advance
+from unmask.serving.tick import Halves, Job, Turn, advance
 
 Made = TypeVar("Made")
 
@@ -29,7 +28,7 @@ Made = TypeVar("Made")
 class Ticket:
     """A work's place in the engine."""
 
-    work: Work
+    work: Job
     draft: bool
     deadline: float
     turns: "asyncio.Queue[Turn | Exception | None]" = field(default_factory=asyncio.Queue)
@@ -37,7 +36,7 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        return not self.work.spans
+        return self.work.done
 
     @property
     def rows(self) -> int:
@@ -93,15 +92,15 @@ class Engine:
         self.thread.shutdown(wait=True)
         self.side.shutdown(wait=True)
 
-    async def enter(self, make: Callable[[], Work], *, draft: bool = False, again: bool = False) -> Ticket:
+    async def enter(self, make: Callable[[], Job], *, draft: bool = False, again: bool = False) -> Ticket:
         """A place for the work that `make` makes, in the engine's thread; refused when too many wait."""
         deadline = monotonic() + self.limits.seconds
         ticket = Ticket(await self.between(make, again=again), draft, deadline)
         if ticket.rows * ticket.width > self.limits.positions:
             twice = ", each shown twice for its guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
-                f"the request has {len(ticket.work.key)} texts of up to {ticket.width} tokens{twice}; a call to the "
-                f"network takes {self.limits.positions} tokens at most. Ask for fewer or shorter texts."
+                f"the request has {len(ticket.work.canvas.tokens)} texts of up to {ticket.width} tokens{twice}; a "
+                f"call to the network takes {self.limits.positions} tokens at most. Ask for fewer or shorter texts."
             )
         if ticket.done:
             ticket.turns.put_nowait(None)  # nothing to fill

@@ -14,6 +14,7 @@ class Limits:
     rows: int = 32  # texts of one request: prompts times candidates
     steps: int = 2000  # of a sampler
     passes: int = 64  # over a text that is scored
+    tries: int = 16  # of rejection: how often a text is drawn again
     states: int = 2000  # of a pattern, once it is compiled for the vocabulary
     positions: int = 32_768  # shown to the network in one call, padding included
     queue: int = 64  # requests that wait; one more is refused with 429

@@ -1,4 +1,4 @@
-"""Growing: a text that fills in any order, and the part at its beginning that can no longer change.
+"""Progress: what has come of a request so far: texts that fill in any order, and their certain beginnings.
 
 A client that only understands text appended to text is sent that part: up to the first blank, without half a
 character at its end, and without what may yet turn out to be the beginning of a stop text. Where tokens may be hidden
@@ -8,6 +8,8 @@ again nothing is certain until all of them are there.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from unmask.sampling.recipe import Method
+from unmask.serving.tick import Job, Turn
 from unmask.text.tokens.pieces import UNFINISHED
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -43,6 +45,7 @@ class Growing:
     stops: tuple[str, ...] = ()
     ends: frozenset[int] = frozenset()  # tokens that end the text
     revised: bool = False  # a token that has come may be hidden again, as long as others are
+    healed: bool = False  # its first token brings the space that the prompt ended in, which is not said again
     sent: str = ""
     settled: int = field(default=0, init=False)  # tokens up to the first blank, or up to the end
     ended: bool = field(default=False, init=False)  # by a stop text or an end token, whatever is still hidden
@@ -67,6 +70,7 @@ class Growing:
             return ""
         known = [id for id in self.ids[: self.settled] if id is not None]
         text = text_after(self.tokenizer, self.before, known)
+        text = text.removeprefix(" ") if self.healed else text
         found = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
         if not self.over:
             whole = text.rstrip(UNFINISHED)
@@ -92,3 +96,59 @@ class Growing:
             else:
                 self.settled += 1
         return before != (self.settled, self.ended)
+
+
+@dataclass(frozen=True)
+class Came:
+    """How a token came."""
+
+    call: int
+    confidence: float
+
+
+@dataclass
+class Filling:
+    """The candidates of one request."""
+
+    work: Job  # as it enters the engine
+    method: Method
+    seed: int
+    rows: list[list[int]]  # the tokens of each candidate, masks where they are still to come
+    answers: list[Growing]  # the part of each that is the answer
+    starts: list[int]  # where that begins
+    prompt_tokens: int
+    calls: int = 0
+    came: list[dict[int, Came]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.came = [{} for _ in self.rows]
+
+    def take(self, turn: Turn) -> None:
+        """Put in what a turn brought, and take out what it hid again."""
+        self.calls += 1
+        width = turn.work.canvas.tokens.shape[1]
+        for at, id, prob in zip(turn.brought.rows, turn.brought.ids, turn.brought.probs, strict=True):
+            row, position = divmod(at, width)
+            self.put(row, position, id)
+            self.came[row][position] = Came(self.calls, prob)
+        for at in turn.masked:
+            row, position = divmod(at, width)
+            self.put(row, position, None)
+            del self.came[row][position]
+
+    def put(self, row: int, position: int, id: int | None) -> None:
+        """A token, or None for a blank."""
+        self.rows[row][position] = self.work.canvas.mask if id is None else id
+        answer, place = self.answers[row], position - self.starts[row]
+        if 0 <= place < len(answer.ids):
+            answer.put(place, id)
+
+    @property
+    def drawn(self) -> int:
+        """Tokens that were drawn and stand."""
+        return sum(map(len, self.came))
+
+    @property
+    def over(self) -> bool:
+        """Every answer has come to its end, whatever is still hidden after it."""
+        return all(answer.over for answer in self.answers)

@@ -1,12 +1,13 @@
-"""One tick: the questions of many works in one pass through the network, and their answers taken apart again.
+"""One tick: the questions of many requests in one forward pass, and their answers taken apart again.
 
-A work's random numbers are its own and padding is shown to nobody, so what a work becomes does not depend on what
-else is in the tick, but for the last bits of float arithmetic.
+Works of masked diffusion are joined. Any other process is `Running` and asks by itself, with its own memory. Random
+numbers are a work's own and padding is shown to nobody, so what a work becomes does not depend on what else is in the
+tick, but for the last bits of float arithmetic.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -14,21 +15,45 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.guidance import ClassifierFree
-from unmask.sampling.logits import Ask
-from unmask.sampling.masked import Committed, Work, ask, commit, look_at, within
-from unmask.sampling.policy import Revising
+from unmask.sampling.masked import Masked, Work, ask, commit, look_at, within
+from unmask.sampling.process import Ask, Committed, Process, answer
 from unmask.serving.batch import groups, join, part, passes, width
+from unmask.text.prompt.canvas import Canvas
 
 LOGITS = 2**26  # numbers that the head makes at a time: 256 MB
 
 
 @runtime_checkable
 class Halves(Protocol):
-    """A network cut between trunk and head: `Transformer`."""
+    """A network cut between trunk and head: a `Backbone`."""
 
     def trunk(self, tokens: Tensor, sigma: Tensor, *, rows: Tensor, lengths: Tensor | None) -> Tensor: ...
 
     def head(self, hidden: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Running:
+    """Rows drawn by a process that is not plain masked diffusion."""
+
+    process: Process
+    state: Any
+
+    @property
+    def canvas(self) -> Canvas:
+        return self.process.canvas(self.state)
+
+    @property
+    def done(self) -> bool:
+        return self.process.done(self.state)
+
+
+Job = Work | Running
+
+
+def begun(process: Process, state: Any) -> Job:
+    """A request at its start, as the engine takes it."""
+    return state if isinstance(process, Masked) else Running(process, state)
 
 
 @dataclass(frozen=True)
@@ -44,7 +69,7 @@ class Tokens:
 class Turn:
     """What one tick made of a work."""
 
-    work: Work
+    work: Job
     brought: Tokens
     masked: list[int] = field(default_factory=list)  # flat positions hidden again, when what was brought stood there
     draft: Tokens | None = None  # the likeliest token at every position still hidden, if it was asked for
@@ -81,8 +106,34 @@ def question(works: list[Work], draft: bool) -> Question:
 
 
 @torch.inference_mode()
-def advance(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
-    """Every work after one more network call. One that fails does so alone; its place holds the exception."""
+def advance(network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
+    """Every job after one more network call. One that fails does so alone; its place holds the exception."""
+    turns: dict[int, Turn | Exception] = {
+        i: by_itself(network, job) for i, job in enumerate(jobs) if isinstance(job, Running)
+    }
+    joint = [i for i in range(len(jobs)) if i not in turns]
+    works = [job for job in jobs if isinstance(job, Work)]
+    found = jointly(network, works, drafts=[drafts[i] for i in joint], vocab=vocab) if works else []
+    turns.update(zip(joint, found, strict=True))
+    return [turns[i] for i in range(len(jobs))]
+
+
+def by_itself(network: Halves, job: Running) -> Turn | Exception:
+    """A process after one more network call of its own."""
+    try:
+        asked = job.process.ask(job.state)
+        if asked is None:
+            raise ValueError("a finished process asks nothing")
+        after, brought = job.process.commit(job.state, asked, answer(network, asked))
+        now = Running(job.process, after)
+        tokens = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
+        return Turn(now, tokens, hidden_again(job.canvas, now.canvas, brought))
+    except Exception as error:  # the mistake of one request, which must not stop the others
+        return error
+
+
+def jointly(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
+    """Works of masked diffusion after one forward pass for all of them."""
     members = groups(works, drafts, most=LOGITS // vocab)
     questions = [question([works[i] for i in group], drafts[group[0]]) for group in members]
     hidden = together(network, questions)
@@ -172,10 +223,13 @@ def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
 
 def again(one: Question, after: Work, brought: Committed) -> list[int]:
     """The flat positions that held a token, if only for a moment, and are hidden now."""
-    if not isinstance(one.joined.policy, Revising):
-        return []
-    stood = ~one.joined.canvas.hidden.flatten().index_fill(0, brought.rows, False)
-    return rows_where(after.canvas.hidden & stood.view_as(after.canvas.hidden)).tolist()
+    return hidden_again(one.joined.canvas, after.canvas, brought) if one.joined.policy.revises else []
+
+
+def hidden_again(before: Canvas, after: Canvas, brought: Committed) -> list[int]:
+    """The flat positions that held a token before or for a moment, and are hidden now."""
+    held = ~before.hidden.flatten().index_fill(0, brought.rows, False)
+    return rows_where(after.hidden & held.view_as(after.hidden)).tolist()
 
 
 def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Work, Tensor]]:

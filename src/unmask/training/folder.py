@@ -8,7 +8,7 @@ from unmask import settings as toml
 from unmask.errors import UserError
 from unmask.training import state
 from unmask.training.data import prepared
-from unmask.training.settings import Train
+from unmask.training.settings import Train, settled
 
 FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")
 
@@ -39,7 +39,7 @@ def claimed(asked: Train, *, resume: bool) -> Path:
     if saved.is_file():
         if not resume:
             raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
-        before, now = fixed(toml.read(saved, Train())), fixed(asked)
+        before, now = fixed(settled(toml.read(saved, Train()))), fixed(asked)
         changed = [name for name in now if before[name] != now[name]]
         if changed:
             first = changed[0]

@@ -25,6 +25,7 @@ from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import log_mean
 from unmask.evaluation.likelihood.estimators import by_count, by_leaving_one_out, by_order, by_policy, estimator
+from unmask.random import Noise
 
 X0 = torch.tensor([0, 2, 1])
 ORDERS = torch.tensor(list(permutations(range(3))), dtype=DOUBLE) / 3
@@ -56,7 +57,7 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
     for s, w in zip(share, weight, strict=True):
         chance = s**k * (1 - s) ** (3 - k)
         u = torch.where(masks, 0.0, 1.0).to(DOUBLE)
-        nats = MDLM(LogLinear(0.0)).nats(network, X0.expand(7, -1), t=s.expand(7), u=u, mask=3)
+        nats = MDLM(LogLinear(0.0)).nats(network, X0.expand(7, -1), noise=Noise(s.expand(7), u), mask=3).bound
         by_time += float(w * (chance * nats.sum(1)).sum())
     by_k = 0.0
     for count in (1, 2, 3):

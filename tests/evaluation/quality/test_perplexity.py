@@ -200,7 +200,7 @@ def test_quality_draws_from_a_model_and_says_what_it_took(folder, capsys):
     assert main([str(one) for one in arguments]) == 0
     said = capsys.readouterr().out
     assert "gen. perplexity, pooled" in said
-    assert "first-hitting: 12 calls" in said
+    assert "first-hitting: 12 forward passes" in said
     assert "longest copy" in said
 
 

@@ -123,19 +123,22 @@ def test_a_causal_network_has_a_zero_jacobian_to_the_future_and_a_bidirectional_
 @given(cuts=st.lists(st.integers(1, 8), unique=True).map(sorted))
 def test_reading_through_the_cache_in_any_pieces_equals_reading_at_once(cuts):
     net, tokens = random_network(KINDS["causal"]), random_tokens(2, 9)
-    cache = Cache(12)
+    memory, pieces = net.memory(12), []
     with torch.no_grad():
-        pieces = [net.extend(piece, cache) for piece in tokens.tensor_split(cuts, dim=1)]
-    assert cache.filled == 9
+        for piece in tokens.tensor_split(cuts, dim=1):
+            hidden, memory = net.read(piece, memory)
+            pieces.append(hidden)
+    assert memory.filled == 9
     assert distance(torch.cat(pieces, 1), full(net, tokens)) < EXACT
 
 
 def test_sampling_with_the_cache_draws_the_recorded_tokens():
     case, net = recorded("ar_tiny"), network("ar_tiny").freeze()
-    cache = Cache(16)
+    memory = net.memory(16)
     drawn = [case["bos"].expand(3)]
     for noise in case["sample_gumbel"].unbind(1):
-        logits = net.head(net.extend(drawn[-1][:, None], cache)[:, -1])
+        hidden, memory = net.read(drawn[-1][:, None], memory)
+        logits = net.head(hidden[:, -1])
         logits[:, 97] = -torch.inf
         drawn.append((logits.log_softmax(-1) + noise).argmax(-1))
     assert torch.equal(torch.stack(drawn, 1), case["sample_x"])
@@ -143,7 +146,7 @@ def test_sampling_with_the_cache_draws_the_recorded_tokens():
 
 def test_a_bidirectional_network_refuses_to_read_token_by_token():
     with pytest.raises(ValueError, match="causal"):
-        random_network(PLAIN).extend(random_tokens(1, 2), Cache(4))
+        random_network(PLAIN).read(random_tokens(1, 2), Cache(4))
 
 
 def test_reading_before_shifts_predictions_by_one():

@@ -14,13 +14,12 @@ from sampling import laws
 from sampling.laws import DRAWS, last, law_of
 from unmask.errors import UserError
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import Sliding
+from unmask.sampling.masked import Sliding, fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.regex import machine_of
 from unmask.sampling.patterns.tokens import Words, anything, over_tokens, words_of
 from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank, of_rows, of_tokens
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import bpe, byte

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from sampling.laws import last
+from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import TIE, Leftmost, Ordered
 from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Groups
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank, of_tokens
 
 MASK, VOCAB, LENGTH, ROWS = 6, 7, 8, 40

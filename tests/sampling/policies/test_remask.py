@@ -8,9 +8,8 @@ from sampling.laws import last
 from unmask.diffusion.schedule import Cosine, LogLinear
 from unmask.errors import UserError
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import Sliding, ask, begin, commit
+from unmask.sampling.masked import Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.remask import RULES, Remask, most_hidden_again, reveal_chance_remasking
-from unmask.sampling.process import fill
 from unmask.text.prompt.canvas import blank, of_tokens
 
 ENOUGH = 1e-4

@@ -43,7 +43,7 @@ def test_our_own_fields_pass_through_the_client(theirs):
 
 def test_controls_pass_through_the_client(theirs):
     asked = {"model": "tiny", "prompt": "The ", "max_tokens": 6, "seed": 2}
-    control = {"pattern": "[0-9]+", "guidance": 1.5, "sampler": "remask-rescale", "steps": 8, "eta": 0.5}
+    control = {"pattern": "[0-9]+", "guidance": 1.5, "sampler": "remask-rescale:eta=0.5", "steps": 8}
     made = theirs.completions.create(**asked, extra_body=control)
     assert made.choices[0].text.isdecimal()
     streamed = theirs.completions.create(**asked, extra_body=control, stream=True)

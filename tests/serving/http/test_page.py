@@ -236,7 +236,7 @@ def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path:
     page.fill("#steps", "12")
     page.fill("#eta", "0.5")
     drawn(page, "The [14] fox")
-    how = {"sampler": "remask-rescale", "steps": 12, "eta": 0.5}
+    how = {"sampler": "remask-rescale:eta=0.5", "steps": 12}
     body = {"text": "The [14] fox", "seed": 3, "stream": True, "events": "steps", **how}
     blocks = client.post("/v1/infill", json=body).text.split("\n\n")
     steps = [json.loads(block.split("data: ")[1]) for block in blocks if block.startswith("event: step")]

@@ -11,9 +11,9 @@ from test_app import events, texts
 
 from unmask.sampling.control import Control
 from unmask.sampling.logits import Shape
+from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.tokens import anything
-from unmask.sampling.process import fill
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
 from unmask.serving.http import requests as filling
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 PROMPT, TOKENS, SEED = "The lazy ", 14, 7
 END = "<|endoftext|>"
-STRONG = {"sampler": "remask-rescale", "steps": 12, "eta": 0.5}
+STRONG = {"sampler": "remask-rescale:eta=0.5", "steps": 12}
 CONTROLS = [
     {"pattern": "(quick|brown|fox| )+[0-9]{2}"},
     {"pattern": "(a|b|c| )+", "exact_length": True, "sampler": "confidence", "steps": 5},
@@ -36,10 +36,10 @@ CONTROLS = [
     {"guidance": 1.5, "pattern": "[a-f ]+"},
     STRONG,
     {**STRONG, "pattern": "[a-f]+", "exact_length": True},
-    {**STRONG, "sampler": "remask-conf", "guidance": 2},
-    {"sampler": "remask-loop", "steps": 20, "eta": 0.3},
+    {**STRONG, "sampler": "remask-conf:eta=0.5", "guidance": 2},
+    {"sampler": "remask-loop:eta=0.3", "steps": 20},
     {"sampler": "remask-forward-backward", "steps": 9},
-    {"sampler": "remask-cap", "steps": 9, "eta": 0.2, "temperature": 0.8},
+    {"sampler": "remask-cap:eta=0.2", "steps": 9, "temperature": 0.8},
 ]
 
 
@@ -155,9 +155,13 @@ WRONG = [
     ({"guidance": "2"}, "guidance", "guidance: "),
     ({"guidance": 1e9}, "guidance", "guidance: "),
     ({"guidance": 2, "prompt": ""}, "guidance", "give a prompt"),
-    ({"sampler": "remask-cap", "eta": 3}, None, "must lie in 0..1; saw 3"),
-    ({"eta": 0.5}, None, "'first-hitting' hides nothing again"),
-    ({"reject": 5}, "reject", "no field is called 'reject'"),
+    ({"sampler": "remask-cap:eta=3"}, None, "must lie in 0..1; saw 3"),
+    ({"sampler": "first-hitting:eta=0.5"}, None, "has no fields to set; saw 'eta'"),
+    ({"sampler": "remask-cap:etta=0.5"}, None, "Did you mean 'eta'"),
+    ({"reject": 5}, None, "reject belong to a pattern"),
+    ({"reject": 99, "pattern": "a+"}, "reject", "reject may be 16 at most"),
+    ({"towards": "happy"}, "towards", "this server has no classifier"),
+    ({"classifier": "runs/mood"}, "classifier", "no field is called 'classifier'"),
 ]
 
 
@@ -203,7 +207,7 @@ def test_steps_tell_what_is_masked_again_and_lead_to_the_final_text(client, mask
         }
     assert end["usage"]["completion_tokens"] == 40
     how = {name: STRONG[name] for name in ("sampler", "steps")}
-    wanted = infill(masked, sent["text"], n=2, seed=5, control=Control(eta=0.5), **how)
+    wanted = infill(masked, sent["text"], n=2, seed=5, **how)
     assert sorted(texts(end)) == sorted(one.text for one in wanted)
 
 
@@ -274,7 +278,8 @@ def test_every_control_is_in_the_description(client):
             "exact_length",
             "allowed",
             "guidance",
-            "eta",
+            "reject",
+            "window",
             "no_repeat",
         ):
             assert fields[control]["description"]

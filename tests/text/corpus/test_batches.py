@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unmask.errors import UserError
+from unmask.random import SMALL, shuffled
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.rows import Packed
 from unmask.text.corpus.shards import Shard
-from unmask.text.corpus.shuffle import SMALL, shuffled
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
 

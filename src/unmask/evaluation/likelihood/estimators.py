@@ -60,7 +60,7 @@ def estimator(
     """
     objective = objective_of(objective)
     if steps and objective.grid is not None:
-        objective = replace(objective, steps=steps)  # type: ignore[call-arg, type-var]
+        objective = replace(objective, steps=steps)  # type: ignore[type-var]
     found = [own(objective, parts, state)]
     if isinstance(objective, MDLM) and objective.carry_over and objective.zero_masking:
         others = _of_mdlm(objective.schedule, steps or objective.steps or 1000, policy, reveal, budget)

@@ -16,7 +16,8 @@ from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team
-from unmask.text.corpus.passages import WAYS, Cut, Passage, cut, fingerprint, given_and_answer
+from unmask.text.corpus.passages import Cut, Passage, cut, fingerprint, given_and_answer
+from unmask.text.corpus.rows import WAYS
 from unmask.text.corpus.tokenized import Data
 
 T = TypeVar("T")

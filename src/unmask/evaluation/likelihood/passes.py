@@ -88,6 +88,7 @@ def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[
             row = filling[length] = []
             found.append(row)
         row.append(number)
+    draws.check_seed(seed)
     order = stream(seed, draws.BATCH).permutation(len(found))
     return [found[i] for i in order]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.text.corpus.decompress import chunks, lines, needs
-from unmask.text.corpus.documents import COMPRESSIONS
-from unmask.text.corpus.tokenized import records
+from unmask.text.corpus.formats import COMPRESSIONS
+from unmask.text.corpus.records import records
 
 PARQUET = "refs/convert/parquet"  # the branch on which the hub keeps tables of sets that were scripts
 

@@ -9,7 +9,7 @@ into the weights: once a step in training, once for ever after `freeze()`. With 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -74,17 +74,16 @@ class Architecture(Spec):
     def incremental(self) -> bool:
         return self.causal
 
-    def sized(self, *, vocab: int, length: int, causal: bool, reads_before: bool | None = None) -> Self:
+    def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
         """For some data and an objective. A network that once read position i at i − 1 goes on doing so."""
-        before = causal or (self.reads_before if reads_before is None else reads_before)
-        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=before)
+        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
 
-    def shown(self, sigma: bool) -> Self:
+    def shown(self, sigma: bool) -> "Architecture":
         if sigma == self.time_conditioning:
             return self
         return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond)
 
-    def from_autoregressive(self) -> Self:
+    def from_autoregressive(self) -> "Architecture":
         if self.cond:
             raise UserError("a warm start needs a network without modulation: set model.cond = 0.")
         return replace(self, reads_before=True)
@@ -278,7 +277,7 @@ class Transformer(Backbone):
         asked_visible = together(None if allowed is None else asked.visible(allowed), real)
         return Sight(turns, visible, causal, asked, asked_visible)
 
-    def freeze(self) -> Self:
+    def freeze(self) -> "Transformer":
         """Make it fast for inference: no gradients, no dropout, a constant modulation multiplied in for good.
 
         Call it again after the weights were changed. `requires_grad_(True)` undoes it.

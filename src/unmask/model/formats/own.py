@@ -1,4 +1,4 @@
-"""Our layout: config.json and model.safetensors as the published ones where they can hold the network, and unmask.json.
+"""Our layout: config.json and model.safetensors, as the published ones where these can hold the network; unmask.json.
 
 unmask.json holds what made the weights (objective, step, EMA, settings, version, the tokenizer's fingerprint), the
 sha256 of the weights and a self-test. Version 1 of it named the objective and left the rest to the settings.

@@ -4,8 +4,10 @@ import time
 
 from fastapi import FastAPI, Response
 
-from unmask.sampling.recipe import LEFT_TO_RIGHT, ONLY_FOR, OWN
-from unmask.sampling.samplers import SAMPLERS
+from unmask.model.model import Model
+from unmask.registry import own_fields
+from unmask.sampling.policy import POLICIES
+from unmask.sampling.recipe import samplers_for
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name
 from unmask.serving.http.requests import Kitchen
@@ -17,11 +19,11 @@ def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> No
     card = answers.ModelCard(
         id=name,
         created=int(time.time()),
-        objective=model.objective,
+        objective=model.objective.name,
         parameters=model.num_parameters,
         max_tokens=limits.of_text(model.spec.length),
         max_candidates=limits.rows,
-        samplers=samplers_of(model.objective),
+        samplers=samplers_of(model),
     )
 
     @app.get("/v1/models")
@@ -45,18 +47,15 @@ def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> No
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def samplers_of(objective: str) -> list[answers.Sampler]:
-    """The samplers a model of this objective can use, its own first."""
-    own = OWN[objective]
-    if own == LEFT_TO_RIGHT:
-        return [answers.Sampler(name=own, about="left to right", takes_steps=False, needs_steps=False)]
-    names = [own, *(name for name in SAMPLERS if name not in ONLY_FOR and name != own)]
+def samplers_of(model: Model) -> list[answers.Sampler]:
+    """The samplers that a model can use, its own first."""
     return [
         answers.Sampler(
             name=name,
-            about=SAMPLERS[name].about,
-            takes_steps=SAMPLERS[name].build is not None,
-            needs_steps=SAMPLERS[name].build_free is None,
+            about=POLICIES.entry(name).about,
+            takes_steps=POLICIES[name].budget is not None,
+            needs_steps=POLICIES[name].needs_budget,
+            fields=[one for one in own_fields(POLICIES[name]) if one not in POLICIES.entry(name).preset],
         )
-        for name in names
+        for name in samplers_for(model)
     ]

@@ -78,6 +78,7 @@ class Sampler(BaseModel):
     about: str
     takes_steps: bool
     needs_steps: bool
+    fields: list[str] = Field(description="What NAME:FIELD=VALUE may set.")
 
 
 class ModelCard(BaseModel):

@@ -33,16 +33,15 @@ class Service:
     rules: Rules
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests with `towards`
 
 
 def create(model: Model, service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     model.text_tokenizer()
     metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
-    kitchen = Kitchen(model, service.limits, Controls(model, service.limits))
-    engine = Engine(
-        model.network, vocab=model.spec.vocab, limits=service.limits, metrics=metrics, report=report
-    )
+    kitchen = Kitchen(model, service.limits, Controls(model, service.limits, service.classifier))
+    engine = Engine(model.network, vocab=model.spec.vocab, limits=service.limits, metrics=metrics, report=report)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:

@@ -8,14 +8,15 @@ from fastapi import FastAPI, Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from unmask.errors import UserError
-from unmask.sampling.masked import Work
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.replies import LINE, Reply, event
-from unmask.serving.http.requests import Filling, Kitchen, field_of, seed_of
+from unmask.serving.http.requests import Kitchen, field_of, seed_of
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
+from unmask.serving.progress import Filling
 from unmask.serving.refusal import Refusal, wrong
+from unmask.serving.tick import Job
 from unmask.text.prompt.template import Lengths
 
 EVENT = {
@@ -40,7 +41,7 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
         lengths = await best_lengths(engine, kitchen, body, patterned) if isinstance(body, InfillRequest) else []
         made: list[Filling] = []
 
-        def make() -> Work:
+        def make() -> Job:
             if isinstance(body, CompletionRequest):
                 made.append(kitchen.completion(body))
             else:

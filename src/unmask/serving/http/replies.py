@@ -11,8 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from unmask.serving.engine import Ticket
 from unmask.serving.http.answers import Choice, Completion, Filled, Infilled, Token, Usage
-from unmask.serving.http.requests import Filling
-from unmask.serving.progress import text_after
+from unmask.serving.progress import Filling, text_after
 from unmask.serving.tick import Tokens, Turn
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer

@@ -36,6 +36,7 @@ class Running:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     tracebacks: bool = False
+    classifier: str | None = None
     key: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
 
@@ -54,7 +55,7 @@ class Running:
         """On a loopback address only loopback names are answered, so that no other site's page can reach in."""
         hosts = self.hosts or (LOOPBACK if is_loopback(self.host) else ())
         rules = Rules(key=self.key, hosts=tuple(host.lower() for host in hosts))
-        return Service(self.name, self.limits, rules, self.origins, self.tracebacks)
+        return Service(self.name, self.limits, rules, self.origins, self.tracebacks, self.classifier)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,14 +1,19 @@
 """What clients send: the fields of each request, with their bounds. A field that does nothing is refused.
 
-`Drawing` is the place for further ways to steer a draw; `controls.py` turns them into a policy and a shape.
+Every drawing option of `sampling.recipe` is a field of the same name and meaning; none is declared here.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from unmask.errors import unknown
+from unmask.sampling.control import Control
+from unmask.sampling.recipe import Recipe
+from unmask.settings import help_of
 
 Text = Field(default="", description="A text, several, or the same as token ids.")
 
@@ -42,52 +47,70 @@ class Allowed(BaseModel):
     tokens: list[int] = Field(min_length=1, description="Token ids.")
 
 
-class Controlled(Request):
-    """What is asked of the text: the same as the flags of `unmask sample`."""
+# What a client may not set, and why.
+LOCAL = {
+    "batch": "requests share the engine's batches",
+    "control": "its fields stand beside the others",
+    "classifier": "a folder on the server's disk: the server is started with it",
+}
+BOUNDS: dict[str, dict[str, Any]] = {
+    "temperature": {"ge": 0, "le": 2},
+    "top_p": {"gt": 0, "le": 1},
+    "top_k": {"ge": 1},
+    "no_repeat": {"ge": 2},
+    "steps": {"ge": 1},
+    "seed": {"ge": -(2**63), "lt": 2**63},
+    "window": {"ge": 2},
+    "stride": {"ge": 1},
+    "reject": {"ge": 0},
+    "guidance": {"ge": -100, "le": 100},
+    "pull": {"ge": -100, "le": 100},
+}
+RANDOM = "With it the answer is the same wherever it is drawn; none: a random one, which the answer names."
 
-    pattern: str | None = Field(
-        default=None, description="A regular expression that what is drawn matches: the continuation, or each blank."
-    )
-    one_of: list[str] = Field(default_factory=list, description="Or texts, of which it is one.")
-    form: str | None = Field(
-        default=None, description='Or a text with holes: {"name": <string>, "age": <int>}.', examples=["<int> cats"]
-    )
-    whole: bool = Field(default=False, description="The pattern is for the whole text, what is given included.")
-    exact_length: bool = Field(default=False, description="The match takes all of its place: no end token behind it.")
+
+def options() -> dict[str, Any]:
+    """The drawing options as pydantic wants them: type, default, bounds and description of each."""
+    found: dict[str, Any] = {}
+    for kind in (Recipe, Control):
+        hints, said = get_type_hints(kind), help_of(kind)
+        for one in fields(kind):
+            if one.name in LOCAL:
+                continue
+            hint, default = hints[one.name], one.default
+            about = {"description": said.get(one.name, ""), **BOUNDS.get(one.name, {})}
+            if get_origin(hint) is tuple:
+                found[one.name] = (list[get_args(hint)[0]], Field(default_factory=list, **about))  # type: ignore[misc]
+            elif one.name == "seed":
+                found[one.name] = (int | None, Field(default=None, **{**about, "description": RANDOM}))
+            else:
+                assert default is not MISSING
+                found[one.name] = (hint, Field(default=default, **about))
+    return found
+
+
+OPTIONS = options()
+Options: Callable[..., Any] = create_model("Options", __base__=Request, **OPTIONS)
+
+
+class Drawing(Options):  # type: ignore[misc, valid-type]
+    """How to draw, and how to be answered."""
+
     allowed: list[Allowed] = Field(
         default_factory=list, description="Sets of tokens by position, alone or with a pattern."
     )
-    guidance: float = Field(
-        default=1.0,
-        ge=-100,
-        le=100,
-        description="Above 1 the given text counts for more than the model says; 0: it is not seen.",
-    )
-    eta: float | None = Field(
-        default=None, description="Strength of the remask- samplers, 0 to 1; none: the sampler's own."
-    )
-
-
-class Drawing(Controlled):
-    """How to draw, and how to be answered."""
-
     n: int = Field(default=1, ge=1, description="Candidates for each prompt.")
-    temperature: float = Field(default=1.0, ge=0, le=2, description="0: always the likeliest token.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Only the likeliest tokens of this mass.")
-    top_k: int | None = Field(default=None, ge=1, description="Only the k likeliest tokens.")
-    no_repeat: int | None = Field(
-        default=None, ge=2, description="A run of so many tokens stands once in a text, if it can be helped."
-    )
-    seed: int | None = Field(
-        default=None, ge=-(2**63), lt=2**63, description="With it the answer is the same wherever it is drawn."
-    )
-    sampler: str | None = Field(default=None, description="Names are in /v1/models; none: the model's own.")
-    steps: int | None = Field(default=None, ge=1, description="Steps of a grid, or network calls.")
     stream: bool = Field(default=False, description="Answer by Server-Sent Events.")
     events: Literal["text", "steps"] = Field(
         default="text", description="What is streamed: text to append, or what every step brings."
     )
     draft: bool = Field(default=False, description="With steps: also what the model would say at each blank.")
+
+    def recipe(self, **more: Any) -> Recipe:
+        """The drawing options, as Python and the command line know them; `more` is what the server adds."""
+        said = {name: getattr(self, name) for name in OPTIONS if name in self.model_fields_set}
+        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        return Recipe().changed(**{name: value for name, value in {**said, **more}.items() if value is not None})
 
     @model_validator(mode="after")
     def streamed(self) -> "Drawing":
@@ -108,7 +131,7 @@ class CompletionRequest(Drawing):
     """Continue a text, or fill between a prompt and a suffix."""
 
     prompt: str | list[str] | list[int] | list[list[int]] = Text
-    suffix: str = Field(default="", description="What stands behind the text to be filled in.")
+    suffix: str = Field(default="", description="Given text after the text to be filled in.")
     max_tokens: int = Field(default=16, ge=1, description="Tokens to fill in.")
     stop: str | list[str] = Field(default_factory=list, description="The text ends before one of these.")
     stream_options: StreamOptions | None = None
@@ -155,5 +178,5 @@ class ScoreRequest(Request):
     """Bound −log p of texts."""
 
     texts: list[str] = Field(min_length=1, description="The texts to score.")
-    passes: int = Field(default=16, ge=2, description="Looks at each text; more make the error bar smaller.")
+    passes: int = Field(default=16, ge=2, description="Passes over each text; more lower the Monte Carlo error.")
     seed: int = Field(default=0, ge=0, lt=2**63)

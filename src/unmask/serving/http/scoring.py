@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import Estimator, estimator
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
-from unmask.sampling.recipe import schedule_of
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.answers import Score
@@ -26,11 +25,11 @@ from unmask.text.tokens.tokenizer import encode_given
 def estimator_of(kitchen: Kitchen) -> Estimator:
     """The best estimator for the served model."""
     model = kitchen.model
-    return estimator(objective=model.objective, schedule=schedule_of(model))
+    return estimator(objective=model.objective, parts=model.parts, state=model.state)
 
 
 def passage_of(kitchen: Kitchen, text: str) -> Passage:
-    tokenizer, causal = kitchen.model.text_tokenizer(), kitchen.model.objective == "ar"
+    tokenizer, causal = kitchen.model.text_tokenizer(), kitchen.model.objective.facts.causal
     ids = encode_given(tokenizer, text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
@@ -60,7 +59,7 @@ async def scores(engine: Engine, kitchen: Kitchen, body: ScoreRequest) -> AsyncI
         passage = await engine.between(lambda text=text: passage_of(kitchen, text), again=index > 0)  # type: ignore[misc]
         # The same row so many times: its looks are then spread evenly over few masks and many.
         rows = [passage] * (body.passes if how.chance else 1)
-        network, device = kitchen.model.network.logits, kitchen.model.network.vocab_embed.embedding.device
+        network, device = kitchen.model.network.logits, kitchen.model.device
         tallies = evaluate(network, rows, how, mask=kitchen.model.mask, seed=body.seed, device=device)
         tally = await engine.between(lambda tallies=tallies: look(tallies), again=True)  # type: ignore[misc]
         while not tally.complete:

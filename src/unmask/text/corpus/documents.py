@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
-from unmask.text.corpus.formats import COMPRESSIONS as COMPRESSIONS
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import objects
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, unknown
-from unmask.text.corpus.rows import WAYS as WAYS
+from unmask.text.corpus.rows import WAYS
 
 GROUP = 1000  # documents that the reference wraps together; what is left of a group is dropped
 

@@ -11,7 +11,6 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, read_json
 from unmask.text.corpus.passages import Document, fingerprint
-from unmask.text.corpus.records import records as records
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
 

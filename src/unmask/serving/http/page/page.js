@@ -42,11 +42,17 @@ function about() {
 
 const number = (id) => ($(id).value === "" ? null : Number($(id).value));
 
+// The sampler with the field of its own that the form has: remask-cap:eta=0.02.
+function sampler() {
+  const name = $("sampler").value || null;
+  return name && $("eta").value !== "" ? `${name}:eta=${number("eta")}` : name;
+}
+
 function settings() {
   return {
-    sampler: $("sampler").value || null, steps: number("steps"), temperature: number("temperature") ?? 1,
+    sampler: sampler(), steps: number("steps"), temperature: number("temperature") ?? 1,
     seed: number("seed"), n: number("n") ?? 1, stream: true, events: "steps", draft: $("draft").checked,
-    pattern: $("pattern").value || null, guidance: number("guidance"), eta: number("eta"),
+    pattern: $("pattern").value || null, guidance: number("guidance"),
   };
 }
 
