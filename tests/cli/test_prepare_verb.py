@@ -90,5 +90,5 @@ def test_an_out_that_holds_something_else_is_left_alone(data, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     assert main(["prepare", str(data), "--out", str(tmp_path / "mine"), "--tokenizer", "byte"]) == 2
-    assert "holds other things (thesis.tex)" in capsys.readouterr().err
+    assert "contains other files (thesis.tex)" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]

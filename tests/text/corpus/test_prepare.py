@@ -89,11 +89,11 @@ def test_parts_that_do_not_add_up_are_refused(data, tmp_path):
     with pytest.raises(UserError, match="no parts to merge"):
         merge([tmp_path], tmp_path / "merged")
     other = run(data, tmp_path / "other", part=(3, 3), tokenizer=vocabulary.bpe(["a b"], 259))
-    with pytest.raises(UserError, match="part 3/3 is of another job: its tokenizer"):
+    with pytest.raises(UserError, match="part 3/3 belongs to another job: its tokenizer"):
         merge([*parts[:2], other], tmp_path / "merged")
     (data / "0.txt").write_text("changed meanwhile")
     other = run(data, tmp_path / "later", part=(3, 3))
-    with pytest.raises(UserError, match=r"part 3/3 read another 0\.txt"):
+    with pytest.raises(UserError, match=r"part 3/3 read a different 0\.txt"):
         merge([*parts[:2], other], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
@@ -184,7 +184,7 @@ def test_a_changed_tokenizer_source_or_layout_is_noticed_and_nothing_is_overwrit
             list(started)
     before = content(out)
     changes = {
-        "its tokenizer is another": {"tokenizer": vocabulary.bpe(["a b"], 259)},
+        "it has another tokenizer": {"tokenizer": vocabulary.bpe(["a b"], 259)},
         "its layout is": {"layout": Layout("line")},
         "its division is": {"division": Division(valid=0.3, characters=300)},
     }
@@ -192,7 +192,7 @@ def test_a_changed_tokenizer_source_or_layout_is_noticed_and_nothing_is_overwrit
         with pytest.raises(UserError, match=message):
             run(data, out, **change)
     (data / "new.txt").write_text("more")
-    with pytest.raises(UserError, match=r"it does not know new\.txt"):
+    with pytest.raises(UserError, match=r"it was made without new\.txt"):
         run(data, out)
     (data / "new.txt").unlink()
     old = (data / "0.txt").read_text()
@@ -207,7 +207,7 @@ def test_a_changed_tokenizer_source_or_layout_is_noticed_and_nothing_is_overwrit
 
 
 def test_a_folder_with_other_things_in_it_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match=r"holds other things \(0\.txt"):
+    with pytest.raises(UserError, match=r"contains other files \(0\.txt"):
         run(data, data)
     with pytest.raises(UserError, match="is a file"):
         run(data, data / "0.txt")

@@ -94,7 +94,7 @@ def test_texts_stops_soon_after_its_limit(tmp_path):
 def test_missing_and_empty_places_are_errors_that_say_so(tmp_path):
     for place, message in (
         (tmp_path / "absent", "does not exist"),
-        (tmp_path, "holds no data. Looked for files ending in txt"),
+        (tmp_path, "contains no data. Searched for files ending in txt"),
         (f"{tmp_path}/*.txt", "no file matches"),
     ):
         with pytest.raises(UserError, match=message):

@@ -21,20 +21,29 @@ class Batches:
     packed: Packed
     size: int
     seed: int = 0
+    lanes: bool = False  # row i of a step continues row i of the step before: for networks that carry a memory
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise UserError(f"a batch needs at least one row, not {self.size}")
+        if self.lanes and len(self.packed) < self.size:
+            raise UserError(
+                f"the data has {len(self.packed)} rows, fewer than the {self.size} of a batch that each continue one "
+                "text: use a smaller batch or more data"
+            )
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
-        """The rows of one rank at one step; joined in rank order they are those of a single process."""
+        """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
         return self.packed.rows(self.numbers(step, rank=rank, world=world))
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
-        """Which rows of the data those are."""
+        """The row numbers of one rank at one step."""
         if self.size % world:
             raise UserError(f"a batch of {self.size} rows cannot be shared equally by {world} processes")
         mine = self.size // world
+        if self.lanes:
+            long = len(self.packed) // self.size  # rows of a lane; what is left over at the end is not used
+            return (rank * mine + np.arange(mine)) * long + step % long
         places = step * self.size + rank * mine + np.arange(mine)
         epochs, places = np.divmod(places, len(self.packed))
         numbers = np.empty_like(places)

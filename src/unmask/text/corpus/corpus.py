@@ -24,8 +24,8 @@ class Corpus:
     tokenizer: dict[str, Any]  # as in the manifest: fingerprint, size, mask, pad, bos, eos
     dtype: str
     shards: tuple[Shard, ...]
-    start: int = 0  # of the stream, where a split is only a stretch of it
-    stop: int | None = None
+    start: int = 0  # first token of the shards' stream that belongs to this corpus
+    stop: int | None = None  # the token after the last one; None: the end of the stream
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "Corpus":
@@ -72,7 +72,7 @@ class Corpus:
         return self.read(start, self._end(index) - (self.tokenizer["eos"] is not None))
 
     def divided(self, last: int) -> tuple["Corpus", "Corpus"]:
-        """The stream cut in two, its last tokens apart."""
+        """The stream without its last `last` tokens, and a corpus of these tokens."""
         if last > self.tokens:
             raise UserError(f"cannot hold out {last} of the {self.tokens} tokens in {self.folder}: too little text")
         end = self.start + self.tokens
@@ -94,7 +94,7 @@ class Corpus:
 
     @cached_property
     def _ended(self) -> np.ndarray:
-        """How many documents have ended before each shard, and in all."""
+        """How many documents end before each shard, and in total."""
         return np.cumsum([0, *(shard.documents for shard in self.shards)])
 
     def _end(self, document: int) -> int:
@@ -110,18 +110,18 @@ class Corpus:
 def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1) -> tuple[Corpus, Corpus]:
     """The training and validation parts of a prepared folder.
 
-    If the documents held out have fewer than `least` tokens (none, where the data is one long document), the
-    end of the training stream is held out instead: the share `valid` of it, and no fewer than `least` tokens.
+    If the held-out documents have fewer than `least` tokens (none, if the data is one long document), the end of
+    the training stream is held out instead: the share `valid` of it, and at least `least` tokens.
     """
     train = Corpus.open(folder, "train")
     if "valid" in _manifest(Path(folder))["splits"]:
-        apart = Corpus.open(folder, "valid")
-        if apart.tokens >= least:
-            return train, apart
+        held_out = Corpus.open(folder, "valid")
+        if held_out.tokens >= least:
+            return train, held_out
     return train.divided(max(round(train.tokens * valid), least))
 
 
-@lru_cache(maxsize=4096)  # far fewer than the maps a process may have
+@lru_cache(maxsize=4096)  # well below the number of maps that a process may hold
 def _mapped(path: Path, documents: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """A shard's document ends and its tokens, mapped into memory."""
     data = np.memmap(path, np.uint8, "r").view(np.ndarray)

@@ -1,4 +1,4 @@
-"""Bytes on disk to text in memory, a chunk at a time: decompression, UTF-8, and errors that name the byte."""
+"""Read text files chunk by chunk: decompression, UTF-8, and errors that name the byte."""
 
 import codecs
 import gzip
@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(path: Path) -> Iterator[Chunk]:
-    """The text of a file, plain or gz / xz / zst (seen from its first bytes, not its name)."""
+    """The text of a file, plain or gz / xz / zst (recognised by its first bytes, not by its name)."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     seen = 0  # decompressed bytes before this chunk
     with _opened(path) as (raw, stream):
@@ -49,7 +49,7 @@ def chunks(path: Path) -> Iterator[Chunk]:
 
 
 def lines(path: Path) -> Iterator[Chunk]:
-    """The lines of a file without their ends; each must fit in memory."""
+    """The lines of a file without their line ends; each must fit in memory."""
     rest, at = "", 0
     for text, at in chunks(path):
         *whole, rest = (rest + text).split("\n")
@@ -60,7 +60,7 @@ def lines(path: Path) -> Iterator[Chunk]:
 
 
 def needs(module: str, purpose: str) -> Any:
-    """Import an optional package, or say how to get it."""
+    """Import an optional package; if it is missing, the error says how to install it."""
     from importlib import import_module
 
     try:
@@ -71,7 +71,7 @@ def needs(module: str, purpose: str) -> Any:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
-    """The file itself, whose position tells the progress, and the stream of its decompressed bytes."""
+    """The raw file, whose position shows the progress, and the stream of its decompressed bytes."""
     try:
         raw = path.open("rb")
     except OSError as error:
@@ -92,7 +92,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
 
 
 class _Zstd:
-    """Frames of zstd, one after another; the package's own reader takes a cut file for a short one."""
+    """A reader of zstd frames; the package's own reader does not notice that a file was cut short."""
 
     def __init__(self, raw: IO[bytes], decompressor: Any):
         self.raw, self.decompressor = raw, decompressor
@@ -121,7 +121,7 @@ def _read(stream: Any, path: Path) -> bytes:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"cannot read {path}: {error}. The file is damaged or cut short.") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # the package is optional, so its class cannot be named here
+        if type(error).__name__ != "ZstdError":  # the package is optional, so its class cannot be imported here
             raise
         raise UserError(f"cannot read {path}: {error}. The file is damaged or cut short.") from None
 

@@ -1,7 +1,7 @@
-"""Documents out of files: whole files, lines, paragraphs, separators; records of jsonl, csv, parquet, FASTA.
+"""Read documents from files: whole files, lines, paragraphs, separators; records of jsonl, csv, parquet, FASTA.
 
-A long document comes in pieces, so that memory stays bounded whatever the source. Pieces are cut before white
-space, where the usual tokenizers cut too: the tokens are those of the whole document.
+A long document is yielded in pieces, which bounds the memory. Pieces are cut before white space, where the usual
+tokenizers cut too, so the tokens are those of the whole document.
 """
 
 import csv
@@ -17,7 +17,7 @@ from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import objects
 
-PIECE = 1 << 16  # characters; longer documents come in pieces of about this size
+PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"
 UNITS = ("auto", "file", "line", "paragraph", "separator")
 
@@ -30,15 +30,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How documents lie in files."""
+    """How documents are laid out in files."""
 
-    documents: str = "auto"  # in .txt: file, line, paragraph, separator; auto: separator if seen, else file
-    separator: str = SEPARATOR  # what stands between documents of a .txt file
-    field: str = "text"  # field of .jsonl, column of .csv and .parquet; a number: column of a .csv without header
+    documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator if present, else file
+    separator: str = SEPARATOR  # text between the documents of a .txt file
+    field: str = "text"  # field of .jsonl, column of .csv and .parquet; a number: column of a .csv without a header
 
     def __post_init__(self) -> None:
         if self.documents not in UNITS:
-            raise unknown("way to find documents", self.documents, UNITS)
+            raise unknown("unit of documents", self.documents, UNITS)
         if not self.separator:
             raise UserError("the separator between documents is empty; use --documents file, or give a separator")
 
@@ -61,7 +61,7 @@ def hub_pieces(name: str, layout: Layout) -> Iterator[Piece]:
     repository, config, split = hub_parts(name)
     try:
         rows = datasets.load_dataset(repository, config, split=split, streaming=True)
-    except Exception as error:  # no such set, config or split, no network: the hub's words say which
+    except Exception as error:  # no such set, config or split, no network: the hub's message says which
         raise UserError(f"cannot read the data set {name!r} from the hub: {error}") from None
     for row in rows:
         yield from _whole(_field(row, layout.field, f"data set {name!r}"), 0)
@@ -97,7 +97,7 @@ def _again(first: Chunk, rest: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _joined(stream: Iterator[Chunk]) -> Iterator[Piece]:
-    """One document out of a stream."""
+    """A whole stream as one document."""
     held, at = "", 0
     for text, at in stream:
         *cut, held = _cuts(held + text)
@@ -107,14 +107,14 @@ def _joined(stream: Iterator[Chunk]) -> Iterator[Piece]:
 
 
 def _split(stream: Iterator[Chunk], between: re.Pattern[str], longest: int) -> Iterator[Piece]:
-    """Documents out of a stream, white space around each dropped; no separator is longer than `longest`."""
+    """Split a stream into documents without the white space around them; no separator is longer than `longest`."""
     held, at, begun = "", 0, False
     for text, at in stream:
         *whole, held = between.split(held + text)
         for document in whole:
             yield from _trimmed(document, at, begun)
             begun = False
-        # What may become a separator when more text arrives is held back, so that no cut falls inside one.
+        # Text that may be the start of a separator is held back, so that no cut falls inside a separator.
         *cut, held = _cuts(held, spare=longest)
         for piece in cut:
             yield Piece(piece if begun else piece.lstrip(), False, at)
@@ -164,7 +164,7 @@ def _field(record: dict, field: str, where: str) -> str:
 
 
 def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
-    csv.field_size_limit(sys.maxsize)  # the library refuses texts above 128 kB unless told
+    csv.field_size_limit(sys.maxsize)  # the library's default limit is 128 kB per field
     at = 0
 
     def fed() -> Iterator[str]:

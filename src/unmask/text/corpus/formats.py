@@ -1,4 +1,4 @@
-"""Formats: what a data file holds, told by its name; a compressed file is named by both (stories.jsonl.gz)."""
+"""Formats: the content of a data file by the ending of its name; a compressed file has two (stories.jsonl.gz)."""
 
 FORMATS = {
     "txt": "text",

@@ -1,7 +1,7 @@
-"""What a folder of shards says of itself: the job that made it, its parts, and the manifest they merge into.
+"""The description of a folder of shards: the job that made it, its parts, and the manifest they merge into.
 
-A job describes itself in part-i-of-n.json before it starts; when it ends, the shards it wrote are listed there.
-manifest.json is written last, from all the parts: its presence says that everything is there.
+A job is described in part-i-of-n.json before it starts; when it ends, its shards are listed there too.
+manifest.json is written last, from all parts: its presence means that the data is complete.
 """
 
 import json
@@ -24,7 +24,7 @@ Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
 
 
 def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, division: Division) -> dict[str, Any]:
-    """A job: all that decides its result."""
+    """The description of a job: everything that determines its result."""
     special = {role: getattr(tokenizer, role) for role in ("mask", "pad", "bos", "eos")}
     return {
         "format": FORMAT,
@@ -43,7 +43,7 @@ def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     strange = sorted(name for name in there - OURS if not name.startswith("part-"))
     if strange:
-        raise UserError(f"{out} holds other things ({', '.join(strange[:3])}). Give --out a new folder.")
+        raise UserError(f"{out} contains other files ({', '.join(strange[:3])}). Give --out a new folder.")
     for path, same_scope in ((part_file(out, part), True), (out / MANIFEST, part == (1, 1))):
         if path.exists():
             before = read_json(path)
@@ -57,7 +57,7 @@ def part_file(out: Path, part: Part) -> Path:
 
 
 def merge(folders: Sequence[str | Path], out: str | Path) -> None:
-    """Put the parts of one job together: the result is that of a job that was never divided."""
+    """Merge the parts of one job; the result equals that of an undivided job."""
     out = Path(out)
     files = [path for folder in folders for path in sorted(Path(folder).glob("part-*-of-*.json"))]
     parts = [read_json(path) for path in files]
@@ -94,16 +94,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def _refuse_change(out: Path, before: dict[str, Any], job: dict[str, Any], *, same_scope: bool) -> None:
     old = {source["name"]: source["sha256"] for source in before["sources"]}
     new = {source["name"]: source["sha256"] for source in job["sources"]}
-    told = [key for key in ("format", "layout", "division") if before[key] != job[key]]
-    reasons = [f"its {key} is {before[key]}, now asked for is {job[key]}" for key in told]
+    changed = [key for key in ("format", "layout", "division") if before[key] != job[key]]
+    reasons = [f"its {key} is {before[key]}, the new one is {job[key]}" for key in changed]
     if before["tokenizer"] != job["tokenizer"]:
-        reasons.append("its tokenizer is another")
+        reasons.append("it has another tokenizer")
     reasons += [f"{name} has changed since" for name in new if old.get(name, new[name]) != new[name]]
-    reasons += [f"it does not know {name}" for name in new if name not in old]
+    reasons += [f"it was made without {name}" for name in new if name not in old]
     if same_scope:
         reasons += [f"it was made with {name}, which is gone" for name in old if name not in new]
     if reasons:
-        raise UserError(f"{out} holds data prepared otherwise: {'; '.join(reasons[:4])}. Give another --out.")
+        why = "; ".join(reasons[:4])
+        raise UserError(f"{out} holds data that was prepared differently: {why}. Give another --out.")
 
 
 def _check_parts(parts: list[dict[str, Any]], folders: Sequence[str | Path]) -> None:
@@ -113,13 +114,13 @@ def _check_parts(parts: list[dict[str, Any]], folders: Sequence[str | Path]) -> 
     for part in parts:
         name = f"part {part['part'][0]}/{part['part'][1]}"
         if "shards" not in part:
-            raise UserError(f"{name} is not finished: run it again, it goes on where it stopped")
+            raise UserError(f"{name} is not finished: run it again, it continues where it stopped")
         for key in ("format", "tokenizer", "layout", "division"):
             if part[key] != parts[0][key]:
-                raise UserError(f"{name} is of another job: its {key} is {part[key]}, not {parts[0][key]}")
+                raise UserError(f"{name} belongs to another job: its {key} is {part[key]}, not {parts[0][key]}")
         for source in part["sources"]:
             if sha256s.setdefault(source["name"], source["sha256"]) != source["sha256"]:
-                raise UserError(f"{name} read another {source['name']} than the other parts")
+                raise UserError(f"{name} read a different {source['name']} than the other parts")
     count = parts[0]["part"][1]
     seen = sorted(tuple(part["part"]) for part in parts)
     wanted = [(i, count) for i in range(1, count + 1)]
@@ -144,5 +145,5 @@ def _copy(source: Path, target: Path, digest: str) -> None:
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from None
     if sha256(data).hexdigest() != digest:
-        raise UserError(f"{source} is damaged: its sha256 is not the one that was written down")
+        raise UserError(f"{source} is damaged: its sha256 differs from the recorded one")
     write_whole(target, data)

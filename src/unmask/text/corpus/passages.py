@@ -4,9 +4,9 @@
     wrap     cut every l − 2 tokens, each row between bos and eos, incomplete rows dropped: as in the MDLM paper
     rows     each document by itself, its eos included; one longer than l becomes several rows
 
-The names are those of training (rows.py), the treatment of the last row is not: training drops an incomplete row of
-`stream` and the end of a long document of `rows`; here both are scored, as shorter passages. Only `wrap`, which
-reproduces the paper's numbers, drops them here too.
+Training (rows.py) has packings of the same names, but treats the last row differently: it drops an incomplete row of
+`stream` and the end of a long document of `rows`. Here both are scored, as shorter passages. Only `wrap`, which
+reproduces the paper's numbers, drops incomplete rows here too.
 
 Rows may overlap (`stride`): the tokens that a row shares with the previous one are its context and are not scored.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.rows import WAYS
 
-GROUP = 1000  # documents that the reference wraps together; what is left of a group is dropped
+GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
 
 
 class Document(NamedTuple):
@@ -32,7 +32,7 @@ class Document(NamedTuple):
 class Passage(NamedTuple):
     tokens: np.ndarray
     given: int  # how many tokens at the start are context and not scored
-    bytes: float  # of the text that is scored; a document cut in two shares its bytes by tokens
+    bytes: float  # of the scored text; the bytes of a document are divided evenly among its tokens
     document: int  # the document in which it begins
 
     @property
@@ -46,15 +46,15 @@ class Cut:
 
     way: str = "stream"  # stream, wrap, rows
     length: int = 128  # most tokens in a passage
-    stride: int | None = None  # tokens from one passage to the next; None: as many as are scored without overlap
+    stride: int | None = None  # tokens from one passage to the next; None: no overlap
     separate: bool = True  # an eos after each document
     bos: int | None = None
     eos: int | None = None
-    causal: bool = False  # for a network that needs a token before the first one it predicts
+    causal: bool = False  # whether the network needs a token before the first one it predicts
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
-            raise unknown("way to cut text into rows", self.way, WAYS)
+            raise unknown("packing", self.way, WAYS)
         least = 3 if self.way == "wrap" else 2
         if self.length < least:
             raise UserError(f"rows must be at least {least} tokens long, not {self.length}.")
@@ -77,7 +77,7 @@ class Cut:
 
 
 def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
-    """The passages, and how many tokens of text are in none of them."""
+    """The passages, and the number of tokens that are in none of them."""
     cutters = {"stream": _stream, "wrap": _wrap, "rows": _rows}
     passages = [passage for passage in cutters[how.way](documents, how) if passage.scored > 0]
     total = sum(len(document.tokens) for document in documents)
@@ -85,7 +85,7 @@ def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
     if not passages:
         raise UserError(
             f"the data has {total} tokens in {len(documents)} documents: not one row of {how.length} to score "
-            f"({how.way}). Give more text, a shorter --length, or another way to cut it (--pack stream)."
+            f"({how.way}). Give more text, a shorter --length, or another packing (--pack stream)."
         )
     frame = 1 if how.causal else 2  # bos is not scored by a causal network
     scored = sum(p.scored - (frame if how.way == "wrap" else 0) for p in passages)
@@ -151,7 +151,7 @@ def _joined(documents: Sequence[Document], how: Cut) -> tuple[np.ndarray, np.nda
 
 
 def _mark(document: Document, how: Cut) -> list[int]:
-    """The eos after a document; after an empty one only in the paper's way."""
+    """The eos after a document; after an empty one only with `wrap`, as in the paper."""
     if how.eos is None or not how.separate or not (how.way == "wrap" or len(document.tokens)):
         return []
     return [how.eos]

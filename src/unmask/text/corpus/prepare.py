@@ -38,10 +38,10 @@ def prepare(
     workers: int = 1,
     part: Part = (1, 1),
 ) -> Iterator[Progress]:
-    """Write the sources' tokens to a folder, and say after each group of text how far it is.
+    """Write the sources' tokens to a folder, and yield the progress after each group of text.
 
-    What an interrupted run left behind is completed; a finished folder is left as it is; any other content of
-    the folder is an error. More than one worker means processes: a script needs the usual `if __name__` guard.
+    An interrupted run is completed; a finished folder stays as it is; any other content of the folder is an error.
+    Several workers are processes, so a script that calls this needs the usual `if __name__` guard.
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
@@ -71,7 +71,7 @@ def prepare(
 def _written(
     todo: Iterator[Group], tokenizer: Tokenizer, out: Path, workers: int
 ) -> Iterator[tuple[int, list[Shard]]]:
-    """Each group's place in the sources and its shards, in order, written now or by an earlier run."""
+    """The position of each group in the sources and its shards, in order, written now or by an earlier run."""
     if workers == 1:
         for group in todo:
             yield group.at, _earlier(group, tokenizer, out) or write(group, tokenizer, out)
@@ -87,7 +87,7 @@ def _written(
             yield _result(*waiting.popleft())
     except BrokenProcessPool:
         raise UserError(
-            "a worker died, perhaps for lack of memory. Run the same command again: it goes on where it stopped; "
+            "a worker died, perhaps for lack of memory. Run the same command again: it continues where it stopped; "
             "fewer --workers need less memory."
         ) from None
     finally:
@@ -111,19 +111,19 @@ def _result(at: int, shards: Future[list[Shard]] | list[Shard]) -> tuple[int, li
     return at, shards if isinstance(shards, list) else shards.result()
 
 
-_worker: tuple[Tokenizer, Path] | None = None  # of this process, if it is a worker
+_worker: tuple[Tokenizer, Path] | None = None  # set in worker processes only
 
 
 def _start(tokenizer: Tokenizer, out: Path) -> None:
     global _worker
     _worker = (tokenizer, out)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one core's work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops us
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker uses one core
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which then stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Workers would outlive a parent that is killed outright."""
+    """Exit with the parent: workers would outlive a parent that is killed."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -4,9 +4,9 @@
     wrap     the same cut every l - 2 tokens, each row between bos and eos: as in the MDLM paper
     rows     one document per row between bos and eos, cut off at l or padded: as in the paper for LM1B
 
-Training wants rows of equal length, so an incomplete last row of `stream` and `wrap` is dropped, and so is what a
-document of `rows` has beyond l. Evaluation (passages.py) has packings of the same names and scores such ends, except
-in `wrap`.
+Training needs rows of equal length, so it drops the incomplete last row of `stream` and `wrap`, and the tokens of a
+document beyond l with `rows`. Evaluation (passages.py) has packings of the same names and scores such ends, except
+with `wrap`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 
-WAYS = ("stream", "wrap", "rows")  # the packings; passages.py cuts text for evaluation by the same names
+WAYS = ("stream", "wrap", "rows")  # the packings; passages.py has the same names for evaluation
 
 
 class Batch(NamedTuple):
@@ -62,7 +62,7 @@ class Packed:
         return self.length if self.way == "stream" else self.length - 2
 
     def rows(self, numbers: Sequence[int] | np.ndarray) -> Batch:
-        """Some rows, by number."""
+        """The rows with these numbers."""
         ids = self.corpus.tokenizer
         filler = ids["eos"] if ids["pad"] is None else ids["pad"]  # where `real` is False the token is never used
         tokens = np.full((len(numbers), self.length), filler if self.way == "rows" else 0, np.int64)

@@ -1,13 +1,13 @@
-"""Token shards: documents as ids on disk, written once, memory-mapped ever after.
+"""Token shards: documents as ids on disk, written once, then memory-mapped.
 
     folder/
       tokenizer.json, tokenizer_config.json
       shards/train-00000-00000.bin    the ends of D documents (uint32), then T tokens (uint16 or uint32)
-      part-1-of-1.json                what was asked for, while the work goes on
-      manifest.json                   written last: its presence says that all is there
+      part-1-of-1.json                the description of the job, while it runs
+      manifest.json                   written last: its presence means that the data is complete
 
-The work is cut into groups of text by the sources alone, one group at a time by one worker, so the files are the
-same whatever the number of workers. Every file appears under its name only when it is whole.
+The division into groups of text depends on the sources alone, and a worker does one group at a time, so the files
+do not depend on the number of workers. A file gets its name only when it is complete.
 """
 
 import json
@@ -25,17 +25,17 @@ from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.sources import Source
 from unmask.text.tokens.tokenizer import Tokenizer
 
-FORMAT = 1  # of the files; a reader refuses another
-BUNDLE = 8 << 20  # bytes on disk: smaller files are taken together, up to this
+FORMAT = 1  # version of the files; readers refuse any other
+BUNDLE = 8 << 20  # bytes on disk: smaller files are bundled up to this size
 
 
 @dataclass(frozen=True)
 class Division:
-    """How the documents are divided: which are held out, and how much text makes a shard."""
+    """Which documents are held out, and how much text is in a shard."""
 
-    valid: float = 0.01  # share of the documents held out, where file names do not say which
-    seed: int = 0  # chooses which documents are held out
-    characters: int = 0  # characters of text in a shard; 0: chosen by the size of the sources
+    valid: float = 0.01  # share of documents held out for validation, if file names do not name splits
+    seed: int = 0  # random seed that chooses the held-out documents
+    characters: int = 0  # characters of text per shard; 0: chosen by the size of the sources
 
     def __post_init__(self) -> None:
         if not 0 <= self.valid < 1:
@@ -44,13 +44,13 @@ class Division:
             raise UserError(f"a shard holds between 1 and {1 << 28} characters of text, not {self.characters}")
 
     def sized(self, sources: Sequence[Source]) -> "Division":
-        """Enough shards to occupy many workers, yet neither tiny ones nor more memory than 16M characters."""
+        """The same with a shard size: enough shards for many workers, each of 1M to 16M characters."""
         total = sum(source.bytes for source in sources)
         chosen = min(max(total // 128, 1 << 20), 16 << 20) if total else 16 << 20
         return replace(self, characters=self.characters or chosen)
 
     def split(self, text: str) -> str:
-        """The side a document falls on, by its (first) text: equal documents fall on the same side."""
+        """The split of a document, by a hash of its (first) piece: equal documents are in the same split."""
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=str(self.seed).encode())
         return "valid" if int.from_bytes(digest.digest()) < self.valid * 2**64 else "train"
 
@@ -62,16 +62,16 @@ class Group(NamedTuple):
     texts: list[str]
     lasts: list[bool]  # whether a document ends with the piece
     splits: list[str]  # "train", "valid", "test"
-    goes_on: bool  # whether the first piece continues a document of the group before
+    goes_on: bool  # whether the first piece continues a document of the previous group
     at: int  # bytes of the sources read so far
 
 
 class Shard(NamedTuple):
-    """What a manifest says of one file."""
+    """The entry of one file in a manifest."""
 
     name: str
     split: str
-    documents: int  # that end in it
+    documents: int  # number of documents that end in it
     tokens: int
     sha256: str
 
@@ -83,14 +83,14 @@ def token_type(size: int) -> np.dtype:
 
 def bundles(sources: Sequence[Source]) -> list[list[Source]]:
     """Sources that are cut into shards together: neighbours, small, and of one split."""
-    found: list[list[Source]] = []
+    bundled: list[list[Source]] = []
     for source in sources:
-        room = found and sum(other.bytes for other in found[-1]) + source.bytes <= BUNDLE
-        if room and found[-1][0].split == source.split and source.path is not None:
-            found[-1].append(source)
+        room = bundled and sum(other.bytes for other in bundled[-1]) + source.bytes <= BUNDLE
+        if room and bundled[-1][0].split == source.split and source.path is not None:
+            bundled[-1].append(source)
         else:
-            found.append([source])
-    return found
+            bundled.append([source])
+    return bundled
 
 
 def groups(
@@ -125,7 +125,7 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
 def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[Group]:
     group = Group("", [], [], [], False, 0)
     size = before = 0
-    side: str | None = None  # of the document that has begun
+    side: str | None = None  # split of the current document, once it has begun
     for source in bundle:
         for text, last, at in source.pieces(layout):
             side = side or source.split or division.split(text)
@@ -143,7 +143,7 @@ def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[G
 
 
 def write(group: Group, tokenizer: Tokenizer, folder: Path) -> list[Shard]:
-    """Tokenize a group and write its shards, one a split; documents without a token are left out."""
+    """Tokenize a group and write its shards, one per split; documents without a token are left out."""
     dtype = token_type(tokenizer.size)
     written = []
     for split in sorted(set(group.splits)):
@@ -160,7 +160,7 @@ def write(group: Group, tokenizer: Tokenizer, folder: Path) -> list[Shard]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically: it is complete or does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -171,7 +171,7 @@ def write_whole(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}. What is finished is kept.") from None
+        raise UserError(f"cannot write {path}: {error.strerror}. Finished shards are kept.") from None
 
 
 def _tokens(
@@ -182,8 +182,8 @@ def _tokens(
     parts = [np.zeros(0, dtype)]
     ends: list[int] = []
     total = 0
-    begun = goes_on  # whether the document at hand has a token
-    for start in range(0, len(mine), 256):  # what the library returns is large: a little at a time
+    begun = goes_on  # whether the current document has a token
+    for start in range(0, len(mine), 256):  # in batches, because the library's results are large
         some = mine[start : start + 256]
         for i, ids in zip(some, tokenizer.encode_batch([group.texts[i] for i in some]), strict=True):
             parts.append(ids.astype(dtype))
@@ -198,5 +198,5 @@ def _tokens(
 
 
 def shard_bytes(shard: Shard, size: int) -> int:
-    """How large a shard's file is, for a vocabulary of `size` ids."""
+    """The size of a shard's file in bytes, for a vocabulary of `size` ids."""
     return 4 * shard.documents + token_type(size).itemsize * shard.tokens

@@ -1,4 +1,4 @@
-"""Where documents come from: a file, a folder, a glob, standard input, or a data set on the hub."""
+"""Sources of documents: a file, a folder, a glob, standard input, or a data set on the hub."""
 
 import hashlib
 import re
@@ -30,12 +30,12 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or a data set on the hub, with the name it bears in a manifest."""
+    """A file, or a data set on the hub, and its name in the manifest."""
 
     name: str
     path: Path | None  # None for the hub
     bytes: int  # size on disk, 0 for the hub
-    split: str | None = None  # what its name says it is for, where names say so
+    split: str | None = None  # the split that its name contains; None: the names contain no splits
 
     def pieces(self, layout: Layout) -> Iterator[Piece]:
         if self.path is None:
@@ -43,7 +43,7 @@ class Source:
         return documents.pieces(self.path, layout)
 
     def sha256(self) -> str:
-        """What the content is: of a file its bytes, of a hub data set its name and revision."""
+        """The hash of a file's bytes, or of a hub data set's name and revision."""
         if self.path is None:
             return _hub_sha256(self.name)
         try:
@@ -70,7 +70,7 @@ def gather(where: str | Path) -> Iterator[list[Source]]:
 
 
 def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) -> Iterator[str]:
-    """Text of the sources from the start, about `limit` characters of it: what a vocabulary is built on."""
+    """The first `limit` characters or so of the sources, to build a vocabulary on."""
     left = float("inf") if limit is None else limit
     for source in sources:
         for piece in source.pieces(layout):
@@ -86,7 +86,7 @@ def _files(place: str) -> list[Source]:
         paths = [path for path in sorted(root.rglob("*")) if _is_data(path, root)]
         if not paths:
             raise UserError(
-                f"the folder {root} holds no data. Looked for files ending in {', '.join(FORMATS)}, "
+                f"the folder {root} contains no data. Searched for files ending in {', '.join(FORMATS)}, "
                 f"plain or {', '.join(COMPRESSIONS)}; give a glob such as '{root}/*' to read others as text."
             )
     elif root.exists():
@@ -98,10 +98,10 @@ def _files(place: str) -> list[Source]:
         root = Path(*root.parts[: next(i for i, part in enumerate(root.parts) if has_magic(part))])
     else:
         raise UserError(f"no data at {place}: the path does not exist. A data set on the hub is written hf:NAME.")
-    found = [Source(path.relative_to(root).as_posix(), path, path.stat().st_size) for path in paths]
-    if not any(source.bytes for source in found):
-        raise UserError(f"the data at {place} is empty: {len(found)} file(s) of 0 bytes")
-    return _named_splits(sorted(found, key=lambda source: source.name))
+    sources = [Source(path.relative_to(root).as_posix(), path, path.stat().st_size) for path in paths]
+    if not any(source.bytes for source in sources):
+        raise UserError(f"the data at {place} is empty: {len(sources)} file(s) of 0 bytes")
+    return _named_splits(sorted(sources, key=lambda source: source.name))
 
 
 def _is_data(path: Path, root: Path) -> bool:
@@ -110,17 +110,17 @@ def _is_data(path: Path, root: Path) -> bool:
 
 
 def _named_splits(sources: list[Source]) -> list[Source]:
-    """Believe names such as train.txt and valid.txt, provided that one of several files is for training."""
-    said = [_said(source.name) for source in sources]
-    if "train" not in said or len(sources) == 1:
+    """Take splits from names such as train.txt and valid.txt, if there are several files and one is for training."""
+    names = [_split_in(source.name) for source in sources]
+    if "train" not in names or len(sources) == 1:
         return sources
     return [
         Source(source.name, source.path, source.bytes, split or "train")
-        for source, split in zip(sources, said, strict=True)
+        for source, split in zip(sources, names, strict=True)
     ]
 
 
-def _said(name: str) -> str | None:
+def _split_in(name: str) -> str | None:
     words = [SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in SPLITS]
     return words[-1] if words else None
 
@@ -140,6 +140,6 @@ def _hub_sha256(name: str) -> str:
     repository, config, split = documents.hub_parts(name.removeprefix("hf:"))
     try:
         revision = datasets.load_dataset_builder(repository, config).hash
-    except Exception as error:  # no such set or config, no network: the hub's words say which
+    except Exception as error:  # no such set or config, no network: the hub's message says which
         raise UserError(f"cannot read the data set {name!r} from the hub: {error}") from None
     return hashlib.sha256(f"{repository} {config} {split} {revision}".encode()).hexdigest()

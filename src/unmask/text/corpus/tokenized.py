@@ -1,4 +1,4 @@
-"""Reading what is to be scored: texts of any source, or a prepared folder, as documents of tokens."""
+"""Read text for evaluation: any source, or a prepared folder, as documents of tokens."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ TOGETHER = 256  # documents tokenized at once
 
 @dataclass(frozen=True)
 class Data:
-    """Documents, where they are from, and what proves it."""
+    """Documents, their origin and their fingerprint."""
 
     name: str
     documents: list[Document]
     sha256: str  # of the tokens: equal for equal text and tokenizer
     split: str | None = None
-    bytes_are: str = "of the text"  # or of the tokens decoded, where the text itself is not there
+    bytes_are: str = "of the text"  # or of the decoded tokens, if the text itself is not stored
 
 
 def read(
@@ -37,9 +37,9 @@ def read(
     detokenize: Callable[[str], str] = str,
     limit: int | None = None,
 ) -> Data:
-    """The documents at a place: what `text.sources` knows, or a folder that `unmask prepare` made.
+    """The documents of a source (see sources.py), or of a folder that `unmask prepare` wrote.
 
-    Where file names tell splits apart, and in prepared folders, `split` is valid, else test, unless given.
+    In prepared folders, and if file names contain splits, the default of `split` is valid, else test, else train.
     """
     if (Path(where) / MANIFEST).is_file():
         return _prepared(Path(where), tokenizer, split, limit)
@@ -52,16 +52,16 @@ def read(
 def tokenized(
     name: str, texts: Iterable[str], tokenizer: Tokenizer, *, split: str | None = None, limit: int | None = None
 ) -> Data:
-    """Texts as documents; `limit` is the most of them."""
+    """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
-    for some in _together(texts, limit):
+    for some in _batched(texts, limit):
         for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
             documents.append(Document(np.array(ids, np.int32), len(text.encode())))
     return Data(name, documents, fingerprint(documents), split)
 
 
 def whole(pieces: Iterable[Piece]) -> Iterator[str]:
-    """Documents out of their pieces."""
+    """The documents that the pieces make up."""
     held: list[str] = []
     for piece in pieces:
         held.append(piece.text)
@@ -70,7 +70,7 @@ def whole(pieces: Iterable[Piece]) -> Iterator[str]:
             held = []
 
 
-def _together(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
+def _batched(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
     held: list[str] = []
     for number, text in enumerate(texts):
         if limit is not None and number >= limit:
@@ -87,21 +87,21 @@ def _of_split(sources: list[Source], split: str | None, where: str) -> tuple[lis
     known = sorted({source.split for source in sources if source.split is not None})
     if not known:
         if split is not None:
-            raise UserError(f"the files at {where} do not tell splits apart by name; leave out --split.")
+            raise UserError(f"the file names at {where} contain no splits; leave out --split.")
         return sources, None
-    split = split or _usual(known)
+    split = split or _default(known)
     if split not in known:
         raise unknown(f"split of {where}", split, known)
     return [source for source in sources if source.split == split], split
 
 
-def _usual(known: Iterable[str]) -> str:
-    """Text held out, if there is any."""
+def _default(known: Iterable[str]) -> str:
+    """The default split: held-out text, if there is any."""
     return next((name for name in ("valid", "test") if name in known), "train")
 
 
 def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> Data:
-    split = split or _usual(read_json(folder / MANIFEST)["splits"])
+    split = split or _default(read_json(folder / MANIFEST)["splits"])
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)

@@ -1,4 +1,4 @@
-"""Canvas: tokens, some of them masks to be filled, some of them frozen.
+"""Canvas: tokens, of which some are masks to fill and some are frozen.
 
 Unconditional sampling, continuing a prompt and infilling are one problem with different canvases.
 """
@@ -15,9 +15,9 @@ from unmask.errors import UserError
 
 @dataclass(frozen=True)
 class Canvas:
-    """Rows of tokens. A mask that is not frozen is to be filled; a frozen token never changes.
+    """Rows of tokens. A mask that is not frozen will be filled; a frozen token never changes.
 
-    Rows may have different lengths: what lies beyond a row's length is padding, frozen and shown to nobody.
+    Rows may have different lengths: positions beyond a row's length are padding, frozen and hidden from the network.
     """
 
     tokens: Int[Tensor, "b l"]
@@ -28,17 +28,17 @@ class Canvas:
 
     @property
     def hidden(self) -> Bool[Tensor, "b l"]:
-        """Where a token is still to come."""
+        """Positions that are still to be filled."""
         return (self.tokens == self.mask) & ~self.frozen
 
     def take(self, rows: Int[Tensor, " n"]) -> "Canvas":
-        """Some of the rows."""
+        """A canvas of some of the rows."""
         lengths = None if self.lengths is None else self.lengths[rows]
         spaced = None if self.spaced is None else self.spaced[rows]
         return Canvas(self.tokens[rows], self.frozen[rows], self.mask, lengths, spaced)
 
     def to(self, device: torch.device) -> "Canvas":
-        """The same on another device."""
+        """A copy on another device."""
         lengths = None if self.lengths is None else self.lengths.to(device)
         spaced = None if self.spaced is None else self.spaced.to(device)
         return Canvas(self.tokens.to(device), self.frozen.to(device), self.mask, lengths, spaced)
@@ -55,7 +55,7 @@ def blank(rows: int, length: int, *, mask: int) -> Canvas:
 
 
 def of_tokens(tokens: Int[Tensor, "b l"], *, mask: int) -> Canvas:
-    """Masks are to be filled, everything else is frozen: any pattern of blanks."""
+    """Masks are filled, all other tokens are frozen: any pattern of blanks."""
     return Canvas(tokens, tokens != mask, mask)
 
 
@@ -71,9 +71,9 @@ def of_prompt(prompt: Sequence[int], *, length: int, rows: int = 1, mask: int) -
 
 
 def of_rows(rows: Sequence[Sequence[int]], *, mask: int, spaced: Sequence[Sequence[bool]] = ()) -> Canvas:
-    """Rows of different lengths in one canvas, masks to be filled, the rest frozen; short rows are padded.
+    """Rows of different lengths in one canvas: masks are filled, all other tokens are frozen, short rows are padded.
 
-    `spaced`: for each row where a token must begin with a space; empty: nowhere.
+    `spaced` has a bool per token, whether it must begin with a space; empty: none must.
     """
     if not rows or any(len(row) == 0 for row in rows):
         raise UserError("a canvas needs at least one row, and every row at least one token.")
@@ -81,7 +81,7 @@ def of_rows(rows: Sequence[Sequence[int]], *, mask: int, spaced: Sequence[Sequen
     longest = int(lengths.max())
     tokens = torch.tensor([[*row, *[mask] * (longest - len(row))] for row in rows])
     beyond = torch.arange(longest) >= lengths[:, None]
-    brings = None
+    padded = None
     if any(map(any, spaced)):
-        brings = torch.tensor([[*row, *[False] * (longest - len(row))] for row in spaced])
-    return Canvas(tokens, (tokens != mask) | beyond, mask, None if not bool(beyond.any()) else lengths, brings)
+        padded = torch.tensor([[*row, *[False] * (longest - len(row))] for row in spaced])
+    return Canvas(tokens, (tokens != mask) | beyond, mask, None if not bool(beyond.any()) else lengths, padded)

@@ -1,4 +1,4 @@
-"""Until: where a text is to end."""
+"""Until: the mark at which a generated text ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Until:
-    """The end of a text: a special token by its name ("<|endoftext|>"), or a text."""
+    """An end mark: the name of a special token ("<|endoftext|>"), or any text."""
 
     mark: str
 
     def __post_init__(self) -> None:
         if not self.mark:
             raise UserError(
-                "a text cannot end at an empty text: say until what, such as '<|endoftext|>' or 'The end'."
+                "the end mark is empty: give a special token or a text, such as '<|endoftext|>' or 'The end'."
             )
 
     def end(self, tokenizer: Tokenizer, ids: Sequence[int], start: int = 0) -> int | None:
-        """How many tokens there are up to and with the one that completes the mark; None: it does not come.
+        """The number of tokens up to the one that completes the mark, included; None: there is no mark.
 
-        Only what follows the first `start` tokens is looked at.
+        The first `start` tokens are not searched.
         """
         special = [id for id in tokenizer.specials if tokenizer.pieces[id] == self.mark]
         if special:
@@ -30,15 +30,15 @@ class Until:
         given = len(tokenizer.decode(ids[:start]))
         if self.mark not in tokenizer.decode(ids)[given:]:
             return None
-        low, high = start, len(ids)  # with `high` tokens the mark is there, with `low` it is not
+        low, high = start, len(ids)  # the first `high` tokens contain the mark, the first `low` do not
         while high - low > 1:
             middle = (low + high) // 2
-            found = self.mark in tokenizer.decode(ids[:middle])[given:]
-            low, high = (low, middle) if found else (middle, high)
+            contained = self.mark in tokenizer.decode(ids[:middle])[given:]
+            low, high = (low, middle) if contained else (middle, high)
         return high
 
     def cut(self, tokenizer: Tokenizer, ids: Sequence[int], start: int = 0) -> tuple[list[int], str]:
-        """The tokens up to the mark, with it, and their text, without it."""
+        """The tokens up to the mark, included, and their text without the mark."""
         end = self.end(tokenizer, ids, start)
         kept = list(ids[:end])
         text, given = tokenizer.decode(kept), len(tokenizer.decode(ids[:start]))

@@ -2,12 +2,12 @@ r"""Template: a text with blanks, "The ___ sat on the [5]."
 
     [5]      a blank of five tokens
     [2-6]    a blank of two to six tokens
-    ___      a blank whose length is chosen (three underscores or more)
-    \[ \_    a bracket or an underscore that belongs to the text; \\ is a backslash
+    ___      a blank of any length, chosen by likelihood (three underscores or more)
+    \[ \_    a literal bracket or underscore; \\ is a backslash
 
-Any other bracket, "[sic]", is text. What the template gives never changes. Its parts become tokens each by itself. In
-vocabularies whose words begin with their space, a space before a blank would be a token of its own, which such models
-have hardly seen: `healed` leaves it out and lets the blank begin with it.
+Any other bracket, "[sic]", is text. The given text never changes, and each part of it is tokenized separately. In BPE
+vocabularies a word begins with its space, and a space before a blank would be a separate token, which such models
+have hardly seen: `healed` removes it and lets the blank begin with a space.
 """
 
 import re
@@ -30,19 +30,19 @@ class Blank:
 
     least: int
     most: int
-    spaced: bool = False  # its first token brings the space before it
+    spaced: bool = False  # its first token carries the space before it
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise UserError(
-                f"a blank needs at least one token, and its lengths must grow; saw {self.least}-{self.most}. "
+                f"a blank needs at least one token, and a range from low to high; saw {self.least}-{self.most}. "
                 r"Write [5] or [2-6]; for a bracket that is text write \[."
             )
 
 
 @dataclass(frozen=True)
 class Template:
-    """Text and blanks, in the order they stand."""
+    """Text and blanks, in order."""
 
     parts: tuple[str | Blank, ...]
 
@@ -52,18 +52,18 @@ class Template:
 
     @property
     def choices(self) -> int:
-        """In how many ways the lengths can be chosen."""
+        """The number of possible choices of lengths."""
         return prod(blank.most - blank.least + 1 for blank in self.blanks)
 
     def lengths(self, most: int) -> list[Lengths]:
-        """The ways to choose the lengths, shortest first: all, or `most` of them, evenly spread."""
+        """Choices of lengths, shortest first: all, or `most` of them, evenly spread."""
         if most < 1:
             raise UserError(f"at least one choice of lengths must be tried; saw {most}.")
         ranges = [range(blank.least, blank.most + 1) for blank in self.blanks]
         if self.choices <= most:
             return sorted(product(*ranges), key=lambda lengths: (sum(lengths), lengths))
-        # Too many to try. Blank by blank, the i-th of `most` tries walks through the range at a pace of its own, so
-        # that every length of a range has its turn and the blanks do not all grow together.
+        # Too many to try all. Each blank steps through its range at a different pace, so that every length of a range
+        # occurs and the blanks do not all grow together.
         paces = [1 + 2 * i for i in range(len(ranges))]
         tries = {
             tuple(r[(i * pace * len(r) // most) % len(r)] for r, pace in zip(ranges, paces, strict=True))
@@ -73,7 +73,7 @@ class Template:
 
     @property
     def heals(self) -> bool:
-        """Whether a blank brings the space before it."""
+        """Whether a blank carries the space before it."""
         return any(blank.spaced for blank in self.blanks)
 
     def tokens(self, tokenizer: Tokenizer, lengths: Lengths) -> list[int]:
@@ -81,11 +81,11 @@ class Template:
         return [id for id, _ in self.laid(tokenizer, lengths)]
 
     def spaced(self, tokenizer: Tokenizer, lengths: Lengths) -> list[bool]:
-        """Of these ids, which must begin with a space."""
+        """Whether each of these ids must begin with a space."""
         return [spaced for _, spaced in self.laid(tokenizer, lengths)]
 
     def laid(self, tokenizer: Tokenizer, lengths: Lengths) -> Iterator[tuple[int, bool]]:
-        """The template as ids, masks at its blanks, each with whether it must begin with a space."""
+        """The ids of the template, with masks at its blanks, and whether each must begin with a space."""
         left = iter(lengths)
         for part in self.parts:
             if isinstance(part, Blank):
@@ -95,24 +95,24 @@ class Template:
 
 
 def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
-    """Read a template; a blank of no given length has `least` to `most` tokens."""
+    """Parse a template; `___` is a blank of `least` to `most` tokens."""
     parts = tuple(_joined(_marks(text, Blank(least, most))))
     if not any(isinstance(part, Blank) for part in parts):
         raise UserError(
-            f"the template {_short(text)!r} has no blank: write ___ where the length is to be chosen, "
+            f"the template {_short(text)!r} has no blank: write ___ for a blank of any length, "
             "or [5] for five tokens."
         )
     return Template(parts)
 
 
 def healed(template: Template, tokenizer: Tokenizer) -> Template:
-    """The same text, the space before a blank made part of it, where the vocabulary has words with their space."""
+    """Move the space before a blank into the blank, if the vocabulary has tokens that begin with a space."""
     if not tokenizer.spacers:
         return template
     parts: list[str | Blank] = []
     for part in template.parts:
         before = parts[-1] if parts else ""
-        # Some decoders drop a space at the start of a text: there it stays a token.
+        # Some decoders drop a space at the start of a text, so there it stays a token.
         first = before == " " and len(parts) == 1
         if isinstance(part, Blank) and isinstance(before, str) and before.endswith(" ") and not first:
             parts[-1:] = [before[:-1]] if len(before) > 1 else []
@@ -136,7 +136,7 @@ def _marks(text: str, free: Blank) -> Iterator[str | Blank]:
 
 
 def _joined(parts: Iterator[str | Blank]) -> Iterator[str | Blank]:
-    """Neighbouring texts as one, so that they are tokenised together; empty ones left out."""
+    """Join neighbouring texts, so that they are tokenized together, and drop empty ones."""
     text = ""
     for part in parts:
         if isinstance(part, str):

@@ -1,6 +1,6 @@
-"""Letters: a vocabulary without merges as a table, many times faster than the library and equal to it.
+"""Letters: a table for vocabularies without merges; it gives the library's ids many times faster.
 
-The library is asked once for each character; a text is then one gather from the table.
+The library is called once for each character; encoding a text is then one gather from the table.
 """
 
 from collections.abc import Callable

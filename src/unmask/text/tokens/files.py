@@ -1,4 +1,4 @@
-"""Tokenizer files by others: tokenizer.json, GPT-2's vocab.json and merges.txt, BERT's vocab.txt, or the hub's."""
+"""Read tokenizer files: tokenizer.json, GPT-2's vocab.json and merges.txt, BERT's vocab.txt, or a hub name."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ ROLES = {
 
 
 def read(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer and the id of each role (None where it has none; the mask is added if it is missing)."""
+    """A tokenizer and the id of each role (None if it has none; a missing mask is added)."""
     if str(path).startswith("hf:"):
         path = _from_hub(str(path).removeprefix("hf:"))
     path = Path(path)
@@ -39,7 +39,7 @@ def read(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def add_mask(core: Tokenizer) -> int:
-    """Give the vocabulary a mask token of its own: a new last id, or an id that nothing used."""
+    """Add a mask token to the vocabulary: a new last id, or an unused id."""
     taken = core.get_vocab(with_added_tokens=True)
     core.add_special_tokens([AddedToken(MASK, special=True, normalized=False)])
     added = core.token_to_id(MASK)
@@ -51,7 +51,7 @@ def add_mask(core: Tokenizer) -> int:
 def gpt2(vocabulary: str | Path, merges: str | Path) -> Tokenizer:
     """GPT-2's byte-level BPE from its two files.
 
-    The library's ByteLevelBPETokenizer gives the same ids but describes itself otherwise ("" for no prefix, where
+    The library's ByteLevelBPETokenizer gives the same ids but is serialised differently ("" for no prefix, where
     GPT-2's tokenizer.json has null): the fingerprint would change, and prepared data and checkpoints be refused.
     """
     core = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))

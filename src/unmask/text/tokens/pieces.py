@@ -1,4 +1,4 @@
-"""Pieces: the part of a text that each of its tokens brings, for showing tokens in colours of their own."""
+"""Pieces: the text of each token, for showing tokens in different colours."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ UNFINISHED = "\ufffd"  # what decoding shows for some bytes of a character whose
 
 
 def pieces(tokenizer: Tokenizer, ids: Sequence[int], *, blank: str = BLANK) -> list[str]:
-    """One string a token, which joined give the decoded text; masks are shown as `blank`.
+    """One string per token; joined, they are the decoded text. Masks are shown as `blank`.
 
     A character spread over several tokens belongs to the last of them.
     """
     shown: list[str] = []
-    before: list[int] = []  # the last token that shows something: what comes after may depend on it
+    before: list[int] = []  # the last token with visible text: the decoding of the next one may depend on it
     group: list[int] = []
     for id in ids:
         group.append(id)
@@ -29,6 +29,6 @@ def pieces(tokenizer: Tokenizer, ids: Sequence[int], *, blank: str = BLANK) -> l
 
 
 def _after(tokenizer: Tokenizer, before: list[int], group: list[int], blank: str) -> str:
-    """What a group of tokens adds to the token before it."""
+    """The text that a group of tokens adds after the token before it."""
     known = tokenizer.decode(before, blank=blank) if before else ""
     return tokenizer.decode([*before, *group], blank=blank)[len(known) :]

@@ -4,7 +4,7 @@ A thin frozen layer over the `tokenizers` library. What it adds: the ids a diffu
 bos, eos), a fingerprint, and two promises the library does not make:
 
 - a special token's name inside a text ("<|mask|>", "[MASK]") is plain text, never the special id;
-- a character the vocabulary has no token for is an error that names it, never dropped in silence
+- a character the vocabulary has no token for is an error that names it, never silently dropped
   (vocabularies that have an unknown token, such as BERT's, use it).
 """
 
@@ -24,12 +24,12 @@ from unmask.text.tokens.characters import Letters
 from unmask.text.tokens.files import ROLES, read
 
 BLANK = "░"  # how decode shows a token that is still hidden
-SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how a vocabulary of this kind of decoder writes a space
+SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how vocabularies with this decoder write a space
 
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """Text to ids and back; `Tokenizer.load(path)` reads one, text/vocabulary.py builds one."""
+    """Text to ids and back; `Tokenizer.load(path)` reads one, vocabulary.py builds one."""
 
     core: tokenizers.Tokenizer
     mask: int
@@ -77,7 +77,7 @@ class Tokenizer:
     def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
             return self.core.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:  # what the library says of half a surrogate pair, which is not text
+        except TypeError:  # the library's error for half a surrogate pair, which is not text
             half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
             if half:
                 raise _no_token(half[0]) from None
@@ -90,7 +90,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[SupportsInt], *, blank: str = BLANK, special: bool = False) -> str:
-        """The text of some ids: hidden tokens shown as `blank`, other special tokens only if asked for."""
+        """The text of some ids: masks are shown as `blank`, other special tokens only if `special`."""
         shown = []
         for id in map(int, ids):
             if not 0 <= id < self.size:
@@ -118,13 +118,13 @@ class Tokenizer:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """Ids that stand for no text: mask, pad, bos, eos and whatever else is marked as special."""
+        """Ids without text: mask, pad, bos, eos and any other token that is marked as special."""
         marked = {id for id, token in self.core.get_added_tokens_decoder().items() if token.special}
         return frozenset(marked | {id for id in (self.mask, self.pad, self.bos, self.eos) if id is not None})
 
     @cached_property
     def spacers(self) -> tuple[int, ...]:
-        """Tokens that are a space and what follows it: the words of byte-level and sentencepiece vocabularies."""
+        """Tokens that begin with a space and are longer: the words of byte-level and sentencepiece vocabularies."""
         space = SPACES.get(type(self.core.decoder).__name__)
         if space is None:
             return ()
@@ -132,7 +132,7 @@ class Tokenizer:
 
     @cached_property
     def letters(self) -> Letters | None:
-        """A table of characters, if the vocabulary works letter by letter."""
+        """A table of characters, if the vocabulary has no merges."""
         model, split = self._description["model"], self._description["pre_tokenizer"]
         whole = split is None or (
             split["type"] == "ByteLevel" and not split["use_regex"] and not split["add_prefix_space"]
@@ -141,7 +141,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that decides how text becomes ids; equal fingerprints mean equal ids."""
+        """sha256 of everything that determines how text becomes ids; equal fingerprints mean equal ids."""
         described = self._description
         model = dict(described["model"])
         if "merges" in model:  # written as "a b" or ["a", "b"], depending on the library's version
@@ -169,7 +169,7 @@ def _no_token(letter: str) -> UserError:
 
 
 def encode_given(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text. Vocabularies with an unknown token would change it in silence: that is an error here."""
+    """The ids of a text; where the vocabulary would silently replace text by its unknown token, an error."""
     ids = tokenizer.encode(text)
     unknown = getattr(tokenizer.core.model, "unk_token", None)
     lost = None if unknown is None else tokenizer.core.token_to_id(unknown)
@@ -178,6 +178,6 @@ def encode_given(tokenizer: Tokenizer, text: str) -> list[int]:
     encoding = tokenizer.core.encode(text, add_special_tokens=False)
     first, last = encoding.offsets[encoding.ids.index(lost)]
     raise UserError(
-        f"the tokenizer has no token for {text[first:last]!r}: the model would see {unknown} in its place. "
+        f"the tokenizer has no token for {text[first:last]!r}: the model would see {unknown} instead. "
         "Remove it from the text, or use a model whose tokenizer covers it."
     )

@@ -25,10 +25,10 @@ AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", writ
 def choose(
     name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
 ) -> Tokenizer:
-    """The tokenizer a person names: a path, `hf:NAME`, or a kind that is built for the sources.
+    """The tokenizer of a name: a path, `hf:NAME`, or a kind, which is built for the sources.
 
-    Merges are learned from at most `megabytes` of text, never from files named for validation or test. The
-    characters of a character vocabulary are looked for in all of the text, or else some would be missing.
+    Merges are learned from at most `megabytes` of text, never from files named for validation or test. A
+    character vocabulary is built from all of the text, so that no character is missing.
     """
     if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
         return Tokenizer.load(name)
@@ -61,7 +61,7 @@ def byte() -> Tokenizer:
 
 
 def character(texts: Iterable[str]) -> Tokenizer:
-    """Every character the texts hold, by code point; any other character is an error later."""
+    """Every character of the texts, by code point; encoding any other character is an error."""
     seen: set[str] = set()
     for text in texts:
         seen.update(text)
@@ -107,7 +107,7 @@ def text8() -> Tokenizer:
 
 
 def _letterwise(alphabet: list[str], *, unknown: str | None = None) -> tokenizers.Tokenizer:
-    """A BPE without merges: one id a letter, and much faster than a model that splits by a pattern."""
+    """A BPE without merges: one id per character, and much faster than a model that splits by a pattern."""
     vocabulary = {letter: id for id, letter in enumerate(alphabet)}
     core = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=unknown))
     core.decoder = decoders.Fuse()
@@ -122,7 +122,7 @@ def _with_specials(core: tokenizers.Tokenizer) -> Tokenizer:
 
 
 def _byte_alphabet() -> list[str]:
-    """The library's printable stand-in of each byte: itself in Latin-1, or the next letter from U+0100 on."""
+    """The library's printable character for each byte: itself in Latin-1, or the next letter from U+0100 on."""
     spare = map(chr, range(256, 512))
     shown = (range(33, 127), range(161, 173), range(174, 256))
     return [chr(value) if any(value in span for span in shown) else next(spare) for value in range(256)]
