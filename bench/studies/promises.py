@@ -68,11 +68,11 @@ def promises() -> dict[str, list[Promise]]:
 def stories(model: Model, promise: Promise | None, *, n: int, seed: int) -> list[Sample]:
     """Draws of a model, free or with a promise. Free ones end where the model ends them."""
     prompt = model.text_tokenizer().encode(PROMPT)
-    if model.objective != "ar":  # an autoregressive model gets its own
+    if not model.objective.facts.causal:  # an autoregressive model gets its own
         prompt = [model.text_tokenizer().bos or 0, *prompt]
     control = Control() if promise is None else Control(pattern=promise.pattern, exact_length=True)
     until = END if promise is None else None
-    way = None if model.objective == "ar" else ORDER
+    way = None if model.objective.facts.causal else ORDER
     return sample(
         model, n=n, length=LENGTH, prompt=prompt, until=until, sampler=way, top_p=TOP_P, seed=seed, control=control
     )
@@ -103,7 +103,7 @@ def study(mdlm: Model, ar: Model, judges: dict[str, Judge], *, n: int, seed: int
             for held in (False, True):
                 began = perf_counter()
                 found = shared_out(model, some, n=n, seed=seed, held=held)
-                method = f"{model.objective}, {'constraint' if held else 'free'}"
+                method = f"{model.objective.name}, {'constraint' if held else 'free'}"
                 rows.append((name, method, *measured(found, judges, free=not held)))
                 texts += [{"promise": p.pattern, "method": method, "text": one.text} for p, one in found]
                 say(f"{' | '.join(map(str, rows[-1]))} ({perf_counter() - began:.0f} s)")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from studies.grids import Grid, Puzzle, disguised, make, random_puzzle, read_puzzles, solutions
 from studies.stories import say
-from unmask.diffusion.objective import OBJECTIVES
+from unmask.diffusion.objective import OBJECTIVES, objective_of
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
@@ -226,7 +226,7 @@ def learn(
         adamw.step()
         adamw.zero_grad(set_to_none=True)
         ema.update(shadow, parameters, n=step + 1, decay=how.ema)
-        yield float(found.bound.sum() / blanks)
+        yield float(found.bound.detach().sum() / blanks)
     ema.exchange(shadow, parameters)
 
 
@@ -246,4 +246,4 @@ def taught(
     spent = process_time() - began
     if place is not None:
         save(place, network, mask=asked.mask, objective=objective, step=asked.steps, ema=True)
-    return Model(network.freeze(), asked.mask, objective, step=asked.steps, ema=True), spent
+    return Model(network.freeze(), asked.mask, objective_of(objective), step=asked.steps, ema=True), spent

@@ -123,8 +123,10 @@ def writer(place: str, flag: str, objective: str) -> Model:
     if not place:
         raise UserError(f"this study needs a trained {objective} model: give --{flag} RUN.")
     model = load(place)
-    if model.objective != objective:
-        raise UserError(f"--{flag} wants a model trained with {objective}, and {place} was with {model.objective}.")
+    if model.objective.name != objective:
+        raise UserError(
+            f"--{flag} wants a model trained with {objective}, and {place} was with {model.objective.name}."
+        )
     return model
 
 

@@ -39,7 +39,7 @@ def test_the_sudoku_study_runs_and_keeps_networks_and_record(tmp_path, monkeypat
     (table,) = found["tables"]
     assert (len(table["rows"]), found["settings"]["n"], found["seed"]) == (12, 1, 1)
     assert all(row["solved"]["of"] == 1 for row in table["rows"])
-    assert [load(tmp_path / f"sudoku4_{name}").objective for name in ("ar", "mdlm")] == ["ar", "mdlm"]
+    assert [load(tmp_path / f"sudoku4_{name}").objective.name for name in ("ar", "mdlm")] == ["ar", "mdlm"]
     assert "mdlm, margin, greedy" in capsys.readouterr().out
 
 

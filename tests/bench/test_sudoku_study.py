@@ -10,6 +10,7 @@ import torch
 from studies.grids import candidates, solutions
 from studies.pupils import Sudoku, data, fresh, in_place, learn, lessons, read_off, spelled, with_other_blanks
 from studies.sudoku import METHODS, answers
+from unmask.diffusion.objective import objective_of
 from unmask.errors import UserError
 from unmask.model.model import Model
 
@@ -69,7 +70,7 @@ def test_lessons_depend_on_the_step_alone():
 def test_with_the_constraint_every_blank_holds_what_the_givens_leave(objective, sampler, temperature):
     network = fresh(replace(ASKED, width=16, blocks=1), objective)
     torch.nn.init.normal_(network.output_layer.linear.weight)
-    model = Model(network.freeze(), ASKED.mask, objective)
+    model = Model(network.freeze(), ASKED.mask, objective_of(objective))
     outside = 0
     for constrained in (True, False):
         for puzzle, grid, calls in answers(

@@ -13,16 +13,17 @@ from unmask.errors import UserError
 from unmask.sampling import process as loop
 from unmask.sampling.control import Control
 from unmask.sampling.logits import Shape
-from unmask.sampling.masked import fill
+from unmask.sampling.masked import Masked, fill
 from unmask.sampling.patterns.constraint import matching
 from unmask.sampling.patterns.form import pattern_of
 from unmask.sampling.patterns.regex import machine_of
 from unmask.sampling.patterns.tokens import Words
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.recipe import Method, Recipe
+from unmask.sampling.rejection import Rejection
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
-from unmask.sampling.tasks.rows import Drawn, draw_rows
+from unmask.sampling.tasks.rows import Drawn, Row, draw_rows
 from unmask.text.prompt.canvas import blank
 
 
@@ -87,11 +88,11 @@ def test_rejection_gives_the_models_law_given_the_pattern():
     joint = exact.law_of_chain(world)
     given = {text: p for text, p in joint.items() if re.fullmatch("a.b|.c+", "".join("abc"[i] for i in text))}
     law = {text: p / sum(given.values()) for text, p in given.items()}
-    method = Method(
-        "first-hitting", "", FirstHitting(), Shape(), None, lambda: world.network, matching("a.b|.c+", words), 200
-    )
-    start, recipe = torch.full((3,), world.mask), Recipe(batch=5000)
-    rows = [one for one in draw_rows(method, start, n=5000, recipe=recipe, mask=world.mask) if isinstance(one, Drawn)]
+    process = Rejection(Masked(), matching("a.b|.c+", words), 200)
+    method = Method("first-hitting", "", process, world.network, FirstHitting(), Shape())
+    row, recipe = Row([world.mask] * 3), Recipe(batch=5000)
+    drawn = draw_rows(method, row, n=5000, recipe=recipe, mask=world.mask, device=torch.device("cpu"))
+    rows = [one for one in drawn if isinstance(one, Drawn)]
     assert [one.row for one in rows] == list(range(5000))
     assert exact.chi_square_p(law, torch.tensor([one.tokens for one in rows])) > 1e-4
     assert all(len(one.trace) == 3 for one in rows)

@@ -44,7 +44,15 @@ def transformer(*, causal=False, dtype=torch.float32):
     cond = 0 if causal else 8
     net = Transformer(
         Architecture(
-            VOCAB, LENGTH, width=32, blocks=2, heads=2, cond=cond, time_conditioning=not causal, causal=causal
+            VOCAB,
+            LENGTH,
+            width=32,
+            blocks=2,
+            heads=2,
+            cond=cond,
+            time_conditioning=not causal,
+            causal=causal,
+            reads_before=causal,
         )
     )
     for parameter in net.parameters():  # a new network says nothing: its head is zero

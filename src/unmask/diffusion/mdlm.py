@@ -59,7 +59,7 @@ def by_count(
     This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); spread evenly
     (`times.stratified`) they give the smallest variance of the estimators here. Given k, the hidden share follows a
     Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms: a network that is shown the
-    noise level is shown exactly that one, and the bound stays the continuous one. `top` is the largest share it knows.
+    noise level is shown exactly that one, and the bound stays the continuous one; `top` is the most it knows.
     """
     check_clean(x0, mask=mask)
     given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen

@@ -15,7 +15,7 @@ from unmask.model.checkpoint import load, save, write_note
 from unmask.model.format import FORMATS, read_config
 from unmask.model.formats.official import OURS, is_published
 from unmask.model.model import Model
-from unmask.model.weights import files_of
+from unmask.model.weights import INDEX, files_of
 from unmask.settings import described
 
 # Files that other programs wrote beside the weights; code (*.py) stays behind, for it is never run.
@@ -60,7 +60,7 @@ def convert(
             ours = ", ".join(key for key in OURS if key in config)
             raise UserError(f"the official layout has no such network: {source} needs {ours} in its config.json.")
     with appearing(target) as draft:
-        for name in (*(file.name for file in files_of(model.folder)), "config.json", *TEXT_FILES):
+        for name in (*(file.name for file in files_of(model.folder)), INDEX, "config.json", *TEXT_FILES):
             if (model.folder / name).is_file():
                 shutil.copyfile(model.folder / name, draft / name)
         if to == "unmask":

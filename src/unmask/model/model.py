@@ -36,9 +36,6 @@ class Model:
     parts: Mapping[str, nn.Module] = field(default_factory=dict)  # what the objective has learned itself
     state: Mapping[str, Tensor] = field(default_factory=dict)  # of the objective
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", objective_of(self.objective))
-
     @property
     def spec(self) -> Spec:
         return self.network.spec

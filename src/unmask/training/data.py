@@ -50,7 +50,7 @@ def opened(asked: Train, folder: str | Path) -> Data:
     train, held_out = splits(folder, valid=asked.text.valid, least=length if asked.text.valid else 0)
     return Data(
         Tokenizer.load(folder),
-        Batches(Packed(train, length, way), asked.optim.batch, asked.seed),
+        Batches(Packed(train, length, way), asked.optim.batch, asked.seed, lanes=asked.model.carries),
         Packed(held_out, length, way) if held_out.tokens else None,
     )
 

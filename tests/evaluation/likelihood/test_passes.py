@@ -146,7 +146,7 @@ def test_nothing_to_score_and_bad_numbers_are_refused():
     with pytest.raises(UserError, match="at least one token"):
         batches(ROWS, budget=0)
     with pytest.raises(UserError, match="seed must be 0 or more"):
-        draws.stream(-1, draws.HIDE)
+        draws.uniforms(-1, 0, 0, 4)
 
 
 def test_the_mask_in_the_text_is_refused():

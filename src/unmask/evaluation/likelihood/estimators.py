@@ -61,7 +61,7 @@ def estimator(
     objective = objective_of(objective)
     if steps and objective.grid is not None:
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
-    found = [own(objective, parts, state)]
+    found = [own(objective.precise(), parts, state)]
     if isinstance(objective, MDLM) and objective.carry_over and objective.zero_masking:
         others = _of_mdlm(objective.schedule, steps or objective.steps or 1000, policy, reveal, budget)
         found = others if objective.steps is None else [others[2], *others[:2], *others[3:]]
@@ -74,7 +74,6 @@ def estimator(
 
 def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[str, Tensor] | None) -> Estimator:
     """An objective's own number: what was trained is what is measured."""
-    objective = objective.precise()
     low = 1e-3 if objective.facts.loss_needs_sigma and objective.grid is None else 0.0
 
     def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:

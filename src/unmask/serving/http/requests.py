@@ -73,8 +73,8 @@ class Controls:
 
     def constraint(self, body: Drawing) -> Constraint | None:
         """What the text must satisfy. It may take seconds where the pattern is new, and does not ask the network."""
+        pattern, places = pattern_of(self.recipe(body).control), places_of(body)
         try:
-            pattern, places = pattern_of(self.recipe(body).control), places_of(body)
             if places:
                 return self.limited(pattern, places)
             return self.compiled(pattern) if pattern.constrains else None

@@ -1,0 +1,137 @@
+"""Every backbone equals itself by rows, padded, batched, as vectors, read on, saved and loaded."""
+
+import pytest
+import torch
+
+from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
+from unmask.model.backbone import BACKBONES, skeleton
+from unmask.model.checkpoint import load, save
+from unmask.model.cost import parameters
+
+CASES = [
+    (name, causal)
+    for name in NAMES["backbones"]
+    for causal in (False, True)
+    if causal or not BACKBONES[name].__dataclass_fields__["causal"].default
+]
+pytestmark = pytest.mark.parametrize(("name", "causal"), CASES)
+SIGMA = torch.tensor([0.3, 1.2, 2.5])
+
+
+@pytest.fixture
+def net(name, causal):
+    return network_of(spec_of(name, causal=causal))
+
+
+@pytest.fixture
+def x():
+    return torch.randint(LETTERS.size, (3, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def everywhere(net, x, **options) -> torch.Tensor:
+    with torch.no_grad():
+        return net.head(net.trunk(x, SIGMA[: len(x)], **options))
+
+
+def close(a, b) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_asked_rows_are_those_of_the_whole(net, x):
+    rows = torch.tensor([30, 2, 17, 5])
+    with torch.no_grad():
+        close(net.logits(x, SIGMA, rows), everywhere(net, x).flatten(0, 1)[rows])
+
+
+def test_a_row_is_the_same_alone_and_in_a_batch(net, x):
+    close(everywhere(net, x[1:2]), everywhere(net, x)[1:2])
+
+
+def test_padding_is_seen_by_nobody(net, x):
+    short = x[:, :7]
+    padded = torch.cat((short, torch.full((3, 5), 1)), 1)
+    lengths = torch.full((3,), 7)
+    close(everywhere(net, padded, lengths=lengths)[:, :7], everywhere(net, short))
+
+
+def test_vectors_may_stand_for_tokens(net, x):
+    with torch.no_grad():
+        close(everywhere(net, net.embed(x)), everywhere(net, x))
+        close(net.table()[x], net.embed(x))
+
+
+def test_a_causal_network_predicts_from_what_is_before(net, x, causal):
+    other = x.clone()
+    other[:, 6] = (other[:, 6] + 1) % LETTERS.size
+    changed = (everywhere(net, x) - everywhere(net, other)).abs().amax((0, 2)) > 1e-6
+    assert changed[:7].any() != causal
+    assert changed[7:].any()
+
+
+def test_reading_on_equals_reading_at_once(net, x):
+    if not net.spec.incremental:
+        pytest.skip("this network reads a row at once")
+    with torch.no_grad():
+        at_once, _ = net.read(x, net.memory(LENGTH))
+        memory, parts = net.memory(LENGTH), []
+        for piece in x.split([4, 1, 7], 1):
+            hidden, memory = net.read(piece, memory)
+            parts.append(hidden)
+        assert memory.filled == LENGTH
+        close(torch.cat(parts, 1), at_once)
+        close(net.head(at_once[:, :-1]), everywhere(net, x)[:, 1:])  # the same predictions, one position earlier
+        some, _ = net.read(x[[2, 0], 8:], net.read(x[:, :8], net.memory(LENGTH))[1].take(torch.tensor([2, 0])))
+        close(some, at_once[[2, 0], 8:])
+
+
+def test_the_noise_level_may_be_per_row_or_per_position(name, causal, x):
+    if not hasattr(BACKBONES[name](), "cond"):
+        pytest.skip("this network is not shown the noise level")
+    net = network_of(spec_of(name, causal=causal, sigma=True))
+    assert net.spec.shown_sigma
+    with torch.no_grad():
+        by_row = net.head(net.trunk(x, SIGMA))
+        by_position = net.head(net.trunk(x, SIGMA[:, None].expand(-1, LENGTH)))
+        close(by_position, by_row)
+        rows = torch.tensor([0, 13, 25])
+        close(net.logits(x, SIGMA[:, None].expand(-1, LENGTH).contiguous(), rows), by_row.flatten(0, 1)[rows])
+        other = SIGMA[:, None].repeat(1, LENGTH)
+        other[:, 5] += 1.0
+        assert not torch.allclose(net.head(net.trunk(x, other)), by_row)
+
+
+def test_what_is_saved_is_loaded(net, x, tmp_path, causal):
+    objective = "ar" if causal else "mdlm"
+    model = load(save(tmp_path / "m", net, mask=LETTERS.mask, objective=objective, tokenizer=LETTERS))
+    assert model.spec == net.spec
+    close(everywhere(model.network, x), everywhere(net, x))
+    assert model.self_test < 1e-3
+
+
+def test_every_parameter_has_one_group_and_matrices_are_among_the_units(net):
+    groups = [id(p) for group in net.groups() for p in group.parameters]
+    assert sorted(groups) == sorted(id(p) for p in net.parameters())
+    inside = {id(p) for unit in net.units for p in unit.parameters()}
+    assert all(id(p) in inside and p.ndim == 2 and p.shape[0] % n == 0 for p, n in net.matrices().items())
+
+
+def test_costs_are_known_before_it_is_built(net):
+    assert parameters(net.spec) == sum(p.numel() for p in net.parameters())
+    assert net.spec.flops() > net.spec.flops(rows=0.1) > 0
+    assert net.spec.kept > 0
+    assert all(p.is_meta for p in skeleton(net.spec).parameters())
+
+
+def test_pooling_takes_the_real_positions(net, x):
+    with torch.no_grad():
+        hidden = net.trunk(x, SIGMA)
+        pooled = net.pool(hidden, torch.tensor([3, LENGTH, 5]))
+        close(pooled[0], net.pool(hidden[:1, :3])[0])
+    assert pooled.shape == (3, net.spec.width)
+
+
+def test_freezing_leaves_no_gradient_and_changes_nothing(net, x):
+    before = everywhere(net, x)
+    assert not any(p.requires_grad for p in net.freeze().parameters())
+    close(everywhere(net, x), before)
+    assert net.device == torch.device("cpu")

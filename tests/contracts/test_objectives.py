@@ -1,0 +1,120 @@
+"""Every objective trains, bounds, samples and scores with one schedule and one T: those of its checkpoint."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import unmask
+from contracts.members import LENGTH, LETTERS, NAMES, model_of, network_of, spec_of, unusual
+from unmask.diffusion.objective import OBJECTIVES
+from unmask.errors import UserError
+from unmask.evaluation.likelihood import measure
+from unmask.evaluation.likelihood.measure import How
+from unmask.model.denoiser import Denoiser
+from unmask.random import Noise
+from unmask.sampling.recipe import Recipe, method_for
+from unmask.sampling.score import log_likelihood, scored_by
+from unmask.serving.http.requests import Controls, Kitchen
+from unmask.serving.http.scoring import estimator_of
+from unmask.serving.limits import Limits
+from unmask.training import noise
+
+pytestmark = pytest.mark.parametrize("name", NAMES["objectives"])
+
+
+def rows(count: int = 5) -> torch.Tensor:
+    return torch.randint(LETTERS.size - 3, (count, LENGTH), generator=torch.Generator().manual_seed(3))
+
+
+def test_a_checkpoint_restores_the_objective_with_every_field(name, tmp_path):
+    assert model_of(tmp_path / "m", unusual(name)).objective == unusual(name)
+
+
+def test_evaluation_scoring_and_serving_measure_what_was_trained(name, tmp_path):
+    """The same noise gives the same nats, to the last bit, in training's objective and in every estimator."""
+    objective = unusual(name)
+    model = model_of(tmp_path / "m", objective)
+    drawn = noise.draw(5, LENGTH, seed=1, step=0)
+    drawn = Noise(drawn.t.double().clamp(0.01, 0.99), drawn.u.double(), drawn.key)
+    network, frozen = model.network.logits, torch.zeros(5, LENGTH, dtype=torch.bool)
+    with torch.no_grad():
+        trained = objective.precise().nats(
+            network, rows(), noise=drawn, mask=model.mask, frozen=frozen, parts=model.parts, state=model.state
+        )
+        _, evaluated = measure.settled(model, How())
+        served = estimator_of(Kitchen(model, Limits(), Controls(model, Limits())))
+        for one in (evaluated, served):
+            # Estimators of a loss that needs σ keep away from t = 0, where it is infinite.
+            t = drawn.t if not one.means.endswith("t >= 0.001") else (drawn.t - 1e-3) / (1 - 1e-3)
+            found = one.nats(network, rows(), t=t, u=drawn.u, mask=model.mask, frozen=frozen)
+            torch.testing.assert_close(found.double(), trained.bound.double(), rtol=1e-6, atol=1e-9)
+    if objective.facts.infills:
+        assert scored_by(model) == objective.precise()
+
+
+def test_sampling_follows_the_schedule_and_the_steps_that_were_trained(name, tmp_path):
+    objective = unusual(name)
+    policy = method_for(model_of(tmp_path / "m", objective), Recipe()).policy
+    if hasattr(objective, "schedule") and hasattr(policy, "schedule"):
+        assert policy.schedule == objective.schedule
+    if objective.grid and policy.own:
+        assert policy.steps == objective.grid
+
+
+def test_a_step_has_a_finite_loss_and_a_gradient_for_all_that_is_learned(name):
+    objective = OBJECTIVES.usual(name)
+    spec = spec_of("transformer", causal=objective.facts.causal, sigma=objective.facts.network_wants_sigma)
+    denoiser = Denoiser(network_of(spec, scale=0.2), objective)
+    nats, _ = denoiser(rows(), noise.draw(5, LENGTH, seed=0, step=0), mask=LETTERS.mask)
+    nats.loss.sum().backward()
+    assert nats.loss.isfinite().all()
+    assert nats.loss.shape == nats.bound.shape == (5, LENGTH)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in denoiser.parameters())
+
+
+def test_frozen_tokens_are_given_and_the_mask_is_refused(name):
+    objective = OBJECTIVES.usual(name)
+    spec = spec_of("transformer", causal=objective.facts.causal, sigma=objective.facts.network_wants_sigma)
+    denoiser, drawn = Denoiser(network_of(spec), objective), noise.draw(5, LENGTH, seed=0, step=0)
+    frozen = torch.arange(LENGTH).expand(5, -1) < 4
+    nats, _ = denoiser(rows(), drawn, mask=LETTERS.mask, frozen=frozen)
+    assert (nats.bound[frozen] == 0).all()
+    with pytest.raises(UserError, match="mask"):
+        denoiser(rows().index_fill(1, torch.tensor([2]), LETTERS.mask), drawn, mask=LETTERS.mask)
+
+
+def test_a_model_samples_and_fills_blanks_and_scores_them_where_it_can(name, tmp_path):
+    model = model_of(tmp_path / "m", name)
+    one = unmask.sample(model, prompt="ab", length=8)[0]
+    assert one.text.startswith("ab")
+    assert model.mask not in one.tokens
+    if not model.objective.facts.infills:
+        with pytest.raises(UserError, match="both sides"):
+            unmask.infill(model, "a[2]b")
+        return
+    assert unmask.infill(model, "a[2]b", looks=4)[0].text.startswith("a")
+    tokens = torch.tensor(LETTERS.encode("abcabc"))
+    assert log_likelihood(model, tokens, torch.arange(6) < 2, looks=8).nats < 0
+
+
+def test_the_bound_is_the_same_whatever_else_is_in_the_batch(name, tmp_path):
+    model = model_of(tmp_path / "m", name)
+    drawn = noise.draw(5, LENGTH, seed=2, step=0)
+    options = {"mask": model.mask, "parts": model.parts, "state": model.state}
+    with torch.no_grad():
+        whole = model.objective.nats(model.network.logits, rows(), noise=drawn, **options).bound
+        alone = [
+            model.objective.nats(
+                model.network.logits, rows()[i : i + 1], noise=drawn.rows(slice(i, i + 1)), **options
+            ).bound
+            for i in range(5)
+        ]
+    torch.testing.assert_close(torch.cat(alone), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_an_objective_says_what_its_number_is(name):
+    objective = OBJECTIVES.usual(name)
+    assert objective.means.startswith("exact" if objective.facts.exact else "upper bound on -log p")
+    assert replace(objective) == objective
+    assert hash(objective) == hash(replace(objective))

@@ -1,0 +1,104 @@
+"""Python, the command line and the server draw the same text, with the models that come with the package."""
+
+import json
+from dataclasses import fields
+
+import httpx
+import pytest
+
+import unmask
+from serving.servers import serving
+from unmask.cli.main import main
+from unmask.sampling.control import Control
+from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import Continue
+from unmask.serving.http.schema import LOCAL, OPTIONS, CompletionRequest
+
+LENGTH = 24
+WAYS = [
+    {},
+    {"sampler": "first-hitting"},
+    {"sampler": "threshold:tau=0.6", "temperature": 0.8},
+    {"sampler": "remask-cap:eta=0.1", "steps": 12},
+    {"sampler": "ancestral", "steps": 9, "top_p": 0.9, "no_repeat": 3},
+    {"pattern": "[a-z ,.]+"},
+    {"sampler": "first-hitting", "guidance": 1.5},
+    {"sampler": "first-hitting", "window": 16, "stride": 8},
+    {"pattern": "[A-Za-z ,.\"'!?\n]+", "reject": 16},
+]
+
+
+@pytest.fixture(scope="module")
+def stories():
+    return unmask.load("stories")
+
+
+@pytest.fixture(scope="module")
+def address(stories):
+    with serving(stories, name="stories") as found:
+        yield found
+
+
+def by_server(address, prompt, model, **options) -> dict:
+    given = len(Continue(prompt, length=LENGTH).row(model, constrained="pattern" in options).tokens)
+    start = Continue(prompt, length=LENGTH).row(model, constrained="pattern" in options).start
+    body = {"prompt": prompt, "max_tokens": given - start, "seed": 7, "n": 2, **options}
+    answer = httpx.post(f"{address}/v1/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def by_command(name, prompt, capsys, **options) -> list[dict]:
+    flags = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    line = ["sample", name, "--prompt", prompt, "--length", str(LENGTH), "--seed", "7", "-n", "2", "--json", *flags]
+    assert main(line) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", ["Once upon a time", "Once upon a time "], ids=["word", "space"])
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_the_server_answers_what_the_command_line_and_python_draw(stories, address, capsys, prompt, options):
+    told = by_server(address, prompt, stories, **options)
+    printed = by_command("stories", prompt, capsys, **options)
+    drawn = unmask.sample(stories, prompt=prompt, length=LENGTH, seed=7, n=2, **options)
+    assert [one["text"] for one in printed] == [one.text for one in drawn]
+    assert [prompt + choice["text"] for choice in told["choices"]] == [one.text for one in drawn]
+    assert told["law"] == printed[0]["law"] == drawn[0].law
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", ["Once upon a time", "Lily and "])
+def test_the_autoregressive_twin_is_served_as_it_is_drawn(capsys, prompt):
+    model = unmask.load("stories-ar")
+    with serving(model, name="stories-ar") as address:
+        told = by_server(address, prompt, model)
+    printed = by_command("stories-ar", prompt, capsys)
+    assert [prompt + choice["text"] for choice in told["choices"]] == [one["text"] for one in printed]
+
+
+@pytest.mark.slow
+def test_blanks_of_given_lengths_are_filled_alike(stories, address, capsys):
+    template = "Lily saw a big [2] and [3]. She was happy."
+    body = {"text": template, "n": 2, "seed": 3}
+    told = httpx.post(f"{address}/v1/infill", json=body, timeout=120).json()
+    assert main(["infill", "stories", template, "--n", "2", "--seed", "3", "--looks", "2", "--json"]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(choice["text"] for choice in told["choices"]) == sorted(one["text"] for one in printed)
+
+
+def test_every_drawing_option_is_declared_once_and_reaches_the_server():
+    declared = {one.name for kind in (Recipe, Control) for one in fields(kind)}
+    assert declared - LOCAL.keys() == OPTIONS.keys()
+    assert OPTIONS.keys() <= CompletionRequest.model_fields.keys()
+    assert all(CompletionRequest.model_fields[name].description for name in OPTIONS)
+
+
+def test_every_drawing_option_is_a_flag_and_an_argument(capsys):
+    declared = {one.name for kind in (Recipe, Control) for one in fields(kind)} - {"control"}
+    for verb in ("sample", "infill", "animate", "quality", "report", "convert"):
+        assert main([verb, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert all(f"--{name.replace('_', '-')}" in out for name in declared), verb
+    for name in declared:
+        Recipe().changed(**{name: getattr(Recipe(), name, getattr(Control(), name, None))})
