@@ -121,7 +121,7 @@ def test_precision_is_reached_before_it_stops(folder, capsys):
     assert rough["standard_error"] <= 0.3
     assert fine["standard_error"] <= 0.1
     assert fine["passes"] > rough["passes"] >= 2
-    assert asked(capsys, *line, 100)["passes"] == 2  # one alone cannot tell chance from the difference between rows
+    assert asked(capsys, *line, 100)["passes"] == 2  # one alone cannot separate Monte Carlo error from other variance
 
 
 def test_a_short_time_leaves_a_partial_result(folder, capsys):

@@ -1,4 +1,4 @@
-"""Comparing two results: do the numbers differ beyond their error bars, and what in the set-up could be why."""
+"""Compare two results: do they differ beyond their error bars, and which parts of the set-up could explain it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,32 +7,32 @@ from typing import Any
 
 from unmask.errors import UserError
 
-# Each part of a record by what a difference in it does to a number; the first that fits a name decides.
+# The effect that a difference in each part of a record has on a number; the longest matching name decides.
 EFFECTS = {
-    "model.folder": "none: where the files lie",
+    "model.folder": "none: location of the files",
     "model.weights": "any: another model",
-    "model.tokenizer": "any: other tokens; nats and perplexity per token do not compare, bits per byte do",
+    "model.tokenizer": "any: other tokens; nats and perplexity per token are not comparable, bits per byte are",
     "model.objective": "any: another kind of bound",
     "model.dtype": "small: rounding",
     "model": "any: another model",
-    "data.name": "none: where the text lies",
+    "data.name": "none: location of the text",
     "data.sha256": "any: other tokens were scored",
-    "data": "any: other text, or text cut otherwise",
+    "data": "any: other text, or text cut differently",
     "settings.estimator": "any: another quantity, or another error bar",
     "settings.passes": "error bar only",
     "settings.precision": "error bar only",
     "settings.seconds": "error bar only",
     "settings.batch_tokens": "small: rounding",
-    "settings": "any: measured otherwise",
-    "judge.name": "none: where the judge lies",
-    "judge.folder": "none: where the judge lies",
-    "judge": "any: another judge; generative perplexities compare under one judge only",
+    "settings": "any: measured differently",
+    "judge.name": "none: location of the judge",
+    "judge.folder": "none: location of the judge",
+    "judge": "any: another judge; generative perplexities are comparable only under one judge",
     "seed": "within the error bars",
-    "draws": "small, or a bias where draws are coarse",
+    "draws": "small, or a bias if draws are coarse",
     "unmask": "any: another version",
     "commit": "any: other code",
     "machine": "small: rounding",
-    "processes": "none: who did the work",
+    "processes": "none: how the work was shared",
 }
 
 
@@ -46,13 +46,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A number in two results."""
+    """The comparison of a number in two results."""
 
     name: str
     first: float
     second: float
     error: float  # standard error of the difference
-    paired: bool  # whether both scored the same tokens, so that only chance separates them
+    paired: bool  # whether both scored the same tokens, so that only Monte Carlo error separates them
 
     @property
     def difference(self) -> float:
@@ -64,26 +64,26 @@ class Verdict:
         return abs(self.difference) > 1.96 * self.error
 
     def sentence(self) -> str:
-        reach = "chance" if self.paired else "chance and choice of text"
+        source = "Monte Carlo" if self.paired else "Monte Carlo and choice of text"
         if self.difference == 0:
             return "equal to the last digit"
         if self.error == 0:
             return f"they differ by {self.difference:+.6g}, and neither has an error"
         size = abs(self.difference) / self.error
         word = "beyond" if self.beyond else "within"
-        return f"they differ by {self.difference:+.4f}, {size:.1f} standard errors of {reach}: {word} the error bars"
+        return f"they differ by {self.difference:+.4f}, {size:.1f} standard errors ({source}): {word} the error bars"
 
 
 def results(content: Any, where: str) -> dict[str, Mapping[str, Any]]:
-    """The results in a file, by name: one, or those of a suite."""
+    """The results in a file by name: a single result, or those of a suite."""
     found = content.get("results", [content]) if isinstance(content, Mapping) else []
-    if not found or any(not isinstance(one, Mapping) or "record" not in one for one in found):
+    if not found or any(not isinstance(result, Mapping) or "record" not in result for result in found):
         raise UserError(f"{where} holds no result with a record. Write one with --json or --out.")
-    return {str(one.get("set", "result")): one for one in found}
+    return {str(result.get("set", "result")): result for result in found}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Where two records differ, what matters most first."""
+    """The differences between two records, the most important first."""
     a, b = dict(flat(first)), dict(flat(second))
     names = [name for name in a | b if a.get(name) != b.get(name)]
     found = [Difference(name, a.get(name), b.get(name), effect(name)) for name in names]
@@ -92,7 +92,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Dif
 
 
 def effect(name: str) -> str:
-    """What a difference in this part of the record can do."""
+    """The effect that a difference in this part of the record can have."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
         if ".".join(parts[:size]) in EFFECTS:
@@ -109,12 +109,12 @@ def flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def verdict(first: Mapping[str, Any], second: Mapping[str, Any]) -> Verdict | None:
-    """Whether the numbers differ; None where the two do not measure the same thing."""
+    """Whether the numbers differ; None if the results measure different quantities."""
     for name in ("nats_per_token", "accuracy", "generative_perplexity"):
         if name in first and name in second:
             same = _data(first) == _data(second)
             key = "data_standard_error" if name == "nats_per_token" and not same else "standard_error"
-            errors = [float(one[key]) if one.get(key) is not None else math.inf for one in (first, second)]
+            errors = [math.inf if result.get(key) is None else float(result[key]) for result in (first, second)]
             return Verdict(name, first[name], second[name], math.hypot(*errors), same)
     return None
 

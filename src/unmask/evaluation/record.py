@@ -1,4 +1,4 @@
-"""Records: all that decides a number, kept beside it."""
+"""Records: everything that determines a number, stored with it."""
 
 import os
 import platform
@@ -18,9 +18,9 @@ from unmask.model.weights import weights_fingerprint
 def record(
     model: Model | None, *, seed: int | None, settings: dict[str, Any], data: dict[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """What was measured (model, data), how (settings, seed), by what (version, machine); `more` as it is.
+    """What was measured (model, data), how (settings, seed), by what (version, machine); `more` is added as it is.
 
-    Without a model the data are texts whose maker is not known.
+    Without a model, the data are texts of unknown origin.
     """
     return {
         "unmask": unmask.__version__,
@@ -66,21 +66,21 @@ def machine() -> dict[str, Any]:
 def cpu() -> str:
     """The processor's name, as the system gives it."""
     try:
-        told = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        told = []
-    names = [line.split(":", 1)[1].strip() for line in told if line.startswith("model name")]
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree, marked where files were changed since; None for an installed package."""
+    """The commit of the source tree, marked if files have changed since; None for an installed package."""
     root = Path(unmask.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        told = [
+        results = [
             subprocess.run(
                 ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=True
             )
@@ -88,4 +88,4 @@ def commit() -> str | None:
         ]
     except (OSError, subprocess.SubprocessError):
         return None
-    return told[0].stdout.strip() + (" with changes" if told[1].stdout.strip() else "")
+    return results[0].stdout.strip() + (" with changes" if results[1].stdout.strip() else "")

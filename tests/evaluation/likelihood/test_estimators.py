@@ -212,5 +212,5 @@ def test_names_that_do_not_exist_and_do_not_fit_are_refused():
         estimator("count", objective="ar")
     with pytest.raises(UserError, match="Did you mean 'margin'"):
         estimator("duel", policy="margn")
-    with pytest.raises(UserError, match="at least one token"):
+    with pytest.raises(UserError, match="--reveal must be at least 1"):
         estimator("duel", reveal=0)

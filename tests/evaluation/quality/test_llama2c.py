@@ -127,7 +127,7 @@ def test_a_file_of_llama2c_judges_texts(tmp_path):
 
 def test_damaged_files_are_refused(tmp_path):
     path = model_file(tmp_path)
-    with pytest.raises(UserError, match="tokenizer beside it"):
+    with pytest.raises(UserError, match="needs its tokenizer"):
         judge(str(path))
     tokens = token_file(tmp_path)
     tokens.write_bytes(tokens.read_bytes()[:-3])
@@ -137,7 +137,7 @@ def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="where its header needs"):
         judge(str(path))
     path.write_bytes(b"no model")
-    with pytest.raises(UserError, match=r"no llama2\.c model"):
+    with pytest.raises(UserError, match=r"not a llama2\.c model"):
         judge(str(path))
     with pytest.raises(UserError, match="no file"):
         judge(str(tmp_path / "none.bin"))

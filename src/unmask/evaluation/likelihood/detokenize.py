@@ -1,7 +1,7 @@
-"""Detokenizers: text of old benchmarks, which comes cut into words, put together again as the reference does it.
+"""Detokenizers: undo the word splitting of old benchmarks, exactly as the reference implementation does.
 
-Each is a list of replacements in order. They keep the reference's habits, odd ones included, because its published
-perplexities are of this text: tests/golden/detokenizers.json holds what it makes of a dozen sentences.
+Each is a list of replacements in order. They keep the reference's quirks, because its published perplexities are of
+this text: tests/golden/detokenizers.json holds its output for a dozen sentences.
 """
 
 import re
@@ -17,7 +17,7 @@ def _plain(*pairs: tuple[str, str]) -> list[Rule]:
 
 
 def _inside(*brackets: str) -> list[Rule]:
-    """No blanks just inside a pair of brackets or quotes: "( a )" is "(a)"."""
+    """Remove spaces just inside a pair of brackets or quotes: "( a )" becomes "(a)"."""
     return [
         (re.compile(rf"{re.escape(left)}\s*([^{re.escape(right)}]*?)\s*{re.escape(right)}"), rf"{left}\1{right}")
         for left, right in map(tuple, brackets)
@@ -34,7 +34,7 @@ WIKITEXT: list[Rule] = [
 ]
 PTB: list[Rule] = [
     *_plain((" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (" \n ", "\n"), ("\\/", "/")),
-    *_plain(*[(" N ", " 1 ")] * 10),  # neighbours share a blank, so once is not enough
+    *_plain(*[(" N ", " 1 ")] * 10),  # neighbours share a space, so once is not enough
     *_plain(("$ 1", "$1"), ("# 1", "#1"), ("<unk>", "?")),
 ]
 LM1B: list[Rule] = [

@@ -1,20 +1,20 @@
-"""Error bars: what another seed would change, and what another sample of text would change.
+"""Error bars: the Monte Carlo error, and the error of the choice of text.
 
-Rows get times that are spread evenly, so the part of the variance that comes from "few masks or many" is not there:
-the curve of nats against time that all rows share is taken out before deviations are squared. What is left is
-summed over rows, for the tokens of a row are not independent.
+The times of the rows are stratified, which removes the variance between few and many masks: the mean curve of nats
+against time is subtracted before deviations are squared. Deviations are summed per row, because the tokens of a row
+are not independent.
 """
 
 from statistics import NormalDist
 
 import numpy as np
 
-CELLS = 64  # pieces of the curve at most
+CELLS = 64  # the curve has at most this many cells
 Z = NormalDist().inv_cdf(0.975)
 
 
 def beside_the_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, int]:
-    """Nats (passes, rows) less what rows of as many tokens pay at such times on average, and the cells used."""
+    """Nats (passes, rows) minus the mean curve at their times, times their tokens, and the number of cells used."""
     cells = max(1, min(CELLS, nats.size // 16))
     cell = np.minimum((t * cells).astype(int), cells - 1)
     weight = np.broadcast_to(tokens, nats.shape)
@@ -25,22 +25,22 @@ def beside_the_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tup
 
 
 def monte_carlo(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tuple[float, float]:
-    """The standard error of nats a token that comes from chance, and its degrees of freedom.
+    """The Monte Carlo standard error in nats per token, and its degrees of freedom.
 
-    It is the spread of a row between its passes. A single pass cannot tell that from the difference between rows,
-    and then both are counted: too much rather than too little.
+    It is estimated from the variance of each row between its passes. A single pass cannot separate that from the
+    variance between rows, so both are counted: the error is then overestimated.
     """
     passes, rows = nats.shape
     rest, cells = beside_the_curve(nats, tokens, t)
     if passes > 1:
         rest = rest - rest.mean(0)
     freedom = max(rows * max(passes - 1, 1) - cells, 1)
-    variance = np.square(rest).sum() / freedom * rows  # of the sum of one pass
+    variance = np.square(rest).sum() / freedom * rows  # of the total nats of one pass
     return float(np.sqrt(variance / passes) / tokens.sum()), float(freedom)
 
 
 def of_weighted_orders(nats: np.ndarray, tokens: np.ndarray) -> float:
-    """The standard error of −log mean exp(−nats) over the passes, by leaving out one pass at a time."""
+    """The standard error of −log mean exp(−nats) over the passes, by the jackknife over passes."""
     passes = len(nats)
     if passes < 2:
         return float("inf")
@@ -56,7 +56,7 @@ def log_mean(nats: np.ndarray) -> np.ndarray:
 
 
 def of_the_data(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray, cluster: np.ndarray) -> float:
-    """The standard error if the rows were drawn from a larger text: chance and choice of text together.
+    """The standard error of the choice of text, Monte Carlo error included: as if rows were drawn from a larger text.
 
     Rows of one cluster (a document) count as one draw.
     """
@@ -69,6 +69,6 @@ def of_the_data(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray, cluster: np
 
 
 def interval(mean: float, error: float, freedom: float) -> tuple[float, float]:
-    """95 %: Student's quantile for few degrees of freedom, to two terms of its expansion."""
+    """The 95 % interval, by Student's quantile to two terms of its expansion in 1 / freedom."""
     quantile = Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
     return mean - quantile * error, mean + quantile * error

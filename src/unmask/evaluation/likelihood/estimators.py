@@ -3,7 +3,7 @@
     (network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
 
 t and u are uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
-and cost nothing. The network is asked only at positions whose nats are needed.
+and cost nothing. The network returns logits only at positions whose nats are needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,13 +31,13 @@ POLICIES = ("confidence", "margin", "entropy", "left")
 
 @dataclass(frozen=True)
 class Estimator:
-    """A way to look at rows, and what its number is."""
+    """An estimator of the nats of rows, and the meaning of its number."""
 
     name: str
     nats: Nats
-    means: str  # one sentence for the reader of the number
-    exact: bool = False  # a likelihood, with no chance in it and no gap
-    chance: bool = True  # whether another seed gives another number
+    means: str  # the meaning of the number, in one sentence
+    exact: bool = False  # an exact likelihood, neither random nor a bound
+    chance: bool = True  # whether the number depends on the seed
     weighted: bool = False  # passes are averaged as probabilities, not as nats
 
 
@@ -55,7 +55,7 @@ def estimator(
     """The estimator of a name, for a model of an objective; `auto` is the best one.
 
     `steps` is the T of a bound in discrete time (0: that of the objective); `policy` and `reveal` belong to duel;
-    `budget` is how many tokens a forward pass may hold where one row becomes many; `parts` and `state` are the
+    `budget` is the most tokens of a forward pass where one row becomes many; `parts` and `state` are the
     objective's own.
     """
     objective = objective_of(objective)
@@ -65,7 +65,7 @@ def estimator(
     if isinstance(objective, MDLM) and objective.carry_over and objective.zero_masking:
         others = _of_mdlm(objective.schedule, steps or objective.steps or 1000, policy, reveal, budget)
         found = others if objective.steps is None else [others[2], *others[:2], *others[3:]]
-    known = {one.name: one for one in found}
+    known = {item.name: item for item in found}
     name = found[0].name if name == "auto" else name
     if name not in known:
         raise unknown(f"estimator for {objective.name} models", name, known)
@@ -73,11 +73,11 @@ def estimator(
 
 
 def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[str, Tensor] | None) -> Estimator:
-    """An objective's own number: what was trained is what is measured."""
+    """The bound, or the exact likelihood, that the objective itself computes."""
     low = 1e-3 if objective.facts.loss_needs_sigma and objective.grid is None else 0.0
 
     def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
-        # A row's own uniform is a key of its own for objectives that need more numbers.
+        # Objectives that need more random numbers get a key per row, made from the row's first uniform.
         noise = Noise(away_from_zero(t, eps=low), u, keys(0, (u[:, 0] * 2**53).long()))
         return objective.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts, state=state).bound
 
@@ -90,7 +90,7 @@ def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: i
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
     if reveal < 1:
-        raise UserError(f"at least one token is revealed at a time, not {reveal}.")
+        raise UserError(f"--reveal must be at least 1, not {reveal}.")
     discrete, continuous = own(MDLM(schedule, steps=steps), None, None), own(MDLM(schedule), None, None)
     top = float(schedule.at(torch.ones(1, dtype=torch.float64)).hidden)
     bound = "upper bound on -log p"
@@ -182,13 +182,13 @@ def _state_by_state(
     mask: int,
     budget: int,
 ) -> Float[Tensor, "b l"]:
-    """One state of the row for each free token, which alone is asked for; `hidden_for` says what it hides."""
+    """One masked copy of the row per free token, scored at that token only; `hidden_for` says what is hidden."""
     length, found = x0.shape[1], []
     asked = rows_where(~frozen)
     for some in _pieces(asked, max(1, budget // length)):
         row, at = some // length, some % length
         hidden = hidden_for(row, at) & ~frozen[row]
-        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta law in `by_count`
+        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta distribution in `by_count`
         x_t = torch.where(hidden, mask, x0[row])
         logits = network(x_t, level(share), torch.arange(len(some), device=x0.device) * length + at)
         found.append(row_nats(logits, x0[row, at], mask=mask))
@@ -202,9 +202,9 @@ def _pieces(rows: Int[Tensor, " n"], size: int) -> Iterator[Int[Tensor, " m"]]:
 
 
 def by_policy(policy: str, reveal: int) -> Nats:
-    """Replay a sampler that reveals where its policy says, with the true tokens in place of drawn ones. [DUEL]
+    """Replay a sampler that reveals positions by a policy, with the true tokens in place of sampled ones. [DUEL]
 
-    Where to look next depends on what is revealed alone, so the product of the probabilities is the sampler's own.
+    The next position depends on the revealed tokens alone, so the product of the probabilities is the sampler's own.
     """
 
     def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **unused: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def by_policy(policy: str, reveal: int) -> Nats:
 
 
 def sureness(log_p: Float[Tensor, "n v"], position: Int[Tensor, " n"], policy: str) -> Float[Tensor, " n"]:
-    """How soon a prediction is used, by a policy's measure: the greatest first."""
+    """The confidence of each prediction by a policy's measure; the greatest is revealed first."""
     if policy == "left":
         return -position.to(log_p.dtype)
     if policy == "confidence":
@@ -246,7 +246,7 @@ def sureness(log_p: Float[Tensor, "n v"], position: Int[Tensor, " n"], policy: s
 def _surest(
     sure: Float[Tensor, " n"], hidden: Bool[Tensor, "b l"], rows: Int[Tensor, " n"], reveal: int
 ) -> Bool[Tensor, "b l"]:
-    """The `reveal` surest of the hidden positions of each row; of equals the first."""
+    """The `reveal` surest of the hidden positions of each row; the first of equals."""
     score = torch.full((hidden.numel(),), -torch.inf, dtype=sure.dtype, device=sure.device)
     score = score.index_put((rows,), sure).view(hidden.shape)
     rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)

@@ -1,4 +1,4 @@
-"""A measurement: a model, some text and how to look at it, to a number with its record."""
+"""Measure a model on text: rows and an estimator in, a number with its error bars and record out."""
 
 import math
 import time
@@ -21,40 +21,41 @@ from unmask.text.corpus.rows import WAYS
 from unmask.text.corpus.tokenized import Data
 
 T = TypeVar("T")
-PASSES = 4  # where neither passes nor precision nor seconds are asked for
+PASSES = 4  # the default, if neither passes nor precision nor seconds are given
 
 
 @dataclass(frozen=True)
 class How:
-    """How to look at the text."""
+    """How the text is scored."""
 
     estimator: str = "auto"
     """count, time, steps, order, weighted, duel, pseudo (mdlm); d3pm; sedd; ar. auto: the best for the model."""
     pack: str = "auto"
-    """Rows: stream, wrap (as in the paper), rows (one document each). auto: as the model was trained."""
+    """Packing: stream, wrap (as in the paper), rows (one document each); auto: as in training."""
     length: int = 0
-    """Tokens in a row; 0: the model's."""
+    """Tokens per row; 0: the model's length."""
     stride: int = 0
-    """Tokens from one row to the next; the overlap is context. 0: no overlap."""
+    """Tokens from one row to the next; the overlap is context; 0: no overlap."""
     separate: bool = True
-    """An eos after each document."""
+    """Put an eos after each document."""
     rows: int = 0
-    """Rows to look at, spread evenly over the data; 0: all."""
+    """Rows to score, spread evenly over the data; 0: all."""
     passes: int = 0
     """Passes over each row; 0: 4, or as many as --precision or --seconds need."""
     precision: float = 0.0
-    """Stop when the standard error of chance, in nats per token, is below this."""
+    """Stop when the Monte Carlo error, in nats per token, is below this; 0: off."""
     seconds: float = 0.0
-    """Stop after this time; what is done by then counts."""
+    """Stop after this many seconds, with the result so far; 0: off."""
     seed: int = 0
+    """Random seed."""
     batch_tokens: int = 8192
-    """Tokens in a forward pass."""
+    """Tokens per forward pass."""
     steps: int = 0
-    """T, for the estimators steps and d3pm; 0: that of the training, or 1000."""
+    """Time steps T of the estimators steps and d3pm; 0: as in training, else 1000."""
     policy: str = "confidence"
-    """duel: where the sampler looks next: confidence, margin, entropy, left."""
+    """duel: what chooses the next position: confidence, margin, entropy, left."""
     reveal: int = 1
-    """duel: tokens revealed at a time."""
+    """duel: tokens revealed per forward pass."""
 
     def __post_init__(self) -> None:
         for name in ("length", "stride", "rows", "passes", "precision", "seconds", "steps"):
@@ -64,18 +65,18 @@ class How:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be looked at, and with what."""
+    """A measurement to run: a model, rows of text and an estimator."""
 
     model: Model
     passages: Sequence[Passage]
     estimator: Estimator
-    how: How  # with nothing left to `auto`
+    how: How  # with every `auto` and 0 resolved
     data: Mapping[str, Any]  # for the record
 
 
 def prepared(model: Model, data: Data, how: How) -> Work:
     """The rows of some documents, and the estimator, for a model."""
-    how, one = settled(model, how)
+    how, estimator = settled(model, how)
     tokenizer = model.text_tokenizer()
     shape = Cut(
         way=how.pack,
@@ -88,7 +89,7 @@ def prepared(model: Model, data: Data, how: How) -> Work:
     )
     passages, dropped = cut(data.documents, shape)
     kept = spread(passages, how.rows)
-    told = {
+    about = {
         "name": data.name,
         "sha256": data.sha256,
         "split": data.split,
@@ -98,12 +99,12 @@ def prepared(model: Model, data: Data, how: How) -> Work:
         "rows_left_out": len(passages) - len(kept),
         "tokens_dropped": dropped,
     }
-    return Work(model, kept, one, how, told)
+    return Work(model, kept, estimator, how, about)
 
 
 def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Work:
     """Answers to prompts, one row each: the prompt is given, the answer is scored."""
-    how, one = settled(model, how)
+    how, estimator = settled(model, how)
     tokenizer, lead = model.text_tokenizer(), lead_of(model)
     passages = []
     for number, (prompt, answer) in enumerate(entries):
@@ -114,29 +115,29 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
         raise UserError(f"{data['name']} holds no answers to score.")
     kept = spread(passages, how.rows)
     about = {"sha256": fingerprint(passages), "rows": len(kept), "rows_left_out": len(entries) - len(kept)}
-    return Work(model, kept, one, replace(how, pack="rows"), {**data, **about})
+    return Work(model, kept, estimator, replace(how, pack="rows"), {**data, **about})
 
 
 def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Work:
-    """The sentences of minimal pairs, good and bad in turn; masked models are asked for the pseudo-likelihood."""
+    """The sentences of minimal pairs, good and bad in turn; masked models are scored by pseudo-likelihood."""
     if how.estimator == "auto" and can_leave_one_out(model):
         how = replace(how, estimator="pseudo")
-    how, one = settled(model, how)
+    how, estimator = settled(model, how)
     passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model))
     about = {"sha256": fingerprint(passages), "pairs": len(entries)}
-    return Work(model, passages, one, replace(how, pack="rows"), {**data, **about})
+    return Work(model, passages, estimator, replace(how, pack="rows"), {**data, **about})
 
 
 def lead_of(model: Model) -> int | None:
-    """What a causal network is shown before the first token: bos, or eos where there is none."""
+    """The token that a causal network sees before the first one: bos, or eos if there is no bos."""
     tokenizer = model.text_tokenizer()
     return None if not model.objective.facts.causal else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
 
 
 def settled(model: Model, how: How) -> tuple[How, Estimator]:
-    """Every `auto` and 0 replaced by what it stands for with this model."""
+    """Replace every `auto` and 0 by its value for this model."""
     steps = how.steps or model.objective.grid or 1000
-    one = estimators.estimator(
+    estimator = estimators.estimator(
         how.estimator,
         objective=model.objective,
         steps=how.steps,
@@ -149,15 +150,16 @@ def settled(model: Model, how: How) -> tuple[How, Estimator]:
     length = how.length or model.spec.length
     pack = pack_of(model) if how.pack == "auto" else how.pack
     passes = how.passes
-    if not one.chance:
+    if not estimator.chance:
         passes = 1
     elif not (passes or how.precision or how.seconds):
         passes = PASSES
-    return replace(how, estimator=one.name, pack=pack, length=length, steps=steps, passes=passes), one
+    how = replace(how, estimator=estimator.name, pack=pack, length=length, steps=steps, passes=passes)
+    return how, estimator
 
 
 def pack_of(model: Model) -> str:
-    """How the model's own rows were made; of a published model: as in the paper."""
+    """The packing that the model was trained with; for a published model that of the paper."""
     if model.packing in WAYS:
         return str(model.packing)
     marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
@@ -170,16 +172,16 @@ def can_leave_one_out(model: Model) -> bool:
 
 
 def spread(things: Sequence[T], number: int) -> Sequence[T]:
-    """So many of the things, evenly spread; 0: all."""
+    """`number` of the things, evenly spread; 0: all."""
     if not number or number >= len(things):
         return things
     return [things[i * len(things) // number] for i in range(number)]
 
 
 def measured(work: Work, team: Team | None = None) -> Iterator[Tally]:
-    """Look until it is precise enough, or the time or the passes are used; yields after every batch.
+    """Score rows until the precision, the time or the number of passes is reached; yields after every batch.
 
-    A team stops together, so it looks at the time only when a pass is complete.
+    The processes of a team must stop together, so a team checks the time only after a complete pass.
     """
     how, began = work.how, time.perf_counter()
     for tally in evaluate(
@@ -200,13 +202,13 @@ def measured(work: Work, team: Team | None = None) -> Iterator[Tally]:
             return
         if tally.complete and how.passes and tally.whole >= how.passes:
             return
-        # Two passes at least: one alone cannot tell chance from the difference between rows.
+        # Two passes at least: one alone cannot separate Monte Carlo error from the differences between rows.
         if tally.complete and how.precision and tally.whole > 1 and summary(tally).standard_error <= how.precision:
             return
 
 
 def result(work: Work, tally: Tally, *, seconds: float, **more: Any) -> dict[str, Any]:
-    """The number as an object: what it is, its error bars, and its record."""
+    """The result as an object: the numbers, their error bars and the record."""
     likelihood = summary(tally, by_document=work.how.pack == "rows")
     number = {
         **asdict(likelihood),
@@ -225,7 +227,7 @@ def settings_of(how: How) -> dict[str, Any]:
 
 
 def finite(content: Any) -> Any:
-    """JSON knows no infinity: an error bar that cannot be had is null."""
+    """JSON has no infinity: an error bar that cannot be estimated becomes null."""
     if isinstance(content, Mapping):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -234,7 +236,7 @@ def finite(content: Any) -> Any:
 
 
 def by_row(tally: Tally, *, tokens: bool = False, by_document: bool = False) -> Iterator[dict[str, Any]]:
-    """What each row, or each document, paid, as an average over its passes; `tokens` adds the nats of each token."""
+    """The nats of each row, or of each document, averaged over its passes; `tokens` adds the nats of each token."""
     nats = np.stack(tally.nats)
     held: dict[int, dict[str, Any]] = {}
     for number, passage in enumerate(tally.passages):

@@ -15,7 +15,7 @@ FIELDS = ("sentence_good", "sentence_bad")
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The share of pairs in which the good sentence costs less; a tie counts half."""
+    """The share of pairs in which the good sentence has fewer nats; a tie counts half."""
 
     name: str
     pairs: int
@@ -24,7 +24,7 @@ class Accuracy:
 
 
 def passages(records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead: int | None) -> list[Passage]:
-    """The sentences of pairs, good and bad in turn; `lead` is put before each, given."""
+    """The sentences of pairs, good and bad in turn; `lead` is put before each and not scored."""
     if not records:
         raise UserError("there are no pairs to compare.")
     texts = [record[field] for record in records for field in FIELDS]
@@ -38,7 +38,7 @@ def passages(records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead
 
 
 def accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:
-    """Of nats (pairs, 2), good first."""
+    """The accuracy for nats (pairs, 2), the good sentence first."""
     wins = (nats[:, 0] < nats[:, 1]) + 0.5 * (nats[:, 0] == nats[:, 1])
     share = float(wins.mean())
     spread = float(wins.std(ddof=1) / np.sqrt(len(wins))) if len(wins) > 1 else float("inf")
@@ -51,5 +51,5 @@ def accuracies(nats: np.ndarray, groups: Iterable[str] | None) -> list[Accuracy]
     if groups is not None:
         labels = list(groups)
         for label in dict.fromkeys(labels):
-            found.append(accuracy(nats[[one == label for one in labels]], name=label))
+            found.append(accuracy(nats[[other == label for other in labels]], name=label))
     return found

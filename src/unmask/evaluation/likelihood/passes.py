@@ -1,4 +1,4 @@
-"""Likelihood with error bars: passes over the data, and the number they add up to so far."""
+"""Likelihood with error bars: passes over the data, and their summary so far."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,34 +18,34 @@ from unmask.text.corpus.passages import Passage
 
 @dataclass(frozen=True)
 class Tally:
-    """What has been paid so far. The arrays of a pass that is not complete fill up while the loop goes on."""
+    """The nats so far; the arrays of an incomplete pass are filled in place while the loop runs."""
 
     passages: Sequence[Passage]
     estimator: Estimator
-    times: tuple[np.ndarray, ...]  # a pass: the time of every row
-    nats: tuple[np.ndarray, ...]  # a pass: nats of every row, NaN where it is not done yet
+    times: tuple[np.ndarray, ...]  # per pass: the time of every row
+    nats: tuple[np.ndarray, ...]  # per pass: nats of every row, NaN if not scored yet
     each: Sequence[np.ndarray]  # nats of every token of every row, summed over the passes
-    batches: int  # done in the last pass
+    batches: int  # batches done in the last pass
     of: int  # batches in a pass
 
     @property
     def complete(self) -> bool:
-        """Whether the last pass has seen every row."""
+        """Whether the last pass has scored every row."""
         return self.batches == self.of
 
     @property
     def whole(self) -> int:
-        """Passes that have seen every row."""
+        """Passes that have scored every row."""
         return len(self.nats) - (not self.complete)
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The number, and all that is needed to read it."""
+    """A likelihood, its error bars and what they are based on."""
 
     nats_per_token: float
-    standard_error: float  # the Monte Carlo error: of another seed
-    data_standard_error: float  # of the seed and of the choice of text
+    standard_error: float  # Monte Carlo error
+    data_standard_error: float  # Monte Carlo error and choice of text
     interval: tuple[float, float]  # 95 %, Monte Carlo
     tokens: int
     bytes: float
@@ -54,8 +54,8 @@ class Likelihood:
     estimator: str
     exact: bool
     means: str
-    partial: bool = False  # stopped before every row was seen once: it speaks of the rows that were
-    jensen_gap: float | None = None  # of orders: how far their mean lies above the weighted orders, nats per token
+    partial: bool = False  # stopped before every row was scored once: only the scored rows count
+    jensen_gap: float | None = None  # estimator `order`: how far it lies above `weighted`, nats per token
 
     @property
     def perplexity(self) -> float:
@@ -67,30 +67,30 @@ class Likelihood:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits for a byte of the scored text, marks such as eos paid for but not counted as text."""
+        """Bits per byte of the scored text; the nats of marks such as eos count, but not as bytes."""
         return self.nats_per_token * self.tokens / self.bytes / math.log(2) if self.bytes else None
 
 
 def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[int]]:
-    """The rows that go through the network together: equally long, so that nothing is padded.
+    """The rows of each forward pass: of equal length, so that nothing is padded.
 
-    They come in a random order, so that the first of them are a fair sample. The list depends on nothing else:
+    Batches are in random order, so that the first ones are a fair sample. The list depends on the arguments alone, so
     several processes share the work by taking every n-th entry.
     """
     if budget < 1:
         raise UserError(f"a batch must hold at least one token, not {budget}.")
-    found: list[list[int]] = []
+    batched: list[list[int]] = []
     filling: dict[int, list[int]] = {}
     for number, passage in enumerate(passages):
         length = len(passage.tokens)
         row = filling.get(length)
         if row is None or (len(row) + 1) * length > budget:
             row = filling[length] = []
-            found.append(row)
+            batched.append(row)
         row.append(number)
     draws.check_seed(seed)
-    order = stream(seed, draws.BATCH).permutation(len(found))
-    return [found[i] for i in order]
+    order = stream(seed, draws.BATCH).permutation(len(batched))
+    return [batched[i] for i in order]
 
 
 @torch.no_grad()
@@ -105,9 +105,9 @@ def evaluate(
     device: torch.device | str = "cpu",
     team: Team | None = None,
 ) -> Iterator[Tally]:
-    """Pass after pass over the passages, without end where there is chance; yields after every batch.
+    """Pass after pass over the passages, endlessly if the estimator is random; yields after every batch.
 
-    A team shares the batches of a pass, and puts together what each has found when it is complete.
+    A team shares the batches of a pass and combines the results when the pass is complete.
 
     for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
         if tally.whole == 4: break
@@ -140,7 +140,7 @@ def evaluate(
 def _together(
     team: Team, paid: np.ndarray, each: list[np.ndarray], mine: list[int], device: torch.device | str
 ) -> list[np.ndarray]:
-    """Fill in what the others have paid, and give the nats of every token; to add zeros rounds nothing."""
+    """Fill in the nats of the other processes' rows, and return those of every token; adding zeros is exact."""
     own = np.zeros(len(paid))
     own[mine] = paid[mine]
     total = team.sum(torch.from_numpy(np.concatenate([own, *each])).to(device)).cpu().numpy()
@@ -177,7 +177,7 @@ def _nats(
 
 
 def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
-    """The number so far: of whole passes; before the first is whole, of the rows it has seen."""
+    """The likelihood so far: of complete passes; before the first is complete, of the rows scored."""
     passages, estimator = tally.passages, tally.estimator
     partial = tally.whole == 0
     kept = max(tally.whole, 1)
@@ -210,7 +210,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
 def _combined(
     nats: np.ndarray, tokens: np.ndarray, times: np.ndarray, estimator: Estimator
 ) -> tuple[float, float, float, float | None]:
-    """Nats a token, their standard error and its degrees of freedom, and Jensen's gap where orders are compared."""
+    """Nats per token, their standard error and its degrees of freedom, and Jensen's gap if orders are compared."""
     mean = float(nats.mean(0).sum() / tokens.sum())
     weighted = float(error_bars.log_mean(nats).sum() / tokens.sum())
     if estimator.weighted:

@@ -1,7 +1,7 @@
 """The zero-shot suite: the seven texts of the MDLM paper's Table 3, from the hub or from a local folder.
 
 A local folder (`--data-root`) holds, for each set, one of the files below, plain or compressed (.gz, .xz, .zst). The
-first that is there is read; where it is not the text the paper used, the result says so.
+first one that exists is read; if it is not the text that the paper used, the result says so.
 """
 
 import csv
@@ -16,7 +16,7 @@ from unmask.text.corpus.decompress import chunks, lines, needs
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.records import records
 
-PARQUET = "refs/convert/parquet"  # the branch on which the hub keeps tables of sets that were scripts
+PARQUET = "refs/convert/parquet"  # the hub's branch with tables of data sets that were scripts
 
 
 def stripped_lines(path: Path) -> Iterator[str]:
@@ -25,7 +25,7 @@ def stripped_lines(path: Path) -> Iterator[str]:
 
 
 def kept_lines(path: Path) -> Iterator[str]:
-    """Lines with their blanks and their end; empty ones stay, empty."""
+    """Lines with their spaces and line ends; blank lines become empty."""
     for line, _ in lines(path):
         yield line + "\n" if line.strip() else ""
 
@@ -36,7 +36,7 @@ def jsonl_texts(path: Path) -> Iterator[str]:
 
 
 def csv_columns(*columns: int | str) -> Callable[[Path], Iterator[str]]:
-    """Texts of a table: some columns, joined by a blank; names are looked up in the first line."""
+    """Texts of a table: some columns, joined by a space; names are looked up in the first line."""
 
     def texts(path: Path) -> Iterator[str]:
         rows = csv.reader(line.text + "\n" for line in lines(path))
@@ -66,11 +66,11 @@ def pubmedqa(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Local:
-    """A file under the data root that holds a set, or something like it."""
+    """A file under the data root that holds a set, or a similar text."""
 
     path: str
     read: Callable[[Path], Iterator[str]]
-    differs: str = ""  # how it is not the paper's text; empty: it is
+    differs: str = ""  # how it differs from the paper's text; empty: it does not
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ SUITE = (
 
 
 def chosen(names: tuple[str, ...]) -> list[TextSet]:
-    """The sets of some names, or all."""
+    """The sets of these names; without names, all."""
     known = {one.name: one for one in SUITE}
     for name in names:
         if name not in known:
@@ -167,7 +167,7 @@ def chosen(names: tuple[str, ...]) -> list[TextSet]:
 
 
 def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
-    """The first of a set's files that is there."""
+    """The first of a set's files that exists."""
     for local in one.local:
         for path in [root / local.path, *(root / f"{local.path}.{ending}" for ending in COMPRESSIONS)]:
             if path.is_file():
@@ -176,7 +176,7 @@ def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
 
 
 def texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
-    """The texts of a set, detokenized, where they are from, and how they are not the paper's (empty: they are)."""
+    """The detokenized texts of a set, their source, and how they differ from the paper's (empty: not at all)."""
     repair = detokenizer(one.detokenizer)
     if root is None:
         hub = one.hub
@@ -186,7 +186,7 @@ def texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
         raise UserError(f"there is no folder {root}.")
     there = found(one, root)
     if there is None:
-        raise UserError(f"{root} holds no file for {one.name}. Looked for {', '.join(l.path for l in one.local)}.")
+        raise UserError(f"{root} holds no file for {one.name}. Searched for {', '.join(l.path for l in one.local)}.")
     path, local = there
     return map(repair, local.read(path)), path.relative_to(root).as_posix(), local.differs
 
@@ -197,9 +197,9 @@ def _from_hub(hub: Hub) -> Iterator[str]:
         rows = datasets.load_dataset(
             hub.repository, hub.config, split=hub.split, streaming=True, revision=hub.revision
         )
-    except Exception as error:  # no such set, no network: the hub's words say which
+    except Exception as error:  # no such set, no network: the hub's message says which
         raise UserError(
-            f"the hub did not give {hub.repository!r}: {str(error).splitlines()[0]} "
+            f"cannot read {hub.repository!r} from the hub: {str(error).splitlines()[0]} "
             "Put the files into a folder and give it as --data-root."
         ) from None
     for row in rows:

@@ -1,4 +1,4 @@
-"""An assessment: all that is said of a set of samples, so that no number stands alone."""
+"""An assessment of samples: perplexity, variety and copies, always reported together."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Text:
-    """A sample: its documents, told apart by eos where its tokens were known."""
+    """A sample: its documents, split at eos if its tokens are known."""
 
     documents: tuple[str, ...]
 
@@ -36,7 +36,7 @@ class Text:
 
 
 def of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
-    """The text of some ids, cut at each eos; other marks stand for no text."""
+    """The text of some ids, split at each eos; other special tokens have no text."""
     parts: list[list[int]] = [[]]
     for token in tokens:
         if token == tokenizer.eos:
@@ -47,7 +47,7 @@ def of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
 
 
 def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[Text]:
-    """The samples of a .jsonl file; with a tokenizer, from their `tokens`, so that documents are told apart."""
+    """The samples of a .jsonl file; with a tokenizer, from their `tokens`, so that documents are split."""
     found = []
     for number, entry in enumerate(records(path, field), 1):
         if tokenizer is None:
@@ -55,13 +55,13 @@ def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None
             continue
         tokens = entry.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-            raise UserError(f"sample {number} of {path} has no list of tokens for the tokenizer; leave it out.")
+            raise UserError(f"sample {number} of {path} has no list of tokens; leave out --tokenizer.")
         found.append(of_tokens(tokens, tokenizer))
     return found
 
 
 def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
-    """The documents of a place, or of a folder that `unmask prepare` made."""
+    """The documents of a source, or of a folder that `unmask prepare` wrote."""
     if (Path(where) / MANIFEST).is_file():
         corpus, tokenizer = Corpus.open(where, split), Tokenizer.load(where)
         for number in range(corpus.documents):
@@ -82,22 +82,22 @@ def assess(
     most: int = 0,
     after: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Numbers with error bars over samples: what the judge says, how varied they are, what they have copied."""
+    """Perplexity under the judge, variety and copies of samples, with error bars over samples."""
     if len(samples) < 2:
-        raise UserError(f"quality is measured over samples, at least 2 of them; saw {len(samples)}.")
+        raise UserError(f"quality needs at least 2 samples, for its error bars; saw {len(samples)}.")
     if not any(sample.joined.strip() for sample in samples):
         raise UserError(f"all {len(samples)} samples are empty.")
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     encode: Callable[[str], Any]
     if judge is None:
         encode = Words()
         rows = [encode(sample.joined) for sample in samples]
-        told["cut"] = 0
+        result["cut"] = 0
     else:
         read = quality.read(judge, [sample.documents for sample in samples], context=context, most=most, after=after)
         found = quality.perplexities(read)
         chosen = quality.perplexity(read, definition)
-        told |= {
+        result |= {
             "generative_perplexity": chosen.perplexity,
             "standard_error": chosen.standard_error,
             "interval": chosen.interval,
@@ -112,7 +112,7 @@ def assess(
     as_long = _as_long(training, rows, encode) if training else None
     real = None if as_long is None else float(np.mean([variety.entropy(row) for row in as_long]))
     likeness, why = mauve(judge, rows, as_long)
-    told |= {
+    result |= {
         "units": "words" if judge is None else "the judge's tokens",
         "samples": len(samples),
         "empty_samples": sum(len(row) < 2 for row in rows),
@@ -124,13 +124,13 @@ def assess(
         "warning": variety.collapsed(various.entropy.value, rows, real),
         "copies": asdict(copies([sample.joined for sample in samples], training)) if training else None,
     }
-    return told
+    return result
 
 
 def _as_long(
     texts: Iterable[str], rows: Sequence[np.ndarray], encode: Callable[[str], Any]
 ) -> list[np.ndarray] | None:
-    """Real text cut into rows as long as these; None if there is too little."""
+    """Real text cut into rows of the same lengths; None if there is too little."""
     stream: list[int] = []
     needed, documents = sum(map(len, rows)), iter(texts)
     while len(stream) < needed:

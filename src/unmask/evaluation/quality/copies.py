@@ -1,7 +1,7 @@
-"""Copies: how much of a sample stands word for word in the training text.
+"""Copies: how much of a sample occurs word for word in the training text.
 
-n-grams are found by 64-bit hashes, all windows of one length at once: log n vectorised steps. Whether a window of n
-words is copied implies that its parts are, so the longest copy is found by halving.
+n-grams are compared by 64-bit hashes, for all windows of one length in log n vectorised steps. The parts of a copied
+window are copied too, so the longest copy is found by binary search.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,13 +12,13 @@ import numpy as np
 
 from unmask.evaluation.quality.variety import Number, number
 
-GRAM = 8  # words: a copy that is no accident
+GRAM = 8  # words: shorter matches may be coincidence
 FACTOR = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
 class Copies:
-    share: Number  # of a sample's words that lie inside a copied run of 8 words or more
+    share: Number  # of a sample's words that are in a copied run of 8 words or more
     longest: Number  # words of a sample's longest copy
     most: int  # words of the longest copy of all
     text: str  # that copy
@@ -35,12 +35,12 @@ class Words:
 
 
 def copies(samples: Sequence[str], training: Iterable[str]) -> Copies:
-    """What of the samples stands in the training documents."""
+    """How much of the samples occurs in the training documents."""
     words = Words()
     rows = [words(text) for text in samples]
     corpus = _joined([words(text) for text in training])
     values = np.random.Generator(np.random.Philox(key=0)).integers(0, 2**64, len(words.ids) + 1, np.uint64)
-    known = cache(lambda n: np.unique(hashes(values[corpus], n)))  # most samples ask for the same few lengths
+    known = cache(lambda n: np.unique(hashes(values[corpus], n)))  # most samples need the same few lengths
     inside = [values[row] for row in rows]
     longest = [longest_copy(row, known) for row in inside]
     which = int(np.argmax([size for size, _ in longest]))
@@ -72,7 +72,7 @@ def hashes(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def among(some: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which of some values are known; the known ones are sorted and many, so each is looked up by halving."""
+    """Which of some values are known; `known` is sorted and long, so each is found by binary search."""
     if not len(known):
         return np.zeros(len(some), bool)
     places = np.minimum(np.searchsorted(known, some), len(known) - 1)
@@ -96,13 +96,13 @@ def longest_copy(row: np.ndarray, known: Callable[[int], np.ndarray]) -> tuple[i
 
 
 def _covered(row: np.ndarray, known: Callable[[int], np.ndarray]) -> float:
-    """The share of the row that lies in copied windows."""
+    """The share of the row that is in copied windows."""
     found = among(hashes(row, GRAM), known(GRAM))
     covered = np.convolve(found, np.ones(GRAM)) > 0 if len(found) else np.zeros(len(row))
     return float(covered.mean()) if len(row) else 0.0
 
 
 def _joined(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Documents in one line, a wall (the last value) between them that no sample holds."""
+    """Documents in one row, separated by the last value, which no sample contains."""
     wall = np.array([-1])
     return np.concatenate([part for row in rows for part in (row, wall)]) if rows else wall

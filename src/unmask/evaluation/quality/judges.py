@@ -1,11 +1,11 @@
-"""Judges: causal language models that read a text from left to right and say what each token costs.
+"""Judges: causal language models that score samples, in nats per token.
 
-    runs/ar, stories-ar      an autoregressive model of ours, or one that comes with the package
+    runs/ar, stories-ar      an autoregressive unmask model, trained here or shipped with the package
     gpt2-large, folder/      any causal model that transformers loads, from the hub or a folder: safetensors only
     folder/model.gguf        a GGUF file, through transformers
-    folder/model.bin         a model of llama2.c with its tok*.bin beside it
+    folder/model.bin         a model of llama2.c with its tok*.bin in the same folder
 
-Rows of a batch are padded at their ends: a causal model sees nothing of that, so a batch changes no number.
+Rows of a batch are padded at their ends, which a causal model does not see, so batching changes no number.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ NEEDS = "this judge needs transformers: pip install 'unmask[eval]'."
 
 @runtime_checkable
 class Judge(Protocol):
-    """What is asked of a judge."""
+    """The interface of a judge."""
 
     @property
     def eos(self) -> int | None:
@@ -42,22 +42,22 @@ class Judge(Protocol):
 
     @property
     def most(self) -> int:
-        """Tokens it can see at once."""
+        """The longest context, in tokens."""
 
     @property
     def about(self) -> dict[str, Any]:
-        """What it is, for a record."""
+        """Its description, for a record."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, nothing added."""
+        """The ids of a text, without special tokens."""
 
     def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
-        """−log p of each token after those before it; the first costs nothing."""
+        """−log p of each token given those before it; 0 for the first."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """An autoregressive model of ours."""
+    """An autoregressive unmask model."""
 
     model: Model
 
@@ -94,7 +94,7 @@ class Hugging:
     network: Any
     tokenizer: Any
     name: str
-    sha256: str | None  # of its weights, where they are one local file
+    sha256: str | None  # of its weights, if they are one local file
 
     @property
     def eos(self) -> int | None:
@@ -133,7 +133,7 @@ class Hugging:
 
 
 def judge(place: str) -> Judge:
-    """The judge at a place: a model of ours, a GGUF or llama2.c file, or what transformers finds there."""
+    """The judge at a place: an unmask model, a GGUF or llama2.c file, or a model that transformers loads."""
     folder = in_run(Path(place))
     if (folder / NOTE).is_file() or place in shipped():
         model = load(place)
@@ -172,14 +172,14 @@ def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
     disable_progress_bar()
     safe: dict[str, Any] = {"trust_remote_code": False, **more}
     if not more:
-        safe["use_safetensors"] = True  # a pickle could run what it likes
+        safe["use_safetensors"] = True  # a pickle could run any code
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
         network = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **safe).eval()
-    except Exception as error:  # no such name, no network, no safetensors, not a causal model: its words say which
-        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    except Exception as error:  # no such name, no network, no safetensors, not a causal model: the message says which
+        message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
-            f"the judge {name} cannot be loaded: {said.rstrip('.')}. A judge is an autoregressive run of ours, a "
+            f"the judge {name} cannot be loaded: {message.rstrip('.')}. A judge is an autoregressive unmask model, a "
             ".gguf file, a llama2.c .bin file, or the folder or hub name of a causal model with safetensors."
         ) from None
     return Hugging(network, tokenizer, name, sha256)
@@ -192,8 +192,8 @@ def costs(
     budget: int = BUDGET,
     after: Callable[[int], None] = lambda done: None,
 ) -> list[np.ndarray]:
-    """Nats (float64) of every token of each row; rows of about one length share a pass. `after` hears of progress."""
-    found: list[np.ndarray] = [np.zeros(len(row)) for row in rows]
+    """Nats (float64) of every token of each row; rows of similar length share a pass. `after` gets the rows done."""
+    scored: list[np.ndarray] = [np.zeros(len(row)) for row in rows]
     order = sorted((i for i, row in enumerate(rows) if len(row) > 1), key=lambda i: -len(rows[i]))
     done = 0
     while done < len(order):
@@ -202,7 +202,7 @@ def costs(
         tokens = np.stack([np.pad(rows[i], (0, longest - len(rows[i])), mode="edge") for i in some])
         nats = judge.nats(torch.from_numpy(tokens.astype(np.int64))).double().numpy()
         for i, paid in zip(some, nats, strict=True):
-            found[i] = paid[: len(rows[i])]
+            scored[i] = paid[: len(rows[i])]
         done += len(some)
         after(done)
-    return found
+    return scored

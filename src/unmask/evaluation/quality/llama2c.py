@@ -1,12 +1,12 @@
-"""Llamas of llama2.c: a flat file of float32 weights behind seven integers, and a file of tokens with scores.
+"""Models of llama2.c: a flat file of float32 weights after seven integers, and a file of tokens with scores.
 
-    model.bin   dim, hidden, layers, heads, key-value heads, vocabulary (negative: its own head), length; then
+    model.bin   dim, hidden, layers, heads, key-value heads, vocabulary (negative: the head is not tied), length; then
                 embedding, attention norms, wq, wk, wv, wo, feed-forward norms, w1, w2, w3, last norm, two tables of
-                the rotation (constants, skipped), and the head where it is not the embedding
+                the rotation (constants, skipped), and the head if it is not the embedding
     tok*.bin    the longest token's bytes; then for each token its score, its length, its bytes
 
-The network is rebuilt as transformers' Llama; the rotation there pairs feature i with i + half instead of 2i with
-2i + 1, so the rows of wq and wk change places.
+The network is rebuilt as transformers' Llama; its rotation pairs feature i with i + half instead of 2i with
+2i + 1, so the rows of wq and wk are reordered.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.errors import UserError
 
 HEADER = 7
-BOS, EOS, BYTES = 1, 2, 3  # ids of llama2.c: the bytes 0 to 255 follow from 3
+BOS, EOS, BYTES = 1, 2, 3  # ids of llama2.c: the bytes 0 to 255 start at 3
 
 
 def read_network(path: Path) -> Any:
@@ -28,7 +28,7 @@ def read_network(path: Path) -> Any:
 
     sizes = np.fromfile(path, "<i4", HEADER)
     if len(sizes) < HEADER or (sizes[:5] < 1).any() or sizes[5] == 0 or sizes[6] < 1 or sizes[0] % sizes[3]:
-        raise UserError(f"{path} is no llama2.c model: its first seven integers are {sizes.tolist()}.")
+        raise UserError(f"{path} is not a llama2.c model: its first seven integers are {sizes.tolist()}.")
     width, hidden, layers, heads, groups, vocab, length = sizes.tolist()
     tied, vocab, size = vocab > 0, abs(vocab), width // heads
     shapes: list[tuple[str, tuple[int, ...]]] = [
@@ -88,7 +88,7 @@ def halves(weight: Tensor, size: int) -> Tensor:
 
 
 def read_tokenizer(path: Path, vocab: int) -> Any:
-    """The tokenizer of a tok*.bin file: pairs merge in the order of their scores; a space stands before the text."""
+    """The tokenizer of a tok*.bin file: pairs merge in the order of their scores; a space is put before the text."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
@@ -117,14 +117,14 @@ def read_tokenizer(path: Path, vocab: int) -> Any:
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=pairs, unk_token="<unk>", byte_fallback=True))
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    between = "<s>"  # these models were trained on stories behind one another, each with <s> before it, never </s>
+    between = "<s>"  # the training text was concatenated stories, each with <s> before it, never </s>
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token=between)
 
 
 def tokens_beside(path: Path) -> Path:
-    """The one file of tokens in a model's folder."""
+    """The only file of tokens in a model's folder."""
     found = sorted(path.parent.glob("tok*.bin"))
     if len(found) != 1:
-        seen = ", ".join(one.name for one in found) or "none"
-        raise UserError(f"a llama2.c model needs its tokenizer beside it: one tok*.bin in {path.parent}, not {seen}.")
+        seen = ", ".join(file.name for file in found) or "none"
+        raise UserError(f"a llama2.c model needs its tokenizer: one tok*.bin in {path.parent}, not {seen}.")
     return found[0]

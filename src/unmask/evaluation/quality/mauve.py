@@ -1,7 +1,7 @@
-"""Likeness of samples and real text: MAUVE (Pillutla et al. 2021), where the package mauve-text is installed.
+"""MAUVE (Pillutla et al. 2021): the similarity of samples and real text, if the package mauve-text is installed.
 
-Both are turned into what the judge has in mind at their ends (its last hidden state), and the package compares the
-two clouds. It depends on the judge, on the lengths and on the number of samples, and has no error bar here.
+Each text is represented by the judge's last hidden state at its last token, and the package compares the two sets.
+The value depends on the judge, the lengths and the number of samples, and has no error bar here.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-LEAST = 200  # samples: the package makes one group of ten, and with few groups all texts look alike
+LEAST = 200  # samples: the package makes a cluster per ten samples; with few clusters all texts look alike
 
 
 @runtime_checkable
 class Seer(Protocol):
-    """A judge that shows what it has in mind."""
+    """A judge whose hidden state can be read."""
 
     def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
         """The last hidden state at the last token."""
@@ -35,9 +35,9 @@ def mauve(
         from mauve import compute_mauve
     except ImportError:
         return None, "mauve-text is not installed"
-    clouds = [
+    features = [
         np.stack([judge.mind(torch.from_numpy(row[None])).float().numpy() for row in rows if len(row)])
         for rows in (real, samples)
     ]
-    found = compute_mauve(p_features=clouds[0], q_features=clouds[1], verbose=False)
+    found = compute_mauve(p_features=features[0], q_features=features[1], verbose=False)
     return float(found.mauve), f"{len(samples)} samples, last hidden state of the judge"

@@ -1,9 +1,9 @@
-"""Generative perplexity: what a judge thinks of samples. Three quantities bear that name; ours say which they are.
+"""Generative perplexity: the perplexity of samples under a judge, by one of three definitions in use.
 
-    pooled    as the MDLM reference counts: blocks of the judge's context, of each block all tokens but eos, and
-              its first eos; exp of the mean over all these tokens
-    mean      the mean over samples of each sample's own perplexity, every token counted (as SEDD's code does)
-    sliding   a window that moves by half a context, so that tokens have context; no eos; exp of the mean over tokens
+    pooled    as in the MDLM reference: samples are cut into blocks of the judge's context; exp of the mean over all
+              tokens that are not eos and the first eos of each block
+    mean      the mean over samples of each sample's own perplexity, all tokens counted (as in SEDD's code)
+    sliding   a window that moves by half a context, so that tokens have context; exp of the mean, without eos
 
 The first token of a block (sliding: of a sample) has nothing before it and is not scored. No sample is dropped.
 """
@@ -24,31 +24,31 @@ MEANS = {
     "mean": "mean over samples of their perplexities, every token counted, as in SEDD",
     "sliding": "exp of the mean over all tokens that are not eos, sliding window of half a context",
 }
-CONTEXT = 1024  # tokens of a block at most: what the published numbers use
+CONTEXT = 1024  # most tokens per block, as in the published numbers
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """A generative perplexity, and how far another set of samples may lie from it."""
+    """A generative perplexity and its error over samples."""
 
     definition: str
     perplexity: float
     standard_error: float  # over samples
     interval: tuple[float, float]  # 95 %
-    tokens: int  # that were counted
+    tokens: int  # tokens counted
     means: str
 
 
 @dataclass(frozen=True)
 class Read:
-    """Samples as a judge read them: of each sample the ids, and what each cost (NaN: not scored)."""
+    """Samples scored by a judge: the ids of each sample and their nats (NaN: not scored)."""
 
     rows: Sequence[np.ndarray]
-    blocks: Sequence[np.ndarray]  # nats, each block read by itself
+    blocks: Sequence[np.ndarray]  # nats, each block scored separately
     sliding: Sequence[np.ndarray]  # nats, a window moving over the sample
     context: int
     eos: int | None
-    cut: int  # tokens that were not read, by the wish of the reader
+    cut: int  # tokens beyond `most`, which were not scored
 
 
 def spelled(judge: Judge, documents: Sequence[str]) -> np.ndarray:
@@ -69,14 +69,14 @@ def read(
     most: int = 0,
     after: Callable[[int], None] = lambda done: None,
 ) -> Read:
-    """Let a judge read samples, each a list of documents; `most` tokens of each (0: all)."""
+    """Score samples, each a list of documents, with a judge; at most `most` tokens of each (0: all)."""
     context = min(context or CONTEXT, judge.most)
     if context < 2:
         raise UserError(f"a judge needs a context of at least 2 tokens; saw {context}.")
     whole = [spelled(judge, documents) for documents in samples]
     rows = [row[:most] if most else row for row in whole]
     if not any(len(row) > 1 for row in rows):
-        raise UserError(f"of {len(rows)} samples not one has two tokens for the judge to read.")
+        raise UserError(f"none of the {len(rows)} samples has two tokens for the judge to score.")
     cuts = [[(start, 1, start + context) for start in range(0, len(row), context)] for row in rows]
     blocks = _scored(judge, rows, cuts, after)
     sliding = blocks
@@ -93,7 +93,7 @@ def _scored(
     cuts: Sequence[Sequence[tuple[int, int, int]]],
     after: Callable[[int], None],
 ) -> list[np.ndarray]:
-    """Nats of every token; `cuts` are (start, given, stop) for each row: what is given is not scored."""
+    """Nats of every token; `cuts` are (start, given, stop) for each row: given tokens are not scored."""
     pieces = [row[start:stop] for row, cut in zip(rows, cuts, strict=True) for start, _, stop in cut]
     paid = iter(costs(judge, pieces, after=after))
     found = [np.full(len(row), np.nan) for row in rows]
@@ -119,7 +119,7 @@ def perplexity(read: Read, definition: str) -> Perplexity:
     tokens = np.array([mask.sum() for mask in counted], float)
     total = np.array([paid[mask].sum() for paid, mask in zip(nats, counted, strict=True)])
     if tokens.sum() == 0:
-        raise UserError("the samples hold nothing but eos: there is no token to score.")
+        raise UserError("the samples contain only eos: there is no token to score.")
     found = _of_samples(total, tokens) if definition == "mean" else _of_tokens(total, tokens)
     return Perplexity(definition, *found, int(tokens.sum()), MEANS[definition])
 
@@ -137,7 +137,7 @@ def _counts(row: np.ndarray, read: Read, definition: str) -> np.ndarray:
 
 
 def _of_tokens(total: np.ndarray, tokens: np.ndarray) -> tuple[float, float, tuple[float, float]]:
-    """exp of nats a token; samples are the draws, for the tokens of one are not independent."""
+    """exp of nats per token; the error is over samples, because the tokens of a sample are not independent."""
     mean = total.sum() / tokens.sum()
     error = error_of_ratio(total, tokens)
     low, high = error_bars.interval(mean, error, max(len(total) - 1, 1))
@@ -145,7 +145,7 @@ def _of_tokens(total: np.ndarray, tokens: np.ndarray) -> tuple[float, float, tup
 
 
 def _of_samples(total: np.ndarray, tokens: np.ndarray) -> tuple[float, float, tuple[float, float]]:
-    each = np.exp(np.minimum(total[tokens > 0] / tokens[tokens > 0], 700.0))  # of an empty sample there is none
+    each = np.exp(np.minimum(total[tokens > 0] / tokens[tokens > 0], 700.0))  # empty samples have no perplexity
     mean, error = average(each)
     return mean, error, error_bars.interval(mean, error, max(len(each) - 1, 1))
 

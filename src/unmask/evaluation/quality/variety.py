@@ -1,9 +1,9 @@
-"""Variety: how rich samples are in themselves. A judge likes dull text, so these stand beside every perplexity.
+"""Variety of samples. A judge prefers repetitive text, so these are reported with every perplexity.
 
 entropy        of a sample's own token counts, in nats; falls when a few tokens take over
-distinct-n     different n-grams of all samples over all of their n-grams
-repetition     share of a sample's 4-grams that stood in it before
-self-overlap   share of a sample's 4-grams that another sample holds too
+distinct-n     number of different n-grams over number of n-grams, in all samples
+repetition     share of a sample's 4-grams that occur earlier in it
+self-overlap   share of a sample's 4-grams that occur in another sample too
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ import numpy as np
 from unmask.evaluation.quality.perplexity import average
 
 GRAM = 4  # tokens of the n-grams of repetition and self-overlap
-LEAST = 0.6  # of log(tokens): what the entropy of text seldom falls below
-REAL = 0.9  # of the entropy of real text as long
+LEAST = 0.6  # share of log(tokens) that the entropy of text seldom falls below
+REAL = 0.9  # share of the entropy of real text of the same length
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Variety:
 
 
 def variety(rows: Sequence[np.ndarray]) -> Variety:
-    """All of it, for samples given as ids."""
+    """All measures, for samples given as ids."""
     of_each = [grams(row, GRAM) for row in rows]
     holders = Counter(gram for each in of_each for gram in set(each))
     repeated = [1 - len(set(each)) / len(each) if each else 0.0 for each in of_each]
@@ -50,7 +50,7 @@ def variety(rows: Sequence[np.ndarray]) -> Variety:
 
 
 def entropy(row: np.ndarray) -> float:
-    """−Σ p log p over the shares p that each token has of the row, in nats; 0 for an empty one."""
+    """−Σ p log p over the relative frequencies p of the row's tokens, in nats; 0 for an empty row."""
     if not len(row):
         return 0.0
     share = np.unique(row, return_counts=True)[1] / len(row)
@@ -63,7 +63,7 @@ def grams(row: np.ndarray, n: int) -> list[tuple[int, ...]]:
 
 
 def distinct(rows: Sequence[np.ndarray], n: int) -> Number:
-    """Different n-grams over all n-grams, with the error that leaving out each sample in turn tells."""
+    """Different n-grams over all n-grams, with a jackknife error over samples."""
     of_each = [grams(row, n) for row in rows]
     holders = Counter(gram for each in of_each for gram in set(each))
     total, different = sum(map(len, of_each)), len(holders)
@@ -77,17 +77,17 @@ def distinct(rows: Sequence[np.ndarray], n: int) -> Number:
 
 
 def collapsed(entropy: float, rows: Sequence[np.ndarray], real: float | None) -> str | None:
-    """A warning where the entropy is far below that of text; `real` is that of real text as long, if known."""
+    """A warning if the entropy is far below that of text; `real` is that of real text of that length, if known."""
     length = float(np.mean([len(row) for row in rows]))
     if real is not None and entropy < REAL * real:
         return (
-            f"entropy has collapsed: {entropy:.2f} nats a sample, real text as long has {real:.2f}. The perplexity "
-            "is low because the text is dull; do not read it alone."
+            f"entropy has collapsed: {entropy:.2f} nats per sample, real text of the same length has {real:.2f}. "
+            "The perplexity is low because the text is repetitive; do not report it alone."
         )
     if real is None and entropy < LEAST * np.log(max(length, 2.0)):
         return (
-            f"entropy looks collapsed: {entropy:.2f} nats in samples of {length:.0f} tokens, where text seldom has "
-            f"less than {LEAST * np.log(max(length, 2.0)):.2f}. Give real text with --train to compare with."
+            f"entropy looks collapsed: {entropy:.2f} nats per sample of {length:.0f} tokens, where text seldom has "
+            f"less than {LEAST * np.log(max(length, 2.0)):.2f}. Give real text with --train to compare."
         )
     return None
 
