@@ -170,7 +170,7 @@ def test_infill_prints_ranked_candidates_and_says_what_the_numbers_are(folder, c
     scores = [float(line.split()[0]) for line in seen.out.splitlines()]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
-    assert "lower bounds, estimated with 32 looks" in seen.err
+    assert "lower bounds, estimated with 32 forward passes" in seen.err
 
 
 @pytest.mark.slow

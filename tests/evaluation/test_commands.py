@@ -140,7 +140,7 @@ def test_tables_say_what_each_number_is(folder, capsys):
         "bits per byte",
         "Jensen gap",
         "upper bound on -log p",
-        "another seed",
+        "Monte Carlo standard error",
     ):
         assert word in out
 

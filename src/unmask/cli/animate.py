@@ -1,4 +1,4 @@
-"""Write how a text emerges from masks, as a GIF or as one HTML file with a play button.
+"""Animate how a text emerges from masks: a GIF, or one HTML file with a play button.
 
 unmask animate stories --prompt "Once upon a time" -o story.gif --dark
 unmask animate stories --template "The ___ sat on the [2]." -o blanks.html
@@ -26,14 +26,14 @@ from unmask.views.gif import gif, pillow
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]  # a file that ends in .html or .gif
-    length: int | None = None  # tokens, the prompt included; None: what the model was trained on
-    prompt: str = ""  # the text begins with it
-    until: str | None = None  # the text ends before this text or special token
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]  # the file to write: .html or .gif
+    length: int | None = None  # tokens of the text, prompt included; none: the training length
+    prompt: str = ""  # text to begin with
+    until: str | None = None  # end before this text or special token
     template: str | None = None  # fill these blanks instead, as `unmask infill` does
-    seconds: float = 6.0  # how long it runs
-    columns: int = 64  # letters in a line of the GIF
-    dark: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # a dark GIF; a page follows its reader's wish
+    seconds: float = 6.0  # duration in seconds
+    columns: int = 64  # letters per line of the GIF
+    dark: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # dark GIF; a page follows the reader's browser
     recipe: Drawing = field(default_factory=Recipe)
 
 
@@ -63,9 +63,9 @@ def draw(model: Model, settings: Settings) -> Film:
         events = candidates(model, parse(settings.template), settings.recipe)
         found = next(event for event in events if isinstance(event, Infilled))
     else:
-        told = doubt(model, settings.length or model.spec.length, settings.recipe)
-        if told is not None:
-            print(f"unmask: warning: {told}", file=sys.stderr)
+        warning = doubt(model, settings.length or model.spec.length, settings.recipe)
+        if warning is not None:
+            print(f"unmask: warning: {warning}", file=sys.stderr)
         drawn = generate(
             model,
             settings.recipe,

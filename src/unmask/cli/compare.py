@@ -1,4 +1,4 @@
-"""Compare two results: do the numbers differ beyond their error bars, and what in the set-up could be why?
+"""Compare two results: do they differ beyond their error bars, and what in the set-up could explain it?
 
 unmask evaluate runs/a text/ --out a.json && unmask evaluate runs/b text/ --out b.json
 unmask compare a.json b.json
@@ -19,7 +19,9 @@ from unmask.evaluation.comparison import differences, results, verdict
 @dataclass(frozen=True)
 class Settings:
     first: Annotated[Path, tyro.conf.Positional]
+    """A result that --out or --json wrote."""
     second: Annotated[Path, tyro.conf.Positional]
+    """Another result of the same verb."""
     json: bool = False
     """Print one JSON object."""
 
@@ -48,24 +50,25 @@ def read(path: Path) -> Any:
 
 def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     found = verdict(first, second)
-    told = None if found is None else {**asdict(found), "difference": found.difference, "beyond": found.beyond}
-    return {"verdict": told, "differences": [asdict(one) for one in differences(first["record"], second["record"])]}
+    numbers = None if found is None else {**asdict(found), "difference": found.difference, "beyond": found.beyond}
+    changed = differences(first["record"], second["record"])
+    return {"verdict": numbers, "differences": [asdict(difference) for difference in changed]}
 
 
 def lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
     found = verdict(first, second)
     title = f"{name}: " if name else ""
     if found is None:
-        yield f"{title}the two results are of different kinds"
+        yield f"{title}the results measure different quantities"
     else:
         yield f"{title}{found.name} {found.first:.4f} and {found.second:.4f}: {found.sentence()}"
     changed = differences(first["record"], second["record"])
     if not changed:
         yield "the set-ups are the same"
         return
-    yield "differences in the set-up, what matters most first:"
-    for one in changed:
-        yield f"  {one.name}: {short(one.first)} -> {short(one.second)}   [{one.effect}]"
+    yield "differences in the set-up, most important first:"
+    for change in changed:
+        yield f"  {change.name}: {short(change.first)} -> {short(change.second)}   [{change.effect}]"
 
 
 def short(value: Any) -> str:

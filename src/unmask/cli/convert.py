@@ -1,6 +1,6 @@
-"""Turn an official checkpoint into one of ours, with a self-test, or one of ours into an official one.
+"""Convert an official checkpoint into an unmask checkpoint, with a self-test, or the other way round.
 
-Drawing options become the default sampling settings that the new checkpoint holds.
+Sampling options become the default sampling settings of the new checkpoint.
 
     unmask convert kuleshov-group/mdlm-owt models/mdlm-owt
     unmask convert runs/mine models/mine --dtype bfloat16 --sampler entropy --top-p 0.9
@@ -23,9 +23,9 @@ from unmask.sampling.recipe import DEFAULTS, Recipe, method_for
 @dataclass(frozen=True)
 class Settings:
     source: Annotated[str, tyro.conf.Positional]  # a checkpoint's folder, or its name on the hub
-    target: Annotated[Path, tyro.conf.Positional]  # a folder that does not exist yet
-    to: Literal["unmask", "official"] = "unmask"  # the layout to write
-    dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # round the weights; empty: leave them as they are
+    target: Annotated[Path, tyro.conf.Positional]  # the folder to write, which must not exist yet
+    to: Literal["unmask", "official"] = "unmask"  # layout to write
+    dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # type to round the weights to; empty: no rounding
     recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
 
@@ -33,7 +33,7 @@ def run(settings: Settings) -> None:
     plain, asked = Recipe(), settings.recipe
     chosen = {name: getattr(asked, name) for name in DEFAULTS if getattr(asked, name) != getattr(plain, name)}
     if replace(asked, **{name: getattr(plain, name) for name in DEFAULTS}) != plain:
-        raise UserError(f"a checkpoint keeps these drawing options and no others: {', '.join(DEFAULTS)}.")
+        raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
     if chosen:
         method_for(
             load(settings.source), asked

@@ -1,7 +1,7 @@
 """Watch a story emerge out of masks and fill a blank; then train a tiny model for a minute and bound it.
 
 The story comes from the model in the package, the training text from every Python: the help topics of `pydoc`. Each
-step is an ordinary command, shown before it runs, so it can be typed again.
+step is an ordinary command, which is shown before it runs.
 
     unmask demo
 """
@@ -19,7 +19,7 @@ from rich.console import Console
 from unmask.cli import main
 
 BETWEEN = "<|endoftext|>"
-HELD_OUT = 8  # of the topics: enough to bound the model on text it has not seen
+HELD_OUT = 8  # topics: enough to evaluate the model on text it has not seen
 
 BLANKS = "Lily went to the park with her mom. She saw a big [1] and [4]. Lily was very happy."
 TRAINING = """--recipe warm --warm.share 0.3 --objective.weight flat --text.vocab 512 --text.length 64
@@ -28,24 +28,24 @@ TRAINING = """--recipe warm --warm.share 0.3 --objective.weight flat --text.voca
 
 NEXT = (
     ("unmask train --data YOUR_TEXTS/ --out runs/mine", "a model of your own text (docs/how/train.md)"),
-    ("unmask serve stories", "the story model behind an API and a page (docs/how/serve.md)"),
+    ("unmask serve stories", "the story model as an API and a web page (docs/how/serve.md)"),
     ("less docs/why/maths.md", "the method on one page"),
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    out: str = ""  # where the text and the model go; a new temporary folder by default
-    steps: int = 800  # updates of the weights
-    seed: int = 2  # of the samples
+    out: str = ""  # folder for the text and the model; empty: a new temporary folder
+    steps: int = 800  # training steps
+    seed: int = 2  # random seed of the samples
 
 
 def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]]:
-    """What is done, and the command that does it."""
+    """A title and a command for each step."""
     text, model, seed = str(folder / "topics"), str(folder / "model"), ["--seed", str(settings.seed)]
     training = [*shlex.split(TRAINING), "--steps", str(settings.steps)]
     story = ["--prompt", "Once upon a time", "--pace", "0.03", *seed]
-    yield "A story emerges out of masks, one token a network call.", ["sample", "stories", *story]
+    yield "A story emerges out of masks, one token per network call.", ["sample", "stories", *story]
     yield "A blank is filled: the words on both sides count.", ["infill", "stories", BLANKS, "--n", "3", *seed]
     yield "A tiny model learns from the help topics of Python.", ["train", "--data", text, "--out", model, *training]
     yield "How well does it know topics it has not seen?", ["evaluate", model, f"{text}/valid.txt", "--passes", "4"]
@@ -53,7 +53,7 @@ def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]
 
 
 def write_topics(folder: Path) -> None:
-    """The help topics as two files of documents: to learn from, and to be judged by."""
+    """The help topics as two files of documents, for training and for validation."""
     folder.mkdir(parents=True)
     texts = [text.strip() for _, text in sorted(topics.items())]
     for name, part in (("train", texts[:-HELD_OUT]), ("valid", texts[-HELD_OUT:])):

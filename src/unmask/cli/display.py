@@ -1,4 +1,4 @@
-"""What a training run shows: a live bar on a terminal, plain lines elsewhere; its curves go to files as well."""
+"""The display of a training run: a live bar on a terminal, plain lines elsewhere; the metrics go to files too."""
 
 import sys
 from contextlib import ExitStack
@@ -23,11 +23,11 @@ from unmask.training.settings import Train
 from unmask.training.state import Point
 from unmask.training.validation import Score
 
-CALLS = 64  # network calls of a preview, at most
+CALLS = 64  # most network calls of a preview
 
 
 class Display:
-    """What a run shows and writes; a context, so that the bar ends with it."""
+    """The output of a run; a context manager, so that the bar is closed."""
 
     def __init__(self, asked: Train, out: Path, *, world: int = 1) -> None:
         self.asked, self.out, self.world = asked, out, world
@@ -38,7 +38,7 @@ class Display:
         self.live = self.console.is_terminal
         self.task = self.bar.add_task("", total=asked.steps, now="")
         self.window: list[Progress] = []
-        self.rate = self.flops = 0.0  # of all processes together, and of a step
+        self.rate = self.flops = 0.0  # FLOP per second of all processes, FLOP per step
         self.board: Any = None
         self.open = ExitStack()
 
@@ -54,7 +54,7 @@ class Display:
         self.console.print(line, markup=False)
 
     def start(self, a: Spec, phase: Phase, point: Point, rows: int) -> None:
-        """Say what the phase will cost, and what is doubtful about it."""
+        """Print the estimated cost of a phase, and warnings."""
         self.rate = self.rate or matrix_rate() * self.world
         about = estimate(self.asked, a, phase, rows=rows, rate=self.rate)
         self.flops = about.flops
@@ -80,7 +80,7 @@ class Display:
             self.flush()
 
     def flush(self) -> None:
-        """Show and write the mean of the steps since the last time."""
+        """Show and write the mean of the steps since the last flush."""
         if not self.window:
             return
         line = metrics.mean(self.window)
@@ -104,7 +104,7 @@ class Display:
         self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats per token")
 
     def preview(self, model: Model) -> None:
-        """Show a few samples: enough calls to see what the network knows, not enough to cost much."""
+        """Show a few samples, with few network calls, so that they cost little."""
         if not self.asked.run.preview:
             return
         recipe = Recipe(**quick(model, CALLS), seed=self.asked.seed)
@@ -120,7 +120,7 @@ class Display:
 
 
 def tensorboard(out: Path, step: int) -> Any:
-    """A writer of event files, which forgets what was written behind the step."""
+    """A writer of event files; events after `step` are purged."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -129,7 +129,7 @@ def tensorboard(out: Path, step: int) -> Any:
 
 
 class Silence:
-    """All that a `Display` can be told, unheard."""
+    """A `Display` that shows nothing, for all ranks but 0."""
 
     def __enter__(self) -> "Silence":
         return self

@@ -16,7 +16,7 @@ import torch
 
 from unmask import __version__
 
-# Some CPUs advertise bf16 instructions and die when they are used, so a child process tries them.
+# Some CPUs advertise bf16 instructions and crash when they are used, so a child process tries them.
 BF16_TRIAL = "import torch; a = torch.ones(256, 256, dtype=torch.bfloat16); (a @ a).sum().item()"
 
 
@@ -32,7 +32,7 @@ def bf16_on_cpu() -> str:
     except subprocess.TimeoutExpired:
         return "not usable: a trial did not finish within 120 s"
     if child.returncode == 0:
-        return "usable (a trial in a child process worked); float32 is the default on CPU all the same"
+        return "usable (a trial in a child process worked); float32 is still the default on CPU"
     if child.returncode < 0:
         return f"not usable: a trial died with {signal.Signals(-child.returncode).name}; float32 is used instead"
     return f"not usable: {child.stderr.strip().splitlines()[-1]}"

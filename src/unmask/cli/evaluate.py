@@ -1,12 +1,12 @@
 """Measure a model on text: nats per token, perplexity and bits per byte, each with its error bar.
 
+DATA is a file, a folder, a glob, `-`, `hf:NAME`, or a folder that `unmask prepare` made.
+
     unmask evaluate runs/mine my_texts/                      the bound (for ar models the likelihood itself)
     unmask evaluate runs/mine my_texts/ --precision 0.01     until the standard error is 0.01 nats per token
     unmask evaluate runs/mine qa.jsonl --given question --field answer
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
     torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
-
-DATA is a file, a folder, a glob, `-`, `hf:NAME`, or a folder that `unmask prepare` made.
 """
 
 import json
@@ -36,19 +36,19 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional]
     """The folder of a checkpoint or of a run, or a name on the hub."""
     data: Annotated[str, tyro.conf.Positional] = ""
-    """The text (see above)."""
+    """Text to score (see above)."""
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
     layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
     split: str | None = None
-    """The split, if the data has several: valid, test, train; None: valid, else test."""
+    """Split, if the data has several: valid, test, train; none: valid, else test."""
     detokenize: str = "none"
     """Detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific."""
     given: str = ""
-    """The .jsonl field with the prompt, which is not scored; --field is then the answer."""
+    """Field of the prompt in a .jsonl, not scored; --field is then the answer."""
     pairs: str = ""
     """A .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA."""
     by: str = ""
-    """A field of the pairs by whose values to report accuracy too (BLiMP: UID)."""
+    """Field of the pairs: report the accuracy per value of it too (BLiMP: UID)."""
     json: bool = False
     """Print one JSON object."""
     out: Path | None = None
@@ -63,10 +63,10 @@ def run(settings: Settings) -> None:
     if bool(settings.data) == bool(settings.pairs):
         raise UserError("give DATA or --pairs FILE: what should be measured?")
     with together() as team:
-        measure_and_tell(settings, team)
+        measure_and_print(settings, team)
 
 
-def measure_and_tell(settings: Settings, team: Team) -> None:
+def measure_and_print(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     if settings.pairs:
         answer = of_pairs(model, settings, team)
@@ -98,7 +98,7 @@ def text(model: Model, settings: Settings) -> Work:
 
 
 def answers(model: Model, settings: Settings) -> Work:
-    """Answers to prompts: one row each, the prompt given."""
+    """Answers to prompts: one row each, in which the prompt is not scored."""
     prompt, answer = settings.given, settings.layout.field
     entries = [(entry[prompt], entry[answer]) for entry in records(settings.data, prompt, answer)]
     return measure.answers(
@@ -107,13 +107,13 @@ def answers(model: Model, settings: Settings) -> Work:
 
 
 def of_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
-    """Minimal pairs: the share of good sentences that cost less than the bad ones."""
+    """Minimal pairs: the share of good sentences that have fewer nats than the bad ones."""
     entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
     entries = list(measure.spread(entries, settings.how.rows))
     work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
     tally, seconds = watched(work, team=team)
     if tally.whole == 0:
-        raise UserError("the time was used before every sentence was seen once; give more --seconds.")
+        raise UserError("the time ended before every sentence was scored once; give more --seconds.")
     paid = np.stack(tally.nats[: tally.whole]).mean(0).reshape(-1, 2)
     groups = [entry[settings.by] for entry in entries] if settings.by else None
     every, *groupwise = pairs.accuracies(paid, groups)
@@ -126,12 +126,12 @@ def of_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
         passes=tally.whole,
         processes=team.world,
     )
-    told = {
+    answer = {
         **asdict(every),
         "estimator": how.estimator,
-        "means": "share of pairs whose good sentence costs less, by " + work.estimator.means,
+        "means": "share of pairs whose good sentence has fewer nats, by " + work.estimator.means,
         "groups": [asdict(group) for group in groupwise],
         "seconds": round(seconds, 3),
         "record": kept,
     }
-    return measure.finite(told)
+    return measure.finite(answer)

@@ -1,7 +1,7 @@
-"""Components of a registry as flags: `--objective.name sedd` brings SEDD's own fields, and so does `--model.name`.
+"""Components of a registry as flags: `--objective.name sedd` adds SEDD's own fields, and so does `--model.name`.
 
-The command line is read by tyro, which knows dataclasses. A component is shown to it as a subclass that has the name
-of the component as one more field, and in which the fields that are derived from the data are hidden.
+The command line is read by tyro, which knows dataclasses. It sees a component as a subclass that has the name of
+the component as one more field and hides the fields that are derived from the data.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -32,9 +32,9 @@ def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:
 
 
 def flagged(component: T) -> T:
-    """The component as tyro is to see it."""
+    """The component in the form that tyro reads."""
     kind: Any = type(component)
-    registry, hints, said = kind.registry, get_type_hints(kind), help_of(kind)
+    registry, hints, texts = kind.registry, get_type_hints(kind), help_of(kind)
     shown: dict[str, Any] = {}
     for one in fields(kind):
         value, hint = getattr(component, one.name), hints[one.name]
@@ -43,10 +43,10 @@ def flagged(component: T) -> T:
             continue
         if hasattr(value, "registry") and value.registry.inline:
             hint = Annotated[Any, one_line(value.registry)]
-        shown[one.name] = Annotated[hint, tyro.conf.arg(help=said.get(one.name, ""))]
+        shown[one.name] = Annotated[hint, tyro.conf.arg(help=texts.get(one.name, ""))]
     values = {name: getattr(component, name) for name in shown}
     names: Any = Literal[tuple(sorted(registry))]
-    shown["name"] = Annotated[names, tyro.conf.arg(help=f"which {registry.kind}; each has fields of its own")]
+    shown["name"] = Annotated[names, tyro.conf.arg(help=f"which {registry.kind}; each has its own fields")]
     body = {name: field(default=value) for name, value in {**values, "name": kind.name}.items()}
     members = {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body}
     made: Any = type(kind.__name__, (kind,), members)
@@ -54,7 +54,7 @@ def flagged(component: T) -> T:
 
 
 def unflagged(component: T) -> T:
-    """The component itself, as the flags have set it."""
+    """The component itself, with the values of the flags."""
     kind: Any = type(component).shows  # type: ignore[attr-defined]
     return kind(**{one.name: getattr(component, one.name) for one in fields(kind) if one.init})
 

@@ -1,9 +1,9 @@
-"""Plot quality against cost: judge samples of each sampler, number of steps and temperature.
+"""Plot quality against cost: samples of each sampler, number of steps and temperature, under a judge.
 
     unmask frontier runs/mine --judge gpt2-large --steps 8 32 128 --out runs/mine/frontier
 
 Writes frontier.json (every point with its error bars, and the record), frontier.png and frontier.html. If it is
-stopped, the points so far are kept, and the file says that it is partial.
+stopped, the points so far are kept and marked as partial.
 """
 
 import json
@@ -29,7 +29,7 @@ from unmask.views import frontier
 from unmask.views.figure import require_matplotlib
 from unmask.views.page import page
 
-OTHERS = ("ancestral", "groups", "confidence")  # compared with a model's default sampler, where they fit
+OTHERS = ("ancestral", "groups", "confidence")  # compared with a model's default sampler, if the model can use them
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The folder of a checkpoint or of a run, or a name on the hub."""
     judge: str
-    """The judge: an autoregressive model of ours, a .gguf or .bin file, or a causal model of transformers."""
+    """The judge: an autoregressive unmask model, a .gguf or .bin file, or a hub name."""
     samplers: tuple[str, ...] = ()
-    """Samplers to compare; none: the model's default, ancestral, groups and confidence, as far as it can use them."""
+    """Samplers to compare; none: the default, ancestral, groups and confidence."""
     steps: tuple[int, ...] = (8, 32, 128)
     """Numbers of steps, for samplers that take one."""
     temperatures: tuple[float, ...] = (1.0,)
@@ -49,7 +49,7 @@ class Settings:
     n: int = 32
     """Samples per point."""
     length: int | None = None
-    """Tokens per sample; None: the training length."""
+    """Tokens per sample; none: the training length."""
     seed: int = 0
     """Random seed."""
     batch: int = 32
@@ -83,7 +83,7 @@ def run(settings: Settings) -> None:
 
 
 def grid(model: Model, settings: Settings) -> Iterator[Recipe]:
-    """Every recipe to try; one that the model cannot follow is refused before anything is drawn."""
+    """Every recipe to try; a recipe that the model cannot use is an error before anything is drawn."""
     default = model.objective.facts.sampler
     others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model)]
     for sampler in settings.samplers or (default, *others):

@@ -1,4 +1,4 @@
-"""`unmask VERB --help`: every option in one line, grouped, with its default; examples at the end."""
+"""`unmask VERB --help`: options in groups, one line each, with their defaults; examples at the end."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ def help_text(module: ModuleType, default: Any = None) -> str:
 
 
 def split(rest: str) -> tuple[list[str], list[str]]:
-    """The prose of a docstring, and the lines of it that are examples: those that begin with a command."""
+    """The prose of a docstring, and its examples: the lines that begin with a command."""
     about: list[str] = []
     examples: list[str] = []
     for line in textwrap.dedent(rest).strip().splitlines():
@@ -51,8 +51,8 @@ Groups = list[tuple[str, list[Option]]]  # titles, each with its options
 
 
 def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[list[Option], Groups]:
-    """The options of a dataclass, and of those within it; `flat`: without the names of those."""
-    hints, said = get_type_hints(kind, include_extras=True), docs(kind)
+    """The options of a dataclass, and of the dataclasses within it; `flat`: without their names as prefixes."""
+    hints, texts = get_type_hints(kind, include_extras=True), docs(kind)
     own: list[Option] = []
     groups: Groups = []
     for one in sorted(fields(kind), key=lambda one: one.name != "name" or not hasattr(kind, "shows")):
@@ -67,7 +67,7 @@ def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[l
             groups += [(title_of(type(value)), inner), *more]
             continue
         first = tyro.conf.Positional in marks
-        text = next((mark.help for mark in marks if getattr(mark, "help", None)), said.get(one.name, ""))
+        text = next((mark.help for mark in marks if getattr(mark, "help", None)), texts.get(one.name, ""))
         own.append((written(one.name, hint, marks, before, first), text + usual(value, hint), first))
     return own, groups
 
@@ -78,7 +78,7 @@ def is_line(value: Any) -> bool:
 
 
 def docs(kind: Any) -> dict[str, str]:
-    """What is said of each field: in the comment after it, or in the string below it."""
+    """The help text of each field: the comment after it, or the string below it."""
     return {**help_of(kind), **strings(kind)}
 
 

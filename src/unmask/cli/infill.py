@@ -1,6 +1,6 @@
-"""Fill the blanks of a template in several ways, best first.
+"""Fill the blanks of a template; candidates are ranked, best first.
 
-[5] is a blank of five tokens, [2-6] of two to six, ___ of a length that is chosen. Write \\[ and \\_ for the signs.
+[5] is a blank of five tokens, [2-6] of two to six, ___ of any length. \\[ and \\_ are a plain bracket and underscore.
 
     unmask infill stories "Lily saw a big [1] and [4]. Lily was very happy." --n 3
     unmask infill stories "The ___ sat on the [2]." --longest 4 --sampler entropy
@@ -29,7 +29,7 @@ from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.terminal import RECENT, printable, watch
 
-# What a line of --json says of a candidate, besides its template.
+# The fields of a candidate in a line of --json, besides its template.
 FIELDS = (
     *("text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score"),
     *("seed", "row", "calls", "sampler", "law", "seconds"),
@@ -39,15 +39,14 @@ FIELDS = (
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
-    # [5]: five tokens; [2-6]: two to six; ___: a length that is chosen; \[ \_ are a bracket and an underscore
-    template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None
-    file: Path | None = None  # templates, one per line, in place of TEMPLATE; - is the standard input
-    n: int = 1  # candidates drawn for each choice of lengths, and shown
+    template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None  # see above
+    file: Path | None = None  # templates, one per line, in place of TEMPLATE; -: standard input
+    n: int = 1  # candidates to draw per choice of lengths, and to show
     shortest: int = 1  # fewest tokens of ___
     longest: int = 8  # most tokens of ___
-    tries: int = 16  # choices of lengths that are tried at most
-    looks: int = 32  # forward passes for the score of a candidate
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object per candidate, one per line
+    tries: int = 16  # most choices of lengths to try
+    looks: int = 32  # forward passes per candidate to estimate its score
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
     recipe: Drawing = field(default_factory=Recipe)
 
 
@@ -55,9 +54,9 @@ def run(settings: Settings) -> None:
     recipe, templates = settings.recipe, read_templates(settings)
     parsed = [parse(template, least=settings.shortest, most=settings.longest) for template in templates]
     model = load(settings.model)
-    told = [told for one in parsed if (told := too_long(model, one, settings.tries)) is not None]
-    if told:
-        print(f"unmask: warning: {told[0]}", file=sys.stderr)
+    warnings = [too_long(model, template, settings.tries) for template in parsed]
+    if any(warnings):
+        print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)
     found: list[Infilled] = []
     for text, template in zip(templates, parsed, strict=True):
         events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, looks=settings.looks)
@@ -73,7 +72,7 @@ def run(settings: Settings) -> None:
 def read_templates(settings: Settings) -> list[str]:
     if (settings.template is None) == (settings.file is None):
         raise UserError(
-            'give a template, such as "The ___ sat on the [5].", or --file with one a line, and not both.'
+            'give a template, such as "The ___ sat on the [5].", or --file with one per line, and not both.'
         )
     if settings.file is None:
         return [settings.template or ""]
@@ -83,7 +82,7 @@ def read_templates(settings: Settings) -> list[str]:
         raise UserError(f"cannot read templates from {settings.file}: {error}.") from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise UserError(f"{settings.file} holds no template: write one a line.")
+        raise UserError(f"{settings.file} holds no template: write one per line.")
     return lines
 
 
@@ -111,10 +110,10 @@ def shown(tokenizer: Tokenizer, one: Infilled) -> Text:
 
 
 def report(found: list[Infilled], looks: int) -> str:
-    """What the numbers are."""
+    """The meaning of the numbers."""
     return (
-        f"score: log-likelihood of the blanks given the rest; where several lengths were tried, that of the given\n"
-        f"text around blanks so long, more or less by what sets a candidate apart from others of its lengths;\n"
-        f"then that of the blanks alone. All in nats, lower bounds, estimated with {looks} looks.\n"
+        f"score: log p(blanks | given text); with several lengths: log p(given text | blank lengths) plus the\n"
+        f"candidate's advantage over others of the same lengths. Second number: log p(blanks | given text).\n"
+        f"All in nats: lower bounds, estimated with {looks} forward passes; ± is the Monte Carlo error.\n"
         f"candidates: {found[0].sampler}, {found[0].law}; ranked, so the first is the best and not a fair draw"
     )

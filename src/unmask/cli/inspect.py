@@ -1,4 +1,4 @@
-"""Print what a checkpoint is: its network, its cost, its tokenizer, and whether its self-test passes.
+"""Describe a checkpoint: its network, cost and tokenizer, and whether its self-test passes.
 
 unmask inspect stories
 unmask inspect kuleshov-group/mdlm-owt
@@ -28,8 +28,8 @@ def facts(model: Model) -> Iterator[tuple[str, str]]:
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
     yield "mask", str(model.mask)
     yield "parameters", f"{model.num_parameters:,}"
-    yield "forward pass", f"{a.flops() / 1e6:,.1f} MFLOP per token, all rows asked for"
-    yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP per token, half of the rows hidden"
+    yield "forward pass", f"{a.flops() / 1e6:,.1f} MFLOP per token, logits at all positions"
+    yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP per token, half of the tokens hidden"
     yield "memory, inference", f"about {cost.inference_bytes(a) / 1e6:,.0f} MB for one row of {a.length} tokens"
     yield (
         "memory, training",

@@ -37,7 +37,7 @@ def usage() -> str:
         "",
     ]
     lines += [f"  {verb:<10} {help_line}" for verb, help_line in verbs().items()]
-    return "\n".join([*lines, "", "`unmask VERB --help` explains one of them."])
+    return "\n".join([*lines, "", "`unmask VERB --help` explains a verb."])
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -51,22 +51,22 @@ def dispatch(arguments: list[str]) -> int:
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
     module = import_module(f"unmask.cli.{verb}")
-    # A verb may know better defaults than its class, from a file or a component that the command line names.
+    # A verb may take defaults from a file or a component that the command line names.
     known = module.default(rest) if hasattr(module, "default") else None
-    if any(one in ("-h", "--help") for one in rest):
+    if any(argument in ("-h", "--help") for argument in rest):
         print(help_text(module, known))
         return 0
     given = {} if known is None else {"default": known}
     try:
         settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **given)
-    except SystemExit as stop:  # tyro has said what is wrong with the command line
+    except SystemExit as stop:  # tyro has printed what is wrong with the command line
         return int(stop.code or 0)
     module.run(settings)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command: exit code 0 when it worked, 2 for a mistake in what was asked, 130 for Ctrl-C."""
+    """Run one command: exit code 0 for success, 2 for a user error, 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets \u2591 for a mask
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("unmask: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`unmask ... | head`): that is its right, not an error.
+        # The reader of our output has closed the pipe (`unmask ... | head`), which is not an error.
         sys.stderr.close()
         return 0
 

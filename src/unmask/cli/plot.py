@@ -2,7 +2,7 @@
 
     unmask plot runs/a runs/b --out curves
 
-Writes curves.png and curves.html, a page that needs nothing else, with a table of each run's latest numbers.
+Writes curves.png and curves.html, a self-contained page, with a table of each run's latest numbers.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Settings:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # folders of runs
     out: str = "curves"  # name of the files to write, without an ending
     smooth: float = 0.9  # smoothing of the training curve, from 0 (none) to 1
-    log: bool = False  # a logarithmic axis of steps
+    log: bool = False  # logarithmic axis of steps
 
 
 def run(settings: Settings) -> None:

@@ -35,7 +35,7 @@ from unmask.text.tokens import vocabulary
 @dataclass(frozen=True)
 class Settings:
     source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """What to read (one source), or with --merge the folders of the parts."""
+    """The source to read, or with --merge the folders of the parts."""
     out: Path
     """Folder to write; new, or left by an interrupted run of the same command."""
     tokenizer: str = "bpe"
@@ -43,15 +43,15 @@ class Settings:
     vocab: int = 4096
     """Size of a bpe vocabulary, the mask included."""
     sample: int = 256
-    """Megabytes of text, from the start, that a bpe vocabulary is trained on."""
+    """Megabytes of text to train a bpe vocabulary on, from the start."""
     layout: Annotated[Layout, tyro.conf.OmitArgPrefixes] = field(default_factory=Layout)
     division: Annotated[Division, tyro.conf.OmitArgPrefixes] = field(default_factory=Division)
     workers: int = 0
-    """Processes; 0: one for each core."""
+    """Worker processes; 0: one per core."""
     part: str = "1/1"
-    """i/n: do the i-th of n parts of the work; `--merge` puts the parts together."""
+    """i/n: do part i of n of the work; --merge combines the parts."""
     merge: bool = False
-    """Put finished parts together: unmask prepare part1/ part2/ --merge --out data/"""
+    """Merge finished parts: unmask prepare part1/ part2/ --merge --out data/"""
 
 
 def run(settings: Settings) -> None:
@@ -84,13 +84,13 @@ def run(settings: Settings) -> None:
                 )
             )
         if part[1] > 1:
-            print(f"part {settings.part} is in {settings.out}; when all are done, put them together with --merge")
+            print(f"part {settings.part} is in {settings.out}; when all parts are done, merge them with --merge")
             return
     summary(settings.out)
 
 
 def cores() -> int:
-    """The cores this process may use, where the system tells."""
+    """The cores that this process may use, if the system reports them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -4,7 +4,7 @@
     unmask quality samples.jsonl --judge gpt2-large
     unmask quality runs/mine --judge runs/ar --n 64 --train stories.txt
 
-A JUDGE is an autoregressive model of ours, a .gguf or llama2.c .bin file, or a causal model of transformers.
+A JUDGE is an autoregressive unmask model, a .gguf or llama2.c .bin file, or a causal model of transformers.
 """
 
 import sys
@@ -37,15 +37,15 @@ class Settings:
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLES|MODEL")]
     """A .jsonl file of samples, as `unmask sample --json` writes it, or a model to draw them from."""
     judge: str = ""
-    """The judge (see above); none: variety and copies only, counted in words."""
+    """The judge (see above); empty: variety and copies only, counted in words."""
     definition: Literal["pooled", "mean", "sliding"] = "pooled"
     """The generative perplexity to report first; --json has all."""
     train: str = ""
-    """Training text, for the share that was copied and the entropy of real text."""
+    """Training text, to measure copies and the entropy of real text; empty: neither."""
     context: int = 0
     """The judge's context in tokens; 0: 1024, or its maximum if that is less."""
     tokens: int = 0
-    """Judge only the first so many tokens of each sample; 0: all. The reference uses the model's length."""
+    """Score only the first N tokens of each sample; 0: all."""
     key: str = "text"
     """SAMPLES: the field that holds the text."""
     tokenizer: str = ""
@@ -53,7 +53,7 @@ class Settings:
     n: int = 64
     """MODEL: samples to draw."""
     length: int | None = None
-    """MODEL: tokens per sample; None: the training length."""
+    """MODEL: tokens per sample; none: the training length."""
     recipe: Drawing = field(default_factory=Recipe)
     json: bool = False
     """Print one JSON object."""
@@ -85,11 +85,11 @@ def judged(
     texts: Sequence[Text], reader: Judge | None, settings: Settings, training: Sequence[str]
 ) -> dict[str, Any]:
     console = Console(file=sys.stderr)
-    with Status("the judge reads", console=console) if console.is_terminal else nullcontext() as status:
+    with Status("scoring samples", console=console) if console.is_terminal else nullcontext() as status:
 
         def after(done: int) -> None:
             if status is not None:
-                status.update(f"the judge has read {done} pieces")
+                status.update(f"scored {done} pieces")
 
         return assess(
             texts,

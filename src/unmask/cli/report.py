@@ -4,7 +4,7 @@
     unmask frontier runs/mine --judge gpt2-large --out runs/mine/frontier
     unmask report runs/mine
 
-Writes runs/mine/report.html, which needs no network and no other file. Results in the run's folder are shown.
+Writes runs/mine/report.html, a self-contained page. Results in the run's folder are shown.
 """
 
 import json
@@ -35,14 +35,14 @@ class Settings:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run or of a checkpoint."""
     results: tuple[Path, ...] = ()
-    """More results (--out of evaluate, suite, quality, frontier); those in the run's folder are found."""
+    """More results to show (files of --out); those in the run's folder are always shown."""
     samples: int = 3
     """Samples to draw and show as they emerge."""
     length: int | None = None
-    """Tokens per sample; None: the training length."""
+    """Tokens per sample; none: the training length."""
     recipe: Drawing = field(default_factory=Recipe)
     out: Path | None = None
-    """The page; None: report.html in the run's folder."""
+    """The page to write; none: report.html in the run's folder."""
 
 
 def run(settings: Settings) -> None:
@@ -75,7 +75,7 @@ def measured(settings: Settings) -> Iterator[Part]:
 
 
 def lines_of(result: Any, path: Path) -> Iterable[tuple[str, str]]:
-    """A result as its own command prints it."""
+    """A result as its command prints it."""
     for key, lines in (
         ("nats_per_token", likelihood_lines),
         ("accuracy", accuracy_lines),

@@ -1,6 +1,6 @@
 """Draw text from a model: watch it emerge from masks in a terminal, or pipe it on.
 
-Under torchrun the same texts are drawn, a batch for each process in turn.
+Under torchrun the processes share the batches; the texts are the same.
 
     unmask sample stories --prompt "Once upon a time" -n 3 --seed 1
     unmask sample runs/mine --sampler ancestral --steps 64 --json > samples.jsonl
@@ -29,7 +29,7 @@ from unmask.sampling.tasks.rows import Event, Moment, record
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.terminal import printable, watch
 
-# What a line of --json says of a sample.
+# The fields of a sample in a line of --json.
 FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")
 
 
@@ -39,14 +39,14 @@ class Settings:
         str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")
     ]  # a checkpoint's folder, or its name on the hub
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1  # samples to draw (under torchrun write -n)
-    length: int | None = None  # tokens of a sample, the prompt included; none: what the model was trained on
-    prompt: str = ""  # the text begins with it
-    until: str | None = None  # the text ends before this text or special token, such as '<|endoftext|>'
+    length: int | None = None  # tokens per sample, prompt included; none: the training length
+    prompt: str = ""  # text to begin with
+    until: str | None = None  # end before this text or special token, such as '<|endoftext|>'
     document: Literal["auto", "yes", "no"] = (
         "auto"  # begin and end as a document does; auto: if the model was trained on a stream
     )
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # one JSON object per sample, one per line
-    stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step as it comes
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
+    stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
     recipe: Drawing = field(default_factory=Recipe)
 
@@ -69,9 +69,9 @@ def shared(settings: Settings, team: Team) -> Settings:
 def draw(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     tokenizer = model.text_tokenizer()
-    told = doubt(model, settings.length or model.spec.length, settings.recipe)
-    if told is not None and team.rank == 0:
-        print(f"unmask: warning: {told}", file=sys.stderr)
+    warning = doubt(model, settings.length or model.spec.length, settings.recipe)
+    if warning is not None and team.rank == 0:
+        print(f"unmask: warning: {warning}", file=sys.stderr)
     events = generate(
         model,
         settings.recipe,
@@ -89,7 +89,7 @@ def draw(settings: Settings, team: Team) -> None:
     elif settings.stream:
         finished = streamed(events, tokenizer, as_json=settings.json)
     elif sys.stdout.isatty() and not settings.json:
-        # Printing waits until the view has left the screen.
+        # Print only after the live view has been cleared.
         finished = list(watch(events, tokenizer, Console(), pace=settings.pace))
     else:
         finished = (event for event in events if isinstance(event, Sample))
@@ -111,7 +111,7 @@ def write(sample: Sample, *, as_json: bool, event: bool) -> None:
 
 
 def streamed(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json: bool) -> Iterator[Sample]:
-    """Print what each call brought to each row, and hand the samples on."""
+    """Print the new tokens of each row after each network call, and yield the samples."""
     for event in events:
         if isinstance(event, Sample):
             yield event
@@ -124,15 +124,15 @@ def streamed(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json
                 continue
             text = tokenizer.decode(tokens)
             if as_json:
-                brought = [{name: value for name, value in asdict(one).items() if name != "call"} for one in came]
-                line = {"event": "step", "call": step.call, "row": row, "new": brought, "text": text}
+                drawn = [{name: value for name, value in asdict(token).items() if name != "call"} for token in came]
+                line = {"event": "step", "call": step.call, "row": row, "new": drawn, "text": text}
                 print(json.dumps(line), flush=True)
             else:
                 print(f"{step.call}\t{row}\t{text!r}", flush=True)
 
 
 def report(model: Model, samples: list[Sample], *, batch: int) -> str:
-    """What it took, and what the samples follow."""
+    """The cost of the samples, and the law that they follow."""
     firsts = samples[::batch]  # one of each batch
     calls = sum(max(one.calls for one in samples[i : i + batch]) for i in range(0, len(samples), batch))
     seconds = sum(one.seconds for one in firsts)

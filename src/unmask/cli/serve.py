@@ -1,4 +1,4 @@
-"""Serve a model: an API that OpenAI's clients speak, and a page that shows text emerge.
+"""Serve a model: an OpenAI-compatible API, and a page that shows text emerge.
 
 unmask serve stories                                   then open http://127.0.0.1:8000
 unmask serve runs/mine --host 0.0.0.0 --key-file key.txt --workers 2
@@ -24,14 +24,14 @@ KEY = "UNMASK_API_KEY"
 @dataclass(frozen=True)
 class Settings:
     checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub
-    host: str = "127.0.0.1"  # 0.0.0.0 lets other machines in: then give a key too
-    port: int = 8000  # 0: any free one
-    name: str | None = None  # what clients call the model; None: the folder's name
-    key_file: Path | None = None  # a file with the API key; the variable UNMASK_API_KEY does the same
-    workers: int = 1  # processes behind the port, each with the model and a share of the cores
-    grace: float = 30.0  # seconds that requests under way get when the server is told to stop
-    hosts: tuple[str, ...] = ()  # host names to answer to; none: any, but on 127.0.0.1 only local ones
-    origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS), https://example.org
+    host: str = "127.0.0.1"  # address to listen on; 0.0.0.0: reachable from other machines, so set a key
+    port: int = 8000  # port to listen on; 0: any free one
+    name: str | None = None  # model name in the API; none: the folder's name
+    key_file: Path | None = None  # file with the API key; none: the variable UNMASK_API_KEY
+    workers: int = 1  # processes that share the port, each with the model and some of the cores
+    grace: float = 30.0  # seconds for running requests to finish when the server stops
+    hosts: tuple[str, ...] = ()  # host names to answer to; none: any, or only local ones on 127.0.0.1
+    origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS): https://example.org
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
     classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests that set `towards`
     limits: Limits = field(default_factory=Limits)
@@ -73,7 +73,7 @@ def run(settings: Settings) -> None:
     model = load(settings.checkpoint)
     model.text_tokenizer()
     if settings.classifier is not None:
-        load_classifier(settings.classifier, model)  # refused now rather than at the first request
+        load_classifier(settings.classifier, model)  # an error now rather than at the first request
     with bound(running.host, running.port) as listening:
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

@@ -26,16 +26,16 @@ HEAD = ("text", "nats per token", "perplexity", "bits/byte", "tokens", "passes",
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional]
-    """A checkpoint's folder, a run's folder, or a name on the hub."""
+    """The folder of a checkpoint or of a run, or a name on the hub."""
     sets: tuple[str, ...] = ()
-    """Some of ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv; none: all."""
+    """Texts: ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv; none: all."""
     data_root: Path | None = None
-    """A folder with the texts; without it they come from the hub."""
+    """Folder with the texts; none: read them from the hub."""
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=lambda: How(pack="wrap"))
     documents: int = 0
-    """Documents to read of each set; 0: all."""
+    """Documents to read per set; 0: all."""
     format: Literal["text", "markdown", "json"] = "text"
-    """What is printed."""
+    """Format of the printed table."""
     out: Path | None = None
     """Write the JSON object to a file, for `unmask compare`."""
 
@@ -53,7 +53,7 @@ def run(settings: Settings) -> None:
             if settings.out and results:
                 write_text(settings.out, json.dumps(whole(results, missing)) + "\n")
     if not results:
-        raise UserError("not one text of the suite could be measured: " + "; ".join(missing.values()))
+        raise UserError("no text of the suite could be measured: " + "; ".join(missing.values()))
     print(shown(results, missing, settings.format))
 
 
@@ -72,7 +72,7 @@ def whole(results: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict[st
 
 
 def shown(results: Sequence[dict[str, Any]], missing: dict[str, str], form: str) -> str:
-    """The table in a form: text, markdown, json."""
+    """The table as text, markdown or json."""
     if form == "json":
         return json.dumps(whole(results, missing), ensure_ascii=False)
     rows = [cells(one) for one in results] + [(name, "-", "-", "-", "-", "-", why) for name, why in missing.items()]

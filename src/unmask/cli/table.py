@@ -1,4 +1,4 @@
-"""What the verbs that measure share: a progress bar, results in words, and writing them."""
+"""Shared by the verbs that measure: a progress bar, and results printed as a table or written as JSON."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[T
 
 
 def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """A likelihood in words."""
+    """The lines of a likelihood."""
     error = answer["standard_error"]
     around = "" if error == 0 else f" ± {number(error)}"
     yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
@@ -55,8 +55,9 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats per token between the mean of orders and their mixture"
     yield "this is", answer["means"]
     if error != 0:
-        yield "error", f"± {number(error)}: Monte Carlo error, how much another seed would change"
-    yield "error of text", f"± {number(answer['data_standard_error'])}: how much other text of the kind would change"
+        yield "error", f"± {number(error)}: Monte Carlo standard error"
+    with_text = number(answer["data_standard_error"])
+    yield "error of text", f"± {with_text}: standard error, Monte Carlo and choice of text"
     data = answer["record"]["data"]
     left = [f"{data[key]:,} {what}" for key, what in LEFT.items() if data.get(key)]
     yield (
@@ -81,7 +82,7 @@ def number(value: float | None) -> str:
 
 
 def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The accuracy on pairs in words."""
+    """The lines of the accuracy on pairs."""
     yield "accuracy", f"{answer['accuracy']:.4f} ± {number(answer['standard_error'])} over {answer['pairs']:,} pairs"
     yield "this is", answer["means"]
     for group in answer["groups"]:
@@ -89,7 +90,7 @@ def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The quality of samples in words."""
+    """The lines of the quality of samples."""
     for name, one in answer.get("definitions", {}).items():
         error = one["standard_error"]
         chosen = " <-" if name == answer["definition"] else ""
@@ -106,10 +107,10 @@ def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "MAUVE", f"{answer['mauve']:.4f}: {answer['mauve_is']}; no error bar"
     if answer["copies"]:
         copied = answer["copies"]
-        yield "copied", f"{plus(copied['share'])} of words lie in runs of 8 or more of the training text"
+        yield "copied", f"{plus(copied['share'])} of words are in runs of 8 or more copied from the training text"
         yield (
             "longest copy",
-            f"{plus(copied['longest'], 1)} words per sample; of all {copied['most']}: {copied['text']!r:.80}",
+            f"{plus(copied['longest'], 1)} words per sample; longest of all {copied['most']}: {copied['text']!r:.80}",
         )
     empty = answer["empty_samples"]
     yield (

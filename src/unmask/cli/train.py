@@ -1,8 +1,8 @@
-"""Train a model on texts of your own.
+"""Train a model on your own texts.
 
 The default is the best recipe we have measured (docs/results.md): Muon, an autoregressive warm start, plain
 cross-entropy, a tied head; configs/ has the paper's. --config FILE reads settings from TOML; flags override them.
---resume goes on with the run in --out, with the settings it had, and starts it if it has not begun.
+--resume continues the run in --out with its settings, or starts it if there is none.
 
     unmask train --data my_texts/ --out runs/mine
     unmask train --data my_texts/ --out runs/mine --resume
@@ -46,10 +46,10 @@ Voice = Display | Silence
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line takes: the settings of a run, and where to find others."""
+    """The command line: the settings of a run, and where to read others from."""
 
-    config: str = ""  # a TOML file of settings; flags come after it
-    resume: bool = False  # go on with the run in --out
+    config: str = ""  # TOML file of settings; flags override it
+    resume: bool = False  # continue the run in --out
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
 
 
@@ -68,7 +68,7 @@ def default(arguments: list[str]) -> Settings:
 
 
 def option(arguments: list[str], name: str) -> str:
-    """The value of an option, looked up before the command line is read as a whole."""
+    """The value of an option, read before the command line is parsed as a whole."""
     for i, argument in enumerate(arguments):
         if argument == name and i + 1 < len(arguments):
             return arguments[i + 1]
@@ -91,7 +91,7 @@ def run(settings: Settings) -> None:
             point = go(asked, out, data, display, stop, team)
             number = halted(stop, team)
         if number:
-            display.say(f"stopped at step {point.step}: go on with `unmask train --out {out} --resume`")
+            display.say(f"stopped at step {point.step}: continue with `unmask train --out {out} --resume`")
         else:
             where = out / ("best" if point.best_step else "last")
             display.say(f"done: {point.step} steps; the model is in {where}")
@@ -113,19 +113,19 @@ def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], tea
             display.resumed(point)
         else:
             current = begin(denoiser_of(asked, phase, data, folder), asked, team)
-            point = replace(point, best=None, best_step=None)  # bounds of two objectives do not compare
+            point = replace(point, best=None, best_step=None)  # bounds of two objectives are not comparable
         display.start(current.network.spec, phase, point, data.rows)
         point, folder = run_phase(current, asked, phase, point, out, data, display, stop, team)
     return point
 
 
 def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Denoiser:
-    """What a phase begins with: a network, and what its objective learns itself."""
+    """What a phase begins with: a network, and the parameters of its objective."""
     return Denoiser(network_of(asked, phase, data, folder), phase.objective)
 
 
 def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Backbone:
-    """The network a phase begins with: new, or with the weights of --init or of the phase before."""
+    """The network a phase begins with: new, or with the weights of --init or of the previous phase."""
     source = str(folder) if folder else asked.init
     if not source:
         torch.manual_seed(asked.seed)
@@ -138,7 +138,7 @@ def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> B
         )
     if model.spec.vocab != data.tokenizer.size or model.mask != data.tokenizer.mask:
         raise UserError(
-            f"{source} knows {model.spec.vocab} ids with mask {model.mask}; the data's tokenizer has "
+            f"{source} has {model.spec.vocab} ids with mask {model.mask}; the data's tokenizer has "
             f"{data.tokenizer.size} with mask {data.tokenizer.mask}."
         )
     network = build(continued(model.spec, asked, phase))
@@ -206,7 +206,7 @@ def run_phase(
 
 
 def averaged(current: State) -> AbstractContextManager[None]:
-    """The averaged weights in the network, where there are any."""
+    """Use the averaged weights, if there are any."""
     current.denoiser.eval()
     return ema.in_place(current.shadow, list(current.denoiser.parameters()) if current.shadow else [])
 
@@ -228,12 +228,12 @@ def last_good(out: Path) -> str:
 
 
 def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team) -> None:
-    """Show samples of the averaged network, which rank 0 has whole for as long as that takes."""
+    """Show samples of the averaged network, which rank 0 gathers for this."""
     exports = state.exported(current, team)
 
     def show() -> None:
         assert exports is not None
-        # A network that is sharded may be too much for one device.
+        # A sharded network may be too large for one device.
         exports.to("cpu" if state.is_sharded(current) else team.device)
         network, parts = exports.backbone.freeze(), dict(exports.parts.items())
         display.preview(
@@ -244,7 +244,7 @@ def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team
 
 
 def scored(current: State, asked: Train, phase: Phase, data: Data, team: Team) -> Score | None:
-    """The bound on the validation split with the averaged weights, where there is such a split."""
+    """The bound on the validation split with the averaged weights, if there is such a split."""
     batches = data.valid(asked.run.eval_rows)
     if not batches:
         return None

@@ -18,7 +18,7 @@ HEAD = ("run", "step", "bound", "validation", "best", "hours")
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: the lines of its metrics for training and for validation."""
+    """A run: the lines of its metrics for training and for validation."""
 
     name: str
     steps: list[dict[str, Any]]
@@ -26,7 +26,7 @@ class Curve:
 
     @property
     def hours(self) -> list[float]:
-        """The time spent in steps up to each training line."""
+        """The hours spent in steps up to each training line."""
         total, hours = 0.0, []
         for line in self.steps:
             total += line["seconds"]

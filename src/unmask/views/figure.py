@@ -1,4 +1,4 @@
-"""Figure: matplotlib's figures in one style, and as SVG whose ink follows the page it is in, light or dark."""
+"""Figure: matplotlib's figures in one style, and as SVG that takes the text colour of its page, light or dark."""
 
 import io
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK
 
 
 def require_matplotlib(extra: str) -> None:
-    """Refuse before the work, not after it, if figures cannot be drawn; `extra` is what to install."""
+    """Raise an error, before any work is done, if matplotlib is missing; `extra` is what to install."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Film: how a text emerged from masks, as one HTML file that needs nothing else."""
+"""Film: how a text emerged from masks, as one self-contained HTML file."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Film:
-    """A finished text whose tokens know when they were filled; every token is at its final place from the start."""
+    """A finished text and the forward pass that filled each token; tokens never move."""
 
     cells: tuple[Cell, ...]
     caption: str
@@ -46,7 +46,7 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
 
 
 def html(film: Film, *, seconds: float = 6.0) -> str:
-    """A page with a play button and a slider, in light and dark; it loads nothing from anywhere."""
+    """A page with a play button and a slider, light or dark; it loads no other file."""
     data = {
         "cells": [[cell.text, cell.call, round(cell.log_prob, 4)] for cell in film.cells],
         "calls": film.calls,
@@ -54,7 +54,7 @@ def html(film: Film, *, seconds: float = 6.0) -> str:
         "pause": 1000 * seconds / max(1, film.calls),
         "unsure": UNSURE,
     }
-    # Inside a script element only "<" can end the data; escaped it is the same JSON.
+    # Inside a script element only "<" can end the data; escaping it leaves the JSON the same.
     text = json.dumps(data).replace("<", "\\u003c")
     page = files("unmask.views").joinpath(PAGE).read_text(encoding="utf-8")
     return page.replace("/*DATA*/", text)

@@ -1,4 +1,4 @@
-"""The frontier: quality against cost of samplers, as a figure and as a table, from points that the verb saves."""
+"""The frontier: quality against cost of samplers as a figure and a table, from the points of `unmask frontier`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ PARTIAL = "Partial: it was stopped before all points were done."
 
 
 def figure(points: Sequence[Point], definition: str) -> "Figure":
-    """Perplexity by forward passes, by time and by entropy. Good is low and left, at the entropy of real text."""
+    """Perplexity by forward passes, by time and by entropy. Low and left is good, at the entropy of real text."""
     require_matplotlib("eval")
     from matplotlib import ticker
 

@@ -15,7 +15,7 @@ from unmask.views.film import UNSURE, Cell, Film
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
-SIZE, MARGIN, LEADING = 18, 24, 1.5  # of the letters, in pixels; around the text; line height in letter heights
+SIZE, MARGIN, LEADING = 18, 24, 1.5  # letter height and margin in pixels; line height in letter heights
 MOST = 150  # frames
 HOLD = 2500  # milliseconds that the finished text stays
 
@@ -91,7 +91,7 @@ def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
 
 
 def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
-    """Columns of the word that begins at i; a word longer than a line counts as a letter, and is broken."""
+    """Columns of the word that begins at i; a word longer than a line counts as one letter, and is broken."""
     total = 0
     while i < len(letters) and letters[i][0] not in " \n\t" and total <= columns:
         total += cell_len(letters[i][0])

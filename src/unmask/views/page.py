@@ -1,4 +1,4 @@
-"""Page: pictures, tables and records as one HTML file that needs nothing else, in light and dark."""
+"""Page: pictures, tables and records as one self-contained HTML file, light or dark."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -52,7 +52,7 @@ def picture(moment: Moment, traces: Sequence[Sequence[Event]], tokenizer: Tokeni
 
 
 def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
-    """A row in colours; `came` has the event of each token that was drawn."""
+    """A row in colours; `came` has the event of each position that was drawn."""
     text = Text()
     for position, (token, piece) in enumerate(zip(tokens, pieces(tokenizer, tokens), strict=True)):
         event = came.get(position)
@@ -71,5 +71,5 @@ def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Even
 
 
 def printable(text: str) -> str:
-    """Without control characters, which a terminal would obey."""
+    """Replace control characters, which a terminal would interpret."""
     return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)

@@ -31,7 +31,7 @@ class How:
     estimator: str = "auto"
     """count, time, steps, order, weighted, duel, pseudo (mdlm); d3pm; sedd; ar. auto: the best for the model."""
     pack: str = "auto"
-    """Packing: stream, wrap (as in the paper), rows (one document each); auto: as in training."""
+    """Rows: stream, wrap (the paper), rows (a document each); auto: as trained."""
     length: int = 0
     """Tokens per row; 0: the model's length."""
     stride: int = 0
@@ -53,7 +53,7 @@ class How:
     steps: int = 0
     """Time steps T of the estimators steps and d3pm; 0: as in training, else 1000."""
     policy: str = "confidence"
-    """duel: what chooses the next position: confidence, margin, entropy, left."""
+    """duel: order of positions: confidence, margin, entropy, left."""
     reveal: int = 1
     """duel: tokens revealed per forward pass."""
 

@@ -32,9 +32,9 @@ class Piece(NamedTuple):
 class Layout:
     """How documents are laid out in files."""
 
-    documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator if present, else file
+    documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator, else file
     separator: str = SEPARATOR  # text between the documents of a .txt file
-    field: str = "text"  # field of .jsonl, column of .csv and .parquet; a number: column of a .csv without a header
+    field: str = "text"  # field of .jsonl, column of .csv or .parquet (a number if a .csv has no header)
 
     def __post_init__(self) -> None:
         if self.documents not in UNITS:
