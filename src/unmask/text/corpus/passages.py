@@ -2,7 +2,7 @@
 
     stream   the documents one after another, an eos after each, cut every l tokens; nothing is dropped
     wrap     cut every l − 2 tokens, each row between bos and eos, incomplete rows dropped: as in the MDLM paper
-    rows     each document by itself, its eos included; one longer than l becomes several rows
+    rows     one document per row, its eos included; a document longer than l becomes several rows
 
 Training (rows.py) has packings of the same names, but treats the last row differently: it drops an incomplete row of
 `stream` and the end of a long document of `rows`. Here both are scored, as shorter passages. Only `wrap`, which

@@ -169,7 +169,7 @@ def _no_token(letter: str) -> UserError:
 
 
 def encode_given(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text; where the vocabulary would silently replace text by its unknown token, an error."""
+    """The ids of a text; an error if the vocabulary would replace part of it by its unknown token."""
     ids = tokenizer.encode(text)
     unknown = getattr(tokenizer.core.model, "unk_token", None)
     lost = None if unknown is None else tokenizer.core.token_to_id(unknown)
