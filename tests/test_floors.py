@@ -1,4 +1,4 @@
-"""Imports point down the floors, and `import unmask` stays light."""
+"""Imports point down the floors, rooms on one floor do not know each other, and `import unmask` stays light."""
 
 import ast
 import subprocess
@@ -21,20 +21,34 @@ FLOOR = {
     "cli": 5,
 }
 GROUND = {"errors", "files", "random", "registry", "settings", "shapes"}  # files that every room may use
+# Of two sub-rooms of a room the left one may use the right one, and never the other way round.
+WITHIN = [
+    ("text.corpus", "text.tokens"),
+    ("text.prompt", "text.tokens"),
+    ("model.formats", "model.backbones"),
+    ("sampling.tasks", "sampling.policies"),
+    ("sampling.tasks", "sampling.patterns"),
+    ("evaluation.quality", "evaluation.likelihood"),
+]
+APART = [("text.corpus", "text.prompt"), ("sampling.policies", "sampling.patterns")]
 
 
-def rooms_imported(path: Path) -> set[str]:
-    """The rooms (or ground files) of unmask that a file imports."""
+def modules_imported(path: Path) -> set[str]:
+    """The modules of unmask that a file imports, without the package's name."""
     names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            names += [f"{module}.{alias.name}" for alias in node.names] if module == "unmask" else [module]
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-    parts = [name.split(".") for name in names]
-    return {part[1] for part in parts if part[0] == "unmask" and len(part) > 1 and part[1] != "__version__"}
+    found = {name.removeprefix("unmask.") for name in names if name.startswith("unmask.")}
+    return {name for name in found if name != "__version__"}
+
+
+def rooms_imported(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in modules_imported(path)}
 
 
 def test_imports_point_down_the_floors_and_rooms_on_one_floor_do_not_know_each_other():
@@ -47,8 +61,47 @@ def test_imports_point_down_the_floors_and_rooms_on_one_floor_do_not_know_each_o
     assert not wrong, "\n".join(wrong)
 
 
+def test_files_on_the_ground_use_nothing_above():
+    for name in GROUND:
+        assert rooms_imported(HOUSE / f"{name}.py") <= GROUND, name
+
+
+def test_sub_rooms_are_used_in_one_direction():
+    wrong = []
+    pairs = [(low, high) for high, low in WITHIN] + [(a, b) for pair in APART for a, b in (pair, pair[::-1])]
+    for low, high in pairs:
+        for path in HOUSE.joinpath(*low.split(".")).rglob("*.py"):
+            if any(name.startswith(high) for name in modules_imported(path)):
+                wrong.append(f"{path.relative_to(HOUSE)} imports {high}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_room_has_a_floor():
     assert {path.parent.name for path in HOUSE.glob("*/__init__.py")} <= set(FLOOR)
+
+
+def test_no_module_imports_itself_in_a_circle():
+    graph = {}
+    for path in HOUSE.rglob("*.py"):
+        name = ".".join(path.relative_to(HOUSE).with_suffix("").parts)
+        graph[name] = modules_imported(path)
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail, name])
+        if name not in done and name in graph:
+            for other in graph[name]:
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_nothing_outside_the_model_room_names_a_concrete_network():
+    for path in HOUSE.rglob("*.py"):
+        if path.relative_to(HOUSE).parts[0] != "model":
+            assert not any(name.startswith("model.backbones") for name in modules_imported(path)), path
 
 
 def test_import_unmask_is_light():

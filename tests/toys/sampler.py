@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import check_total
 from unmask.registry import derived
 from unmask.sampling.policies.confidence import Looking
 from unmask.sampling.policy import POLICIES, Look
@@ -21,6 +22,9 @@ class EverySecond(Looking):
     calls: int = 4  # the budget
     first: int = 0  # 0: even positions first; 1: odd ones
     schedule: Schedule = derived(LogLinear())
+
+    def __post_init__(self) -> None:
+        check_total(self.calls)
 
     @property
     def law(self) -> str:
