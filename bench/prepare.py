@@ -19,10 +19,9 @@ from pydoc_data.topics import topics
 
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather, texts
-from unmask.text.tokens import vocabulary
 from unmask.text.tokens.tokenizer import Tokenizer
 
 MEGABYTES = 24
@@ -55,7 +54,7 @@ def seconds(source: str, tokenizer: Tokenizer, workers: int) -> float:
 def throughput(source: str) -> None:
     size = text_bytes(source) / 1e6
     with gather(source) as sources:
-        kinds = {kind: vocabulary.choose(kind, sources, size=VOCAB) for kind in ("byte", "character", "bpe")}
+        kinds = {kind: choose(kind, sources, size=VOCAB) for kind in ("byte", "character", "bpe")}
     print(f"{size:.1f} MB of text; start of the worker processes included")
     print(f"{'tokenizer':<10} {'1 worker':>10} {'2 workers':>10} {'ratio':>6}")
     for kind, tokenizer in kinds.items():
@@ -87,7 +86,7 @@ def batch_cost(source: str) -> None:
 
     network = Transformer(Architecture(vocab=VOCAB, length=LENGTH, width=256, blocks=6, heads=4))
     with tempfile.TemporaryDirectory() as out, gather(source) as sources:
-        tokenizer = vocabulary.choose("bpe", sources, size=VOCAB)
+        tokenizer = choose("bpe", sources, size=VOCAB)
         for _ in prepare(sources, tokenizer, out, division=Division(valid=0)):
             pass
         tokens = torch.randint(VOCAB, (ROWS, LENGTH))

@@ -254,7 +254,7 @@ def test_wrong_controls_are_refused(wrong, told):
 def test_guidance_needs_given_text_and_an_mdlm_model(trained, tmp_path):
     with pytest.raises(UserError, match="give a prompt"):
         sample(trained / "model", control=Control(guidance=2.0))
-    with pytest.raises(UserError, match="mdlm models"):
+    with pytest.raises(UserError, match="needs an mdlm model"):
         sample(tiny.model(tmp_path / "ar", objective="ar"), prompt="a", control=Control(guidance=2.0))
 
 

@@ -127,5 +127,5 @@ def test_ids_outside_the_vocabulary_are_refused(settings):
 
 def test_banning_everything_is_an_error_that_says_so():
     for policy in (FirstHitting(), Ordered("confidence"), Ordered("margin"), Ordered("entropy"), EntropyBound()):
-        with pytest.raises(UserError, match="every one is banned"):
+        with pytest.raises(UserError, match="all are banned"):
             draws(exact.TableWorld.random(), policy, rows=2, shape=Shape(banned=(0, 1, 2)))

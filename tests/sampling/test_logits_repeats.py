@@ -19,7 +19,7 @@ MASK, UNTOLD = 4, 3  # 0..2 are text
 
 
 def searched(tokens, size):
-    """Every (flat position, token) whose token would make a run that stands elsewhere, by trying each."""
+    """Every (flat position, token) whose token would repeat an n-gram of its row, by trying each."""
     found = set()
     for b, row in enumerate(tokens.tolist()):
         runs = [tuple(row[i : i + size]) for i in range(len(row) - size + 1)]

@@ -26,10 +26,9 @@ from unmask.errors import UserError
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST, merge, read_json
 from unmask.text.corpus.prepare import Progress as Step
-from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
-from unmask.text.tokens import vocabulary
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def run(settings: Settings) -> None:
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
         with gather(settings.source[0]) as sources:
-            tokenizer = vocabulary.choose(
+            tokenizer = choose(
                 settings.tokenizer,
                 sources,
                 layout=settings.layout,

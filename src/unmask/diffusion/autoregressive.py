@@ -1,4 +1,4 @@
-"""The autoregressive baseline: each token from those before it, an exact likelihood and not a bound."""
+"""The autoregressive baseline: predicts each token from those before it; an exact likelihood, not a bound."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from unmask.shapes import Network
 @OBJECTIVES.register("ar", "next-token prediction, the autoregressive baseline")
 @dataclass(frozen=True)
 class Autoregressive(Objective):
-    """Next-token prediction. The first token of a row is given and costs nothing."""
+    """Next-token prediction. The first token of a row is given and adds nothing to the loss."""
 
     facts: ClassVar[Facts] = Facts(
         causal=True,
@@ -34,7 +34,7 @@ class Autoregressive(Objective):
 
     @property
     def means(self) -> str:
-        return "exact: -log p of each token after those before it"
+        return "exact: -log p of each token given those before it"
 
     def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
         return real[:, 1:].sum()
@@ -50,10 +50,10 @@ class Autoregressive(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token, at the position of the token that is predicted; there is no noise.
+        """Nats per token, at the position of the predicted token; there is no noise.
 
-        The network is asked at position i for the token at i, and must answer from what stands before i alone
-        (a causal network whose spec says `reads_before`).
+        The network's logits at position i predict the token at i, and must depend only on tokens before i (a causal
+        network whose spec has `reads_before`).
         """
         check_clean(x0, mask=mask)
         if x0.shape[1] < 2:
@@ -67,6 +67,6 @@ class Autoregressive(Objective):
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
     ) -> Float[Tensor, "b l v"]:
-        """log p of the token after each one, the mask with the logit −1000 as in the published baseline."""
+        """log p of the next token at each position; the mask has the logit −1000 as in the published baseline."""
         check_mask(mask, logits.shape[-1])
         return logits.index_fill(-1, torch.tensor([mask], device=logits.device), -1000.0).log_softmax(-1)

@@ -1,7 +1,7 @@
-"""The bound on −log p(x), exactly: by enumerating every mask of a short row.
+"""The exact bound on −log p(x), by enumerating every mask of a short row.
 
-In continuous time the bound is ∫ E[ce]/u du over the hidden share u, whatever the schedule. Integrating u out leaves
-a sum over numbers of masks: Σ_k (1/k) E_{|M| = k}[ce(x, M)], which is also the mean over all orders of revealing.
+In continuous time the bound is ∫ E[ce]/u du over the hidden share u, whatever the schedule. Integrating over u gives
+a sum over numbers of masks: Σ_k (1/k) E_{|M| = k}[ce(x, M)]. It is also the mean over all orders of revealing.
 """
 
 from itertools import combinations
@@ -19,13 +19,13 @@ from unmask.diffusion.times import grid
 from unmask.errors import UserError
 from unmask.shapes import Network
 
-LONGEST = 12  # 2^12 masks: what `exact_bound` is willing to enumerate
+LONGEST = 12  # tokens: 2^12 masks is the most that `exact_bound` enumerates
 
 
 def every_mask(length: int) -> Bool[Tensor, "masks l"]:
-    """All 2^l − 1 ways to hide at least one of l tokens, fewest first."""
+    """All 2^l − 1 masks that hide at least one of l tokens, fewest hidden tokens first."""
     if not 1 <= length <= LONGEST:
-        raise UserError(f"every mask is enumerated for 1 to {LONGEST} tokens; saw {length}.")
+        raise UserError(f"masks can be enumerated for 1 to {LONGEST} tokens; saw {length}.")
     chosen = [c for k in range(1, length + 1) for c in combinations(range(length), k)]
     return torch.stack([torch.tensor([i in c for i in range(length)]) for c in chosen])
 
@@ -46,7 +46,7 @@ def exact_bound(
     schedule: Schedule | None = None,
     steps: int | None = None,
 ) -> Float[Tensor, ""]:
-    """The bound of one short row in nats, with nothing left to chance: the sum over all its masks.
+    """The bound of one short row in nats, without Monte Carlo error: the sum over all its masks.
 
     In continuous time (steps = None) every schedule that runs from all visible to all hidden gives the same value.
     With T steps of a schedule it is Σ_i (α_s − α_t)/(1 − α_t) E[ce], the first step included.
@@ -58,9 +58,9 @@ def exact_bound(
         share = torch.tensor([1 / (j * comb(length, j)) for j in range(1, length + 1)], dtype=losses.dtype)
         return (share.to(losses.device)[k - 1] * losses).sum()
     if schedule is None:
-        raise UserError("a bound of T steps depends on the schedule; give one.")
+        raise UserError("a bound with T steps depends on the schedule: give one.")
     times = grid(steps).to(losses)
     t, s = schedule.at(times[:-1]), schedule.at(times[1:])
     hidden, visible = t.hidden[:, None], t.alpha[:, None]
-    chance = hidden**k * visible ** (length - k)  # (steps, masks): how likely each mask is at each step
+    chance = hidden**k * visible ** (length - k)  # (steps, masks): the probability of each mask at each step
     return (reveal_chance(s, t)[:, None] * chance * losses).sum()

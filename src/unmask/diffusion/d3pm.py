@@ -28,7 +28,7 @@ def kl_of_step(
 ) -> Float[Tensor, " n"]:
     """KL(q(x_s | x_t = m, x_0) || p(x_s | x_t = m)), with p = q(x_t | x_s) q(x_s | x_θ)/q(x_t | x_θ). [D3PM]
 
-    It is r (A − log p_true) + (1 − r)(A − B), r the reveal chance, A = log(1 + p_m α_t/(1 − α_t)), B the same at s.
+    = r (A − log p_true) + (1 − r)(A − B): r the reveal probability, A = log(1 + p_m α_t/(1 − α_t)), B the same at s.
     At s = 0 the second term vanishes (1 − r = 0, and x log x → 0), though B alone would be infinite.
     """
     r = reveal_chance(s, t)
@@ -47,7 +47,7 @@ def step_nats(
     mask: int,
     zero_masking: bool = False,
 ) -> Float[Tensor, "b l"]:
-    """The KL of the step from t to s at hidden positions; a visible token stays under both laws and costs nothing."""
+    """The KL of the step from t to s at hidden positions; at visible ones both distributions agree: 0."""
     rows = rows_where(x_t == mask)
     log_p = row_log_probs(network(x_t, t.sigma, rows), mask=mask, zero_masking=zero_masking)
     log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
@@ -63,7 +63,7 @@ def reconstruction(
     mask: int,
     frozen: Bool[Tensor, "b l"] | None,
 ) -> Float[Tensor, "b l"]:
-    """−log p(x_0 | x_0 itself, σ = 0): without carry-over even visible text must be predicted."""
+    """−log p(x_0 | x_0 itself, σ = 0): without carry-over visible text must be predicted too."""
     rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
     logits = network(x0, like.new_zeros(len(x0)), rows)
     log_p = row_log_probs(logits, mask=mask, zero_masking=zero_masking)
@@ -73,13 +73,13 @@ def reconstruction(
 @OBJECTIVES.register("d3pm", "D3PM with an absorbing mask, T steps")
 @dataclass(frozen=True)
 class D3PM(Objective):
-    """The D3PM objective with an absorbing state: its T steps begin at nothing hidden and end at all hidden."""
+    """The D3PM objective with an absorbing state: T steps from nothing hidden to all hidden."""
 
     facts: ClassVar[Facts] = Facts(conditionals=False, loss_needs_sigma=True, asked=1.5, sampler="d3pm")
 
-    schedule: Schedule = LogLinear(eps=0)  # α_t
-    steps: int = 1000  # T
-    zero_masking: bool = False  # True: never predict the mask, an ablation in MDLM's paper
+    schedule: Schedule = LogLinear(eps=0)  # α_t, the share still visible at time t
+    steps: int = 1000  # T, the number of steps
+    zero_masking: bool = False  # True: never predict the mask, an ablation in the MDLM paper
     times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class D3PM(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token: T times the KL of the step that t falls in, plus the reconstruction of clean text."""
+        """Nats per token: T times the KL of the step that contains t, plus the reconstruction of clean text."""
         check_clean(x0, mask=mask)
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)

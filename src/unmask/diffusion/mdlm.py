@@ -1,4 +1,4 @@
-"""MDLM: SUBS, never predict the mask, copy what is visible; the bound is then a mean of masked-LM losses.
+"""MDLM with SUBS: never predict the mask, copy visible tokens; the bound is then a mean of masked-LM losses.
 
 `nats` gives nats per token and never averages: the sum over a row is an unbiased estimate of the row's bound.
 """
@@ -56,10 +56,10 @@ def by_count(
 ) -> tuple[Float[Tensor, "b l"], Float[Tensor, " b"]]:
     """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
 
-    This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); spread evenly
-    (`times.stratified`) they give the smallest variance of the estimators here. Given k, the hidden share follows a
-    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms: a network that is shown the
-    noise level is shown exactly that one, and the bound stays the continuous one; `top` is the most it knows.
+    This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); stratified ones
+    (`times.stratified`) give the smallest variance of the estimators here. Given k, the hidden share follows a
+    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms. A network with time conditioning
+    is shown a draw from it, so the bound stays the continuous one; `top` is the largest share it was trained on.
     """
     check_clean(x0, mask=mask)
     given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
@@ -76,25 +76,25 @@ def by_count(
 class MDLM(Objective):
     """The MDLM objective, with the switches of the paper's Table 8.
 
-    steps = None is continuous time. The switches carry_over and zero_masking need discrete time: without carry-over
-    the network must also name the visible tokens at t = 0; without zero-masking it may put mass on the mask.
+    steps = None is continuous time. Switching off carry_over or zero_masking needs discrete time: without carry-over
+    the network must also predict the visible tokens at t = 0; without zero-masking it may predict the mask.
     """
 
     facts: ClassVar[Facts] = Facts(warm_start=True, optimizer="muon", published=True)
     advice: ClassVar[Mapping[str, Any]] = {"times": Count(), "weight": "flat"}
 
     schedule: Schedule = LogLinear()  # α_t: log-linear, cosine, cosine-squared, linear, geometric, polynomial
-    steps: int | None = None  # T of the discrete process; none: continuous time
-    carry_over: bool = True  # copy what is visible
+    steps: int | None = None  # T, the number of steps of the discrete process; none: continuous time
+    carry_over: bool = True  # copy visible tokens
     zero_masking: bool = True  # never predict the mask
     times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
-    weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy; the bound is reported
+    weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
 
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_total(self.steps)
         elif not (self.carry_over and self.zero_masking):
-            raise UserError("the bound without carry-over or zero-masking is a sum over T steps; give steps.")
+            raise UserError("the bound without carry-over or zero-masking is a sum over T steps: give steps.")
         if self.weight == "flat" and not (self.carry_over and self.zero_masking):
             raise UserError("weight = flat is cross-entropy on masks: it needs carry_over and zero_masking.")
 
@@ -123,7 +123,7 @@ class MDLM(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token, with tokens hidden where the uniforms say so; unbiased for uniform noise.t."""
+        """Nats per token, with tokens hidden by the uniforms of the noise; unbiased for uniform noise.t."""
         check_clean(x0, mask=mask)
         if self.steps is not None:
             return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
@@ -134,7 +134,7 @@ class MDLM(Objective):
             when = self.times.at(noise.t)
             level = self.schedule.at(when.t)
             x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
-            # Where nothing can be hidden there is nothing to pay, though the weight is infinite there.
+            # A row without free tokens has loss 0, though its weight is infinite.
             weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
             ce = cross_entropy(network, x0, x_t, level.sigma, mask=mask)
         bound = weight[:, None] * ce
@@ -149,9 +149,9 @@ class MDLM(Objective):
         mask: int,
         frozen: Bool[Tensor, "b l"] | None,
     ) -> Nats:
-        """T steps, of which the time picks one, from i/T to (i − 1)/T.
+        """T steps; the time picks one of them, from i/T to (i − 1)/T.
 
-        The first, i = 1, reveals all that is left: it is the reconstruction term, without which this is no bound.
+        The step i = 1 reveals all that is left: it is the reconstruction term, without which this is not a bound.
         """
         assert self.steps is not None
         when = self.times.at(noise.t)

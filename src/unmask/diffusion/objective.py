@@ -1,8 +1,8 @@
-"""Objective: what is minimised, what is reported, and what everybody else must know of it.
+"""Objective: the loss, the reported bound, and the facts that other rooms need.
 
-An objective is a frozen dataclass in a file of its own, registered under a name. Its `nats` is the one place where
-its loss is written: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is
-a pure function; random numbers, learned parts and state come in as arguments.
+An objective is a frozen dataclass in its own file, registered under a name. Its `nats` is the only place that defines
+the loss: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is a pure
+function: random numbers, learned parts and state are arguments.
 """
 
 from abc import ABC, abstractmethod
@@ -21,27 +21,27 @@ from unmask.shapes import Network
 class Nats(NamedTuple):
     """Nats per token (b l), never averaged: divide sums by the number of tokens of the whole step."""
 
-    loss: Float[Tensor, "b l"]  # what is minimised
+    loss: Float[Tensor, "b l"]  # minimised in training
     bound: Float[Tensor, "b l"]  # an unbiased estimate of the bound on −log p, or −log p itself
     seen: Mapping[str, Tensor] = {}  # sums over these rows, for `advance`
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What others ask of an objective, in place of its name."""
+    """Properties of an objective that other rooms ask for instead of its name."""
 
     causal: bool = False  # a token is predicted from those before it: the network must not look ahead
-    exact: bool = False  # the number is −log p itself, with no Monte Carlo error and no gap
+    exact: bool = False  # the bound is −log p itself: no Monte Carlo error, no gap
     infills: bool = True  # blanks may be anywhere, with text on both sides
     conditionals: bool = True  # softmax of the logits without the mask is p(x_0 | x_t): any masked sampler applies
     loss_needs_sigma: bool = False  # the loss itself uses the noise level σ
-    network_wants_sigma: bool = False  # trains best with a network that is shown σ
-    asked: float = 0.5  # share of a row's positions whose logits a training step asks for, on average
+    network_wants_sigma: bool = False  # trains best with a network that takes σ as input
+    asked: float = 0.5  # mean share of a row's positions whose logits a training step computes
     sampler: str = "first-hitting"  # the sampler that is its own reverse process
-    process: str = "masked"  # how text is drawn: a member of sampling's PROCESSES
-    warm_start: bool = False  # may begin with the weights of an autoregressive network of the same shape
-    optimizer: str = "adamw"  # the one that trained it best (docs/results.md)
-    published: bool = False  # the official checkpoint layout can hold it
+    process: str = "masked"  # how text is sampled: a member of sampling's PROCESSES
+    warm_start: bool = False  # may start from the weights of an autoregressive network of the same shape
+    optimizer: str = "adamw"  # the optimizer that trains it best (docs/results.md)
+    published: bool = False  # the official checkpoint layout supports it
 
 
 class Objective(ABC):
@@ -64,7 +64,7 @@ class Objective(ABC):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Loss and bound of clean rows x0. Frozen tokens are given: never hidden, and free of charge."""
+        """Loss and bound of clean rows x0. Frozen tokens are given: never hidden, with loss 0."""
 
     @abstractmethod
     def log_probs(
@@ -75,32 +75,32 @@ class Objective(ABC):
     @property
     @abstractmethod
     def means(self) -> str:
-        """What the reported number is, in one sentence."""
+        """A sentence that says what the reported number is."""
 
     @property
     def grid(self) -> int | None:
-        """T of a process in discrete time; None: continuous time, or none."""
+        """T, the steps of a discrete-time process; None: continuous time, or no time."""
         return None
 
     def precise(self) -> "Objective":
-        """The same objective, looked at where its estimate has the smallest variance: for validation."""
+        """The same objective with the estimator of smallest variance: for validation."""
         times = getattr(self, "times", None)
         return self if times is None else replace(self, times=type(times).precise())  # type: ignore[type-var]
 
     def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
-        """Over how many tokens the nats of a batch are spread."""
+        """The number of tokens by which the nats of a batch are divided."""
         return real.sum()
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
-        """What the objective learns itself (embeddings, a schedule); trained and saved with the network."""
+        """Learned modules of the objective (embeddings, a schedule), trained and saved with the network."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from step to step without being learned (running moments, a ramp), before the first step."""
+        """Initial state: tensors that change at every step without being learned (running moments, a ramp)."""
         return {}
 
     def advance(self, state: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state after a step, from what all rows of that step have `seen`, added up."""
+        """The state after a step, from `Nats.seen` summed over all rows of the step."""
         return dict(state)
 
 
@@ -108,5 +108,5 @@ OBJECTIVES: Registry[Objective] = Registry("objective", room="unmask.diffusion",
 
 
 def objective_of(what: "str | Objective") -> Objective:
-    """An objective, or the one of that name with its defaults."""
+    """The objective itself, or the one of that name with its defaults."""
     return OBJECTIVES.entry(what).make() if isinstance(what, str) else what

@@ -1,4 +1,4 @@
-"""Rows: the flat positions, row-major over (b l), that a network is asked for; the head runs nowhere else."""
+"""Rows: the flat positions, row-major over (b l), at which logits are needed; the head runs only there."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ def rows_where(chosen: Bool[Tensor, "b l"]) -> Int[Tensor, " n"]:
 
 
 def spread(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], x: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
-    """Values at their rows in the shape of x, 0 everywhere else."""
+    """Values at their rows, in the shape of x; 0 elsewhere."""
     return values.new_zeros(x.numel()).index_put((rows,), values).view(x.shape)
 
 
@@ -42,8 +42,8 @@ def row_nats(logits: Float[Tensor, "n v"], true: Int[Tensor, " n"], *, mask: int
 
 
 class RowNats(torch.autograd.Function):
-    """The cross-entropy of rows, a few at a time so that they stay in the cache; only the gradient is as large as
-    the logits, where index_fill and log_softmax with their backward passes would keep four copies."""
+    """The cross-entropy of rows, a few at a time so that they stay in the cache. Only the gradient is as large as
+    the logits; index_fill and log_softmax with their backward passes would keep four copies."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, true: Tensor, mask: int) -> Tensor:
@@ -58,7 +58,7 @@ class RowNats(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, None, None]:
-        """The softmax minus one at the true token, times what the row weighs."""
+        """The softmax minus one at the true token, times the weight of the row."""
         logits, true, log_sum = ctx.saved_tensors
         gradient = torch.empty_like(logits)
         for part in parts(logits):
@@ -68,6 +68,6 @@ class RowNats(torch.autograd.Function):
 
 
 def parts(logits: Float[Tensor, "n v"]) -> Iterator[slice]:
-    """A few rows at a time: as many as a CPU's cache holds, or a GPU likes."""
+    """Slices of a few rows: as many as fit into a CPU's cache, or keep a GPU busy."""
     size = max(1, (1 << 19 if logits.device.type == "cpu" else 1 << 26) // logits.shape[1])
     return (slice(start, start + size) for start in range(0, len(logits), size))

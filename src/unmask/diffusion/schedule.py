@@ -1,8 +1,8 @@
-"""Noise schedules: α_t, the chance that a token is still visible at time t.
+"""Noise schedules: α_t, the probability that a token is still visible at time t.
 
-t = 0 is clean text, t = 1 is (all but) all masks. A schedule is a frozen dataclass and its own setting. It gives
-value and derivative together, and keeps 1 − α_t apart from α_t, because near t = 0 the first is far too small to
-be had by subtraction.
+t = 0 is clean text; at t = 1 all or nearly all tokens are masks. A schedule is a frozen dataclass and its own
+setting. It gives value and derivative together. It computes 1 − α_t separately from α_t, because near t = 0 it is
+too small for a subtraction.
 """
 
 import math
@@ -22,15 +22,15 @@ class Level(NamedTuple):
 
     alpha: Float[Tensor, "*b"]  # α_t: the share still visible
     hidden: Float[Tensor, "*b"]  # 1 − α_t: the share that is masked, accurate near t = 0
-    slope: Float[Tensor, "*b"]  # −α'_t: how fast tokens are hidden, never negative
+    slope: Float[Tensor, "*b"]  # −α'_t: the rate at which tokens are hidden, never negative
 
     def take(self, index: Int[Tensor, " n"]) -> "Level":
-        """The levels at some entries: of a batch's rows, those that tokens belong to."""
+        """The levels at some entries, such as the rows that tokens belong to."""
         return Level(self.alpha[index], self.hidden[index], self.slope[index])
 
     @property
     def sigma(self) -> Float[Tensor, "*b"]:
-        """σ_t = −log α_t, the total noise: what a network with time conditioning is shown. [MDLM]"""
+        """σ_t = −log α_t, the total noise: the input of a network with time conditioning. [MDLM]"""
         return torch.where(self.hidden < 0.5, -torch.log1p(-self.hidden), -torch.log(self.alpha))
 
     @property
@@ -40,7 +40,7 @@ class Level(NamedTuple):
 
     @property
     def weight(self) -> Float[Tensor, "*b"]:
-        """−α'_t/(1 − α_t): what a masked token's cross-entropy weighs in the bound. [MDLM eq. 10]"""
+        """−α'_t/(1 − α_t): the weight of a masked token's cross-entropy in the bound. [MDLM eq. 10]"""
         return self.slope / self.hidden
 
 
@@ -57,7 +57,7 @@ SCHEDULES: Registry[Schedule] = Registry("schedule", inline=True)
 
 
 def check_times(t: Tensor) -> None:
-    """Refuse times outside [0, 1], NaN among them."""
+    """Refuse times outside [0, 1], and NaN."""
     if not bool(((t >= 0) & (t <= 1)).all()):
         bad = t[~((t >= 0) & (t <= 1))].flatten()[0].item()
         raise UserError(f"a time must lie in [0, 1]; saw {bad}.")
@@ -76,9 +76,9 @@ def check_sigmas(low: float, high: float) -> None:
 @SCHEDULES.register("log-linear")
 @dataclass(frozen=True)
 class LogLinear:
-    """α_t = 1 − (1 − ε) t: the share hidden grows at a constant pace. The default. [MDLM]"""
+    """α_t = 1 − (1 − ε) t: the hidden share grows linearly. The default. [MDLM]"""
 
-    eps: float = 1e-3  # share still visible at t = 1; the reference has 1e-3, the exact process 0
+    eps: float = 1e-3  # share still visible at t = 1; the reference code has 1e-3, the exact process 0
 
     def __post_init__(self) -> None:
         check_share("eps", self.eps)
@@ -95,7 +95,7 @@ class LogLinear:
 @SCHEDULES.register("cosine")
 @dataclass(frozen=True)
 class Cosine:
-    """α_t = ε + (1 − ε) cos(πt/2): little is hidden at first. [MDLM]"""
+    """α_t = ε + (1 − ε) cos(πt/2): few tokens are hidden at first. [MDLM]"""
 
     eps: float = 1e-3  # share still visible at t = 1
 
@@ -137,7 +137,7 @@ class CosineSquared:
 @SCHEDULES.register("linear")
 @dataclass(frozen=True)
 class LinearSigma:
-    """σ_t = low + (high − low) t: the total noise grows at a constant pace. [MDLM]"""
+    """σ_t = low + (high − low) t: the total noise grows linearly. [MDLM]"""
 
     low: float = 1e-3  # σ at t = 0
     high: float = 7.0  # σ at t = 1
@@ -158,7 +158,7 @@ class LinearSigma:
 @SCHEDULES.register("geometric")
 @dataclass(frozen=True)
 class Geometric:
-    """σ_t = low^(1−t) high^t: the logarithm of the noise grows at a constant pace. [SEDD]"""
+    """σ_t = low^(1−t) high^t: the logarithm of the noise grows linearly. [SEDD]"""
 
     low: float = 1e-4  # σ at t = 0
     high: float = 20.0  # σ at t = 1

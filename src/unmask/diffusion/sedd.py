@@ -21,7 +21,7 @@ from unmask.shapes import Network
 
 
 def row_log_scores(logits: Float[Tensor, "n v"], sigma: Float[Tensor, " n"], *, mask: int) -> Float[Tensor, "n v"]:
-    """log s_y = logit_y − log(e^σ − 1) − log(v − 1) at hidden positions; the mask against itself is 0. [SEDD]"""
+    """log s_y = logit_y − log(e^σ − 1) − log(v − 1) at hidden positions; 0 for the mask itself. [SEDD]"""
     if not bool((sigma > 0).all()):
         raise UserError("SEDD's scores need a noise level σ > 0; saw 0. Is time conditioning switched off?")
     scores = logits - torch.log(torch.expm1(sigma))[:, None] - math.log(logits.shape[-1] - 1)
@@ -41,13 +41,13 @@ def score_entropy(
 @OBJECTIVES.register("sedd", "score entropy with an absorbing mask")
 @dataclass(frozen=True)
 class SEDD(Objective):
-    """The SEDD objective: its scores depend on σ, and the network learns them best when it is shown σ."""
+    """The SEDD objective: its scores depend on σ, and training works best when the network takes σ as input."""
 
     facts: ClassVar[Facts] = Facts(
         conditionals=False, loss_needs_sigma=True, network_wants_sigma=True, sampler="analytic"
     )
 
-    schedule: Schedule = LogLinear()  # α_t; must stay above 0, where scores vanish
+    schedule: Schedule = LogLinear()  # α_t; must stay above 0, because scores vanish there
     times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
 
     @property
@@ -65,7 +65,7 @@ class SEDD(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token at times t > 0, with tokens hidden where the uniforms u say so."""
+        """Nats per token at times t > 0, with tokens hidden by the uniforms u."""
         check_clean(x0, mask=mask)
         when = self.times.at(noise.t)
         level = self.schedule.at(when.t)

@@ -1,6 +1,6 @@
-"""When rows are looked at: times t in (0, 1], numbers of masks k in 1..l, and grids for samplers.
+"""Times t in (0, 1] and numbers of masks k in 1..l for training rows, and grids for samplers.
 
-Every function turns given uniforms in [0, 1) into times, so the same uniforms give the same times.
+Every function maps given uniforms in [0, 1) to times, so the same uniforms give the same times.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from unmask.registry import Registry
 
 def check_uniforms(u: Tensor) -> None:
     if u.numel() == 0:
-        raise UserError("an empty batch: there is nothing to draw times for.")
+        raise UserError("the batch is empty: there are no rows to draw times for.")
     if not bool(((u >= 0) & (u <= 1)).all()):
         raise UserError(f"uniform numbers must lie in [0, 1]; saw {u.min().item()} to {u.max().item()}.")
 
@@ -29,7 +29,7 @@ def stratified(u: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
 
 
 def away_from_zero(u: Float[Tensor, " b"], *, eps: float = 1e-3) -> Float[Tensor, " b"]:
-    """ε + (1 − ε) u: keeps the weight 1/t of the bound finite; [0, ε] is never looked at. [MDLM]"""
+    """ε + (1 − ε) u: keeps the weight 1/t of the bound finite; times below ε are never drawn. [MDLM]"""
     if not 0 <= eps < 1:
         raise UserError(f"eps must lie in [0, 1); saw {eps}.")
     return (1 - eps) * u + eps
@@ -43,7 +43,7 @@ def steps(u: Float[Tensor, " b"], *, total: int) -> Int[Tensor, " b"]:
 
 
 def counts(u: Float[Tensor, " b"], free: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """A number of masks k for each row: uniform over 1..free. With `stratified(u)` the k are spread evenly."""
+    """A number of masks k for each row: uniform over 1..free. With `stratified(u)` the k are stratified too."""
     check_uniforms(u)
     if not bool((free >= 1).all()):
         raise UserError("every row needs at least one position that may be masked; a row has none.")
@@ -64,7 +64,7 @@ def check_total(total: int) -> None:
 
 
 class When(NamedTuple):
-    """The times of some rows, and how often such times are drawn."""
+    """The times of some rows, and their density."""
 
     t: Float[Tensor, " b"]  # in (0, 1)
     density: Float[Tensor, " b"]  # of t; the weight of the bound is divided by it
@@ -72,7 +72,7 @@ class When(NamedTuple):
 
 @runtime_checkable
 class Times(Protocol):
-    """A rule that turns evenly spread uniforms into times."""
+    """A rule that maps stratified uniforms to times."""
 
     by_count: ClassVar[bool] = False  # the uniform chooses a number of masks, not a time
 
@@ -93,11 +93,11 @@ TIMES: Registry[Times] = Registry("rule for times", inline=True)
 class Stratified(Times):
     """t uniform over [low, 1]."""
 
-    low: float = 0.0  # smallest t; the reference looks at none below 1e-3
+    low: float = 0.0  # smallest t; the reference code draws none below 1e-3
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < 1:
-            raise UserError(f"low is a share, from 0 to 1, not {self.low}.")
+            raise UserError(f"low must be a share from 0 to 1, not {self.low}.")
 
     def at(self, even: Float[Tensor, " b"]) -> When:
         return When(away_from_zero(even, eps=self.low), torch.full_like(even, 1 / (1 - self.low)))
@@ -106,7 +106,7 @@ class Stratified(Times):
 @TIMES.register("count", "the number of masks uniform over 1..l: the smallest variance")
 @dataclass(frozen=True)
 class Count(Times):
-    """The number of masks k uniform over 1..l, in place of a time. [RADD]"""
+    """The number of masks k uniform over 1..l, instead of a time. [RADD]"""
 
     by_count: ClassVar[bool] = True
 
@@ -119,8 +119,8 @@ class Count(Times):
 class Bell(Times):
     """logit t normal, mixed with a share of uniform t that keeps 1/density bounded.
 
-    The first `floor` of the uniforms become uniform times, the others go through the inverse of the bell, so the
-    mixture is stratified too; each time weighs by the density of the mixture, whichever half it came from.
+    Uniforms below `floor` become uniform times, the others go through the inverse of the normal CDF, so the mixture
+    is stratified too. Each time is weighted by the density of the mixture, whichever part it came from.
     """
 
     mean: float = 0.0  # of logit t
@@ -131,7 +131,7 @@ class Bell(Times):
         if self.spread <= 0:
             raise UserError(f"the spread of bell times must be above 0, not {self.spread}.")
         if not 0 <= self.floor <= 1:
-            raise UserError(f"the floor of bell times is a share, from 0 to 1, not {self.floor}.")
+            raise UserError(f"the floor of bell times must be a share from 0 to 1, not {self.floor}.")
 
     def at(self, even: Float[Tensor, " b"]) -> When:
         floor, mean, spread = self.floor, self.mean, self.spread

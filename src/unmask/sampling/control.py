@@ -1,4 +1,4 @@
-"""Control: what a person may ask of the text that is drawn: a pattern, or guidance."""
+"""Control: requirements on the generated text: a pattern, or guidance."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +16,19 @@ from unmask.sampling.patterns.tokens import words_of
 
 @dataclass(frozen=True)
 class Control:
-    """What is asked of the text; the default asks nothing."""
+    """Requirements on the generated text; the default has none."""
 
-    pattern: str | None = None  # a regular expression that the continuation, or each blank, matches
-    one_of: tuple[str, ...] = ()  # or texts, of which it is one
+    pattern: str | None = None  # regular expression that the continuation, or each blank, must match
+    one_of: tuple[str, ...] = ()  # or a list of texts: the result is one of them
     form: str | None = None  # or a text with holes: '{"name": <string>, "age": <int>}'
-    whole: bool = False  # the pattern is for the whole text, what is given included
-    exact_length: bool = False  # the match fills its place: no eos or padding after it
-    reject: int = 0  # rejection: draw freely, at most N times, and keep what matches; 0: restrict each draw
-    guidance: float = 1.0  # classifier-free guidance: above 1 the given text counts for more
+    whole: bool = False  # apply the pattern to the whole text, the given text included
+    exact_length: bool = False  # the match fills all tokens: no eos or padding after it
+    reject: int = 0  # rejection sampling: at most N tries, keep what matches; 0: restrict each draw
+    guidance: float = 1.0  # weight of classifier-free guidance; 1: none; above 1: follow the prompt more closely
     classifier: str | Path | None = None  # a folder that `unmask classifier` wrote
-    towards: str | None = None  # the label that the classifier is to see
+    towards: str | None = None  # the label to guide towards
     pull: float = 1.0  # weight of the classifier
-    exact_pull: bool = False  # evaluate the classifier for every token, not to first order: slow
+    exact_pull: bool = False  # evaluate the classifier for every token instead of a first-order estimate; slow
 
     def __post_init__(self) -> None:
         check_weight(self.guidance, "guidance")
@@ -39,17 +39,17 @@ class Control:
             raise UserError(f"the number of tries must not be negative; saw {self.reject}.")
         if not self.constrains and (self.whole or self.exact_length or self.reject):
             raise UserError(
-                "whole, exact length and reject belong to a pattern, a list of texts or a form: give one."
+                "whole, exact length and reject need a pattern, a list of texts or a form: give one."
             )
         if (self.classifier is None) != (self.towards is None):
-            raise UserError("a classifier needs a label to go towards, and a label a classifier: give both.")
+            raise UserError("guidance by a classifier needs a classifier and a label (towards): give both.")
 
     @property
     def constrains(self) -> bool:
         return self.pattern is not None or bool(self.one_of) or self.form is not None
 
     def constraint(self, model: Model, *, largest: int = LARGEST) -> Constraint | None:
-        """The constraint over the model's vocabulary, of a pattern of at most so many states."""
+        """The constraint over the model's vocabulary; refuses patterns of more than `largest` states."""
         if not self.constrains:
             return None
         words, ends = words_of(model.text_tokenizer()), not self.exact_length
@@ -61,7 +61,7 @@ class Control:
         return found.on(model.device)
 
     def hook(self, model: Model) -> Hook | None:
-        """The guidance, for models that are drawn as masked diffusion."""
+        """The guidance, for models sampled as masked diffusion."""
         hooks: list[Hook] = []
         if self.guidance != 1 or self.classifier is not None:
             check_can_be_guided(model)
@@ -75,7 +75,7 @@ class Control:
 
     @property
     def law(self) -> str:
-        """What it adds to the law of a sampler."""
+        """What the control adds to the law of a sampler."""
         said = ""
         if self.constrains:
             said += (
@@ -93,4 +93,4 @@ class Control:
 def check_can_be_guided(model: Model) -> None:
     facts = model.objective.facts
     if not (facts.infills and facts.conditionals):
-        raise UserError(f"guidance is for mdlm models; this one's objective is {model.objective.name}.")
+        raise UserError(f"guidance needs an mdlm model; the objective of this model is {model.objective.name}.")

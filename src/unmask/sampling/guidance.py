@@ -1,9 +1,9 @@
-"""Guidance: the model's answer pulled towards a condition, on the rows that are asked for and no others.
+"""Guidance: logits changed towards a condition, only at the positions that the policy asks for.
 
     classifier-free   log p^g = g log p(x_i | z) + (1 − g) log p(x_i | z, given text hidden) − log Z
     by a classifier   log p^g = log p(x_i | z) + g log p(y | z with x_i) − log Z
 
-Each is a `Hook` of the shape: it gets the network's logits and gives others.
+Each is a `Hook` of the `Shape`: a function from the network's logits to new logits.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from unmask.sampling.logits import Hook
 from unmask.sampling.process import Ask, NetworkOfLengths, answer
 from unmask.shapes import Network
 
-SEQUENCES = 512  # that a classifier is shown at a time
+SEQUENCES = 512  # in one batch of the classifier
 
 
 def check_weight(weight: float, kind: str) -> None:
@@ -31,13 +31,13 @@ def check_weight(weight: float, kind: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ClassifierFree:
-    """Away from what the model says without the given text. Weight 1: the model; 0: the model that sees no prompt.
+    """Classifier-free guidance. Weight 1: the model; 0: the model without the prompt.
 
-    Another pass through the network at every call, except at weight 1.
+    Every network call takes a second forward pass, except at weight 1.
     """
 
     network: Network | NetworkOfLengths
-    weight: float  # g; above 1 the given text counts for more
+    weight: float  # g; above 1: follow the given text more closely
 
     def __post_init__(self) -> None:
         check_weight(self.weight, "guidance")
@@ -56,7 +56,7 @@ class ClassifierFree:
 def mixed(
     logits: Float[Tensor, "n v"], blind: Float[Tensor, "n v"], weight: float, *, mask: int
 ) -> Float[Tensor, "n v"]:
-    """g log p + (1 − g) log p_blind, up to a constant a row; what either calls impossible stays so. [D-CFG]"""
+    """g log p + (1 − g) log p_blind, up to a constant per row; −∞ in either stays −∞. [D-CFG]"""
     with_given, without = (forbid(some, mask).log_softmax(-1) for some in (logits, blind))
     never = with_given.isneginf() | without.isneginf()
     guided = weight * with_given + (1 - weight) * without
@@ -77,10 +77,10 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ByClassifier:
-    """Towards a label. [D-CBG]
+    """Guidance towards a label. [D-CBG]
 
-    First order: log p(y | z with x_i = v) − log p(y | z) ≈ (e_v − e_mask) · the gradient at i: one pass forward and
-    one back a call. Exact: the classifier reads the text with each token of the vocabulary at each place asked for.
+    First order: log p(y | z with x_i = v) − log p(y | z) ≈ (e_v − e_mask) · the gradient at i: one forward and one
+    backward pass per call. Exact: one forward pass of the classifier per asked position and token of the vocabulary.
     """
 
     judge: Judge
@@ -103,8 +103,8 @@ class ByClassifier:
         return logits + self.weight * evidence.to(logits)
 
     def slope(self, ask: Ask) -> Float[Tensor, "n v"]:
-        """What each token would bring, to first order, up to a constant a row."""
-        # A server calls from within inference mode, where nothing can be differentiated.
+        """The change of log p(y) by each token, to first order, up to a constant per row."""
+        # A server calls this in inference mode, which allows no gradients.
         with torch.inference_mode(False), torch.enable_grad():
             table = self.judge.table.detach().clone()
             embedded = table[ask.tokens.clone()].requires_grad_(True)
@@ -115,9 +115,9 @@ class ByClassifier:
             return gradient.flatten(0, 1)[ask.rows.clone()] @ table.T
 
     def each(self, ask: Ask) -> Float[Tensor, "n v"]:
-        """log p(y | z with x_i = v) for every place i asked for and every token v."""
+        """log p(y | z with x_i = v) for every asked position i and every token v."""
         tokens = torch.arange(len(self.judge.table), device=ask.tokens.device)
-        # Not in inference mode: what the classifier keeps for the next call may be needed for a gradient then.
+        # Not in inference mode: a later call may need a gradient through what the classifier caches here.
         with torch.inference_mode(False), torch.no_grad():
             found = [
                 self.evidence(ask, place.expand(len(some)), some)
@@ -127,7 +127,7 @@ class ByClassifier:
             return torch.cat(found).view(len(ask.rows), len(tokens))
 
     def evidence(self, ask: Ask, rows: Int[Tensor, " k"], tokens: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-        """log p(y) of texts in each of which one token stands at one flat position."""
+        """log p(y) of texts, each with one token set at one flat position."""
         width = ask.tokens.shape[1]
         row = rows // width
         texts = ask.tokens[row].scatter(1, (rows % width)[:, None], tokens[:, None])
@@ -136,7 +136,7 @@ class ByClassifier:
 
 
 def in_turn(hooks: Sequence[Hook]) -> Hook | None:
-    """Several hooks as one."""
+    """One hook that applies several in turn."""
     if len(hooks) < 2:
         return hooks[0] if hooks else None
 

@@ -1,7 +1,7 @@
-"""Shape: changes to the network's answer, on the rows it was asked for and no others.
+"""Shape: changes to the network's logits, only at the positions that the policy asks for.
 
-First what the model is taken to say: hooks (guidance, constraints), banned and forced tokens, repetition. Policies
-judge confidence by this. Then how boldly to draw from it: temperature, top-k, top-p.
+First come changes of the distribution itself: hooks (guidance, constraints), banned and forced tokens, repetition.
+Policies measure confidence on this distribution. Then come temperature, top-k and top-p, for the draw alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.process import Ask
 
-# Logits in, logits out, with the question they answer: the place for guidance and constraints.
+# A function from a question and its logits to new logits: for guidance and constraints.
 Hook = Callable[[Ask, Float[Tensor, "n v"]], Float[Tensor, "n v"]]
 
 
@@ -24,17 +24,17 @@ class Shape:
     """Settings of the draw; the default changes nothing."""
 
     temperature: float = 1.0  # 0: always the most likely token
-    top_k: int | None = None  # only the k most likely tokens
-    top_p: float = 1.0  # only the most likely tokens that together have at least this mass
-    keep_crossing: bool = True  # top-p keeps the token that crosses the mass; False: drops it, as ReMDM does
+    top_k: int | None = None  # keep only the k most likely tokens
+    top_p: float = 1.0  # keep the most likely tokens that together have at least this probability
+    keep_crossing: bool = True  # top-p keeps the token that crosses the limit; False: drops it, as ReMDM does
     banned: tuple[int, ...] = ()  # tokens that are never drawn
-    forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when its turn comes
-    spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases that say where one must
-    repetition: float = 0.0  # nats taken from every token that already stands in the row
-    no_repeat: int | None = None  # a run of so many tokens stands once in a row, if it can be helped
-    repeatable: tuple[int, ...] = ()  # tokens of which no run counts: those that stand for no text
-    hook: Hook | None = None  # a change of one's own, made first: guidance
-    constraint: Constraint | None = None  # a pattern that every row matches at the end
+    forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when the position is committed
+    spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases with `spaced` positions
+    repetition: float = 0.0  # nats subtracted from every token that already occurs in the row
+    no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
+    repeatable: tuple[int, ...] = ()  # tokens without text: n-grams that contain one may repeat
+    hook: Hook | None = None  # applied first: guidance
+    constraint: Constraint | None = None  # a pattern that every finished row matches
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -44,14 +44,14 @@ class Shape:
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
         if self.no_repeat is not None and self.no_repeat < 2:
-            raise UserError(f"a run that may not be repeated needs at least two tokens; saw {self.no_repeat}.")
+            raise UserError(f"n-gram blocking needs n-grams of at least two tokens; saw {self.no_repeat}.")
         if self.constraint is not None and self.forced:
-            raise UserError("forced tokens beside a constraint: give them to it as sets of allowed tokens.")
+            raise UserError("forced tokens exclude a constraint: give it sets of allowed tokens instead.")
         if self.constraint is not None and any(map(self.constraint.uses, self.banned)):
-            raise UserError("tokens banned beside a constraint that may need them: ban them in `over_tokens`.")
+            raise UserError("the constraint may need a banned token: ban it in `over_tokens` instead.")
 
     def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-        """What the model is taken to say."""
+        """The logits of the distribution, before temperature and truncation."""
         logits = logits if self.hook is None else self.hook(ask, logits)
         if self.repetition:
             logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
@@ -71,7 +71,7 @@ class Shape:
         return logits
 
     def sharpen(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-        """What is drawn from; at temperature 0 only the most likely token is left."""
+        """The logits to draw from; at temperature 0 only the most likely token is left."""
         if self.temperature == 0:
             return only(logits, logits.argmax(-1, keepdim=True))
         logits = logits if self.temperature == 1 else logits / self.temperature
@@ -86,7 +86,7 @@ def only(logits: Float[Tensor, "n v"], kept: Int[Tensor, "n k"]) -> Float[Tensor
 
 
 def nucleus(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool = True) -> Float[Tensor, "n v"]:
-    """The most likely tokens up to a mass, at least one. The token that crosses it is kept, or not, as you say."""
+    """The most likely tokens up to a total probability, at least one. `keep_crossing` keeps the one that exceeds."""
     value, order = logits.sort(-1, descending=True)
     probs = value.double().softmax(-1)
     total = probs.cumsum(-1)
@@ -116,16 +116,16 @@ def check_ids(kind: str, ids: tuple[int, ...], size: int) -> None:
         raise UserError(f"a {kind} token id must lie in 0..{size - 1}; saw {wrong[0]}.")
 
 
-COST = 20.0  # nats: enough that another token comes, and no dead end where there is none
+COST = 20.0  # nats: a finite penalty, so that a position where every token would repeat is no dead end
 
 
 def repeats(
     tokens: Int[Tensor, "b w"], rows: Int[Tensor, " n"], known: Bool[Tensor, "b w"], size: int
 ) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
-    """Of the flat positions `rows`: (which, token) where the token would complete a run that stands elsewhere.
+    """Pairs (index into `rows`, token) where the token would complete an n-gram that occurs elsewhere in its row.
 
-    A run is `size` tokens side by side, all of them known; it may be completed in any order, as text comes here.
-    What is not seen: a token that completes the same run twice at once, as in "a _ a".
+    An n-gram is `size` adjacent tokens, all of them known. Tokens come in any order, so the missing token may be any
+    of them. Not detected: a token that completes the same n-gram twice at once, as in "a _ a".
     """
     width = tokens.shape[1]
     row, position = rows // width, rows % width
@@ -154,7 +154,7 @@ def without_repeats(
     known: Bool[Tensor, "b w"],
     size: int,
 ) -> Float[Tensor, "n v"]:
-    """The logits, a token that would repeat a run made nearly impossible."""
+    """The logits, less `COST` for tokens that would repeat an n-gram."""
     which, token = repeats(tokens, rows, known, size)
     if not len(which):
         return logits
@@ -162,12 +162,12 @@ def without_repeats(
 
 
 def inverse_cdf(logits: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """The first token whose cumulated probability exceeds u; one with logit −∞ is never drawn."""
+    """The first token whose cumulative probability exceeds u; a token with logit −∞ is never drawn."""
     top = logits.amax(-1, keepdim=True).double()
     if not bool(torch.isfinite(top).all()):
-        raise UserError("no token can stand at a position: every one is banned, or the network gave NaN.")
+        raise UserError("no token is possible at a position: all are banned, or the network gave NaN.")
     cdf = (logits.double() - top).exp_().cumsum_(-1)
     total = cdf[:, -1:].contiguous()
     token = torch.searchsorted(cdf, u.double()[:, None] * total, right=True)
-    # u·total may round up to the total itself: the last token with any mass, not one past it.
+    # u·total may round up to the total itself: take the last token with probability above 0, not the one past it.
     return torch.minimum(token, torch.searchsorted(cdf, total)).squeeze(-1)

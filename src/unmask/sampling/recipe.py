@@ -1,6 +1,6 @@
-"""Recipe: every drawing option, declared once. Python, the command line and the server read its fields and comments.
+"""Recipe: every sampling option, declared once. Python, the command line and the server read its fields and comments.
 
-Made ready for a model, a recipe is a `Method`: a process, the law it follows, and the network that answers.
+Combined with a model, a recipe becomes a `Method`: a process, the law of its samples, and the network.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,20 +23,20 @@ from unmask.sampling.process import PROCESSES, Process, Step, run
 from unmask.sampling.rejection import Rejection
 from unmask.text.prompt.canvas import Canvas
 
-LONGEST = 1_000_000  # tokens of a canvas: beyond it a slip of the keyboard is likelier than a wish
+LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to draw."""
+    """How to sample."""
 
     sampler: str | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8; none: the model's default
-    steps: int | None = None  # T of a grid, or the number of network calls; for the samplers that have one
-    temperature: float = 1.0  # 0: always the most likely token
-    top_p: float = 1.0  # nucleus: only the most likely tokens that together have this mass
-    top_k: int | None = None  # only the k most likely tokens
+    steps: int | None = None  # steps T of a grid, or the number of network calls, for samplers that have one
+    temperature: float = 1.0  # softmax temperature; 0: always the most likely token
+    top_p: float = 1.0  # nucleus sampling: keep the most likely tokens that together have this probability
+    top_k: int | None = None  # keep only the k most likely tokens
     no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
-    seed: int = 0  # with a sample's number it fixes the sample, whatever the batch
+    seed: int = 0  # seed and sample number determine a sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; none: half a window
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
@@ -48,7 +48,7 @@ class Recipe:
         if self.batch < 1:
             raise UserError(f"a batch needs at least one sample; saw {self.batch}.")
         if self.window is None and self.stride is not None:
-            raise UserError("a stride is the pace of a window: give the window too.")
+            raise UserError("a stride needs a window: give the window too.")
         if self.window is not None and self.window < 2:
             raise UserError(f"a window needs at least two tokens; saw {self.window}.")
         self.shape(())
@@ -63,7 +63,7 @@ class Recipe:
         return Sliding(self.window, max(1, self.window // 2) if self.stride is None else self.stride)
 
     def changed(self, **changes: Any) -> "Recipe":
-        """The recipe with some fields replaced, those of its control among them."""
+        """The recipe with some fields replaced; fields of its control are accepted too."""
         control = {one.name for one in fields(Control)}
         known = [one.name for one in fields(Recipe)]
         for name in changes:
@@ -78,39 +78,39 @@ class Recipe:
         return replace(self, **own)
 
 
-DEFAULTS = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # what a checkpoint may set
+DEFAULTS = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # settings that a checkpoint may store
 
 
 def with_defaults(model: Model, recipe: Recipe) -> Recipe:
-    """The recipe; where it sets none of these itself, with the model's default sampling settings."""
+    """The recipe, with the model's default sampling settings if it sets none of `DEFAULTS` itself."""
     said, plain = model.sampling, Recipe()
     if not said or any(getattr(recipe, name) != getattr(plain, name) for name in DEFAULTS):
         return recipe
     strange = sorted(set(said) - set(DEFAULTS))
     if strange:
         raise UserError(
-            f"the model's unmask.json has {strange[0]!r} among its settings of sampling; known: "
+            f"the model's unmask.json has the unknown default sampling setting {strange[0]!r}; known: "
             f"{', '.join(DEFAULTS)}."
         )
     try:
         return replace(recipe, **said)
     except TypeError:
         raise UserError(
-            f"the model's unmask.json has settings of sampling that are no numbers: {dict(said)}."
+            f"the model's unmask.json has default sampling settings that are not numbers: {dict(said)}."
         ) from None
 
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe made ready for one model."""
+    """A recipe combined with one model."""
 
     sampler: str
-    law: str  # what the samples follow
+    law: str  # the distribution that the samples follow
     process: Process
-    network: Any  # what answers: a backbone
+    network: Any  # a backbone
     policy: Policy
     shape: Shape
-    constraint: Constraint | None = None  # what every text satisfies, by restricted draws or by rejection
+    constraint: Constraint | None = None  # every text satisfies it, by restricted draws or by rejection
 
     def fill(self, canvas: Canvas, *, seed: int, ids: Int[Tensor, " b"]) -> Iterator[Step]:
         return run(self.process, self.network, canvas, seed=seed, ids=ids)
@@ -124,16 +124,16 @@ def method_for(
     constraint: Callable[[Control], Constraint | None] | None = None,
     hook: Callable[[Control], Hook | None] | None = None,
 ) -> Method:
-    """The method of a recipe; a sampler that the model cannot use is refused.
+    """The method of a recipe; refuses a sampler that the model cannot use.
 
     healed            some blank must begin with the space before it (token healing)
-    constraint, hook  where a caller keeps compiled ones: a server
+    constraint, hook  compiled before, by a caller that keeps them (a server)
     """
     recipe = with_defaults(model, recipe)
     facts, control = model.objective.facts, recipe.control
     text = recipe.sampler or facts.sampler
     policy = policy_for(model, text, recipe.steps)
-    # A network may have more ids than its tokenizer has tokens; these stand for no text.
+    # A network may have more ids than its tokenizer has tokens; the extra ids have no text.
     size = model.spec.vocab if model.tokenizer is None else model.tokenizer.size
     shape = recipe.shape(tuple(id for id in range(size, model.spec.vocab) if id != model.mask))
     if model.tokenizer is not None:
@@ -154,14 +154,14 @@ def method_for(
 
 
 def samplers_for(model: Model) -> list[str]:
-    """The samplers that a model can use, its own first."""
+    """The samplers that a model can use, its own reverse process first."""
     facts = model.objective.facts
     fitting = [name for name in POLICIES if POLICIES[name].process == facts.process and not POLICIES[name].own]
     return [facts.sampler, *(name for name in fitting if name != facts.sampler)]
 
 
 def policy_for(model: Model, text: str, steps: int | None) -> Policy:
-    """The policy of a sampler, with the schedule and, for the model's own process, the T it was trained with."""
+    """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
     objective, name = model.objective, text.partition(":")[0]
     known = samplers_for(model)
     if name not in known:
@@ -179,19 +179,19 @@ def policy_for(model: Model, text: str, steps: int | None) -> Policy:
         )
     kind = POLICIES[name]
     if steps is not None and kind.process != "masked":
-        raise UserError("an autoregressive model takes one call per token; leave the steps out.")
+        raise UserError("an autoregressive model takes one network call per token; leave the steps out.")
     if steps is None and kind.own and kind.budget is not None:
         steps = objective.grid
     return policy_of(text, steps=steps, schedule=getattr(objective, "schedule", None))
 
 
 def owner_of(sampler: str) -> str:
-    """The objective whose reverse process a sampler is."""
+    """The objective that has this sampler as its reverse process."""
     return next((name for name in OBJECTIVES if OBJECTIVES[name].facts.sampler == sampler), "other")
 
 
 def quick(model: Model, calls: int) -> dict[str, Any]:
-    """Options for a quick look at a model: at most so many network calls, where its samplers allow it."""
+    """Options for a quick sample: at most `calls` network calls, if the model's samplers allow a limit."""
     facts = model.objective.facts
     names = [facts.sampler, *(["ancestral"] if facts.conditionals else [])]
     with_steps = [name for name in names if POLICIES[name].process == facts.process and POLICIES[name].budget]
@@ -199,7 +199,7 @@ def quick(model: Model, calls: int) -> dict[str, Any]:
 
 
 def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: bool = False) -> str:
-    """The policy's law, and whatever else is between it and the model."""
+    """The policy's law, with everything else that changes the distribution of the samples."""
     law, objective = policy.law, model.objective
     if not objective.facts.conditionals and text.partition(":")[0] != objective.facts.sampler:
         law = f"approximate (a {objective.name} model drawn as if it were mdlm)"
@@ -222,7 +222,7 @@ def check_length(length: int) -> None:
 
 
 def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
-    """A warning for a model that is shown more than it was trained on, with the way out; None when it fits."""
+    """A warning for text longer than the training rows, with a remedy; None when it fits."""
     trained = model.spec.length
     check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)
@@ -230,6 +230,6 @@ def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
         return None
     stride = max(1, trained // 2)
     return (
-        f"the model was trained on {trained} tokens and is shown {seen}: expect poor text. Let it see {trained} at a "
+        f"the model was trained on {trained} tokens and is shown {seen}: expect poor text. Show it {trained} at a "
         f"time: --window {trained} --stride {stride} (window={trained}, stride={stride} in Python)."
     )

@@ -12,12 +12,11 @@ from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST
-from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.rows import Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.text.tokens.vocabulary import choose
 from unmask.training.settings import Text, Train
 from unmask.training.state import resolved
 

@@ -17,7 +17,7 @@ def at_least(low: float, **values: float) -> None:
 def share(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value <= 1:
-            raise UserError(f"{name} is a share, from 0 to 1, not {value}.")
+            raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Text:
     """How text becomes rows of tokens."""
 
     tokenizer: str = "auto"  # byte, character, bpe, dna, text8, or a path; auto: that of --init, or a new bpe
-    vocab: int = 4096  # size of a bpe vocabulary that is trained on the data
-    length: int = 128  # tokens of a row
-    pack: Literal["stream", "wrap", "rows"] = "stream"  # wrap: each row between bos and eos; rows: a document each
-    documents: str = "auto"  # in .txt files: file, line, paragraph, separator
-    separator: str = "<|endoftext|>"  # what stands between documents of a .txt file
-    field: str = "text"  # field of .jsonl, column of .csv and .parquet
-    valid: float = 0.01  # share of the documents held out, where file names do not say which
+    vocab: int = 4096  # size of a bpe vocabulary trained on the data
+    length: int = 128  # tokens per row
+    pack: Literal["stream", "wrap", "rows"] = "stream"  # wrap: bos and eos around a row; rows: one document per row
+    documents: str = "auto"  # unit of a document in .txt files: file, line, paragraph, separator
+    separator: str = "<|endoftext|>"  # text between the documents of a .txt file
+    field: str = "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
+    valid: float = 0.01  # share of the documents held out, if no file name marks a validation split
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)
@@ -43,19 +43,19 @@ class Optim:
     """The optimizer, its learning rate, and the moving average of the weights."""
 
     name: Literal["auto", "adamw", "muon"] = "auto"  # muon: orthogonal updates of matrices; auto: by the objective
-    batch: int = 32  # rows in a step, over all processes
-    micro: int = 0  # rows in a forward pass; 0: as many as a process has in a step
+    batch: int = 32  # rows per step, over all processes
+    micro: int = 0  # rows per forward pass; 0: all rows of the process
     lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
     schedule: Literal["constant", "cosine", "linear"] = "cosine"  # after the warm-up
-    warmup: int = 100  # steps of linear growth
+    warmup: int = 100  # steps of linear warm-up
     floor: float = 0.1  # share of lr at the last step, for cosine and linear
-    reference: bool = False  # the first update has learning rate 0, as in the reference
+    reference: bool = False  # the first update has learning rate 0, as in the reference code
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.0  # on matrices only
-    clip: float = 1.0  # largest norm of the gradient; 0: no limit
-    ema: float = 0.999  # decay of the averaged weights, which are those evaluated and exported; 0: none
+    clip: float = 1.0  # largest gradient norm; 0: no clipping
+    ema: float = 0.999  # decay of the averaged weights, which are evaluated and exported; 0: none
 
     def __post_init__(self) -> None:
         at_least(1, batch=self.batch)
@@ -67,8 +67,8 @@ class Optim:
 class Warm:
     """`recipe = warm`: first autoregressive, then masked diffusion with the same trunk."""
 
-    share: float = 0.25  # of the steps that are autoregressive
-    anneal: int = 0  # steps over which the network comes to look ahead; 0: at once; with --init too
+    share: float = 0.25  # share of the steps that are autoregressive
+    anneal: int = 0  # steps over which attention grows from causal to both sides; 0: at once; also with --init
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -80,17 +80,17 @@ class Warm:
 class Run:
     """What happens around the steps."""
 
-    log_every: int = 10  # steps between lines
+    log_every: int = 10  # steps between log lines
     eval_every: int = 500  # steps between validations, each with a preview
-    eval_rows: int = 256  # rows of the validation split that are looked at
+    eval_rows: int = 256  # rows of the validation split that are evaluated
     save_every: int = 500  # steps between checkpoints
     keep: int = 2  # last checkpoints kept, besides the best
     preview: int = 1  # samples shown at each validation
-    checkpointing: bool = False  # forget activations, compute them again in the backward pass
+    checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
-    tensorboard: bool = False  # write event files too
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: a process keeps a part of the network only
-    patience: float = 60  # seconds that the processes of a step wait for each other
+    tensorboard: bool = False  # also write TensorBoard event files
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
+    patience: float = 60  # seconds that processes wait for each other in a step
 
     def __post_init__(self) -> None:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
@@ -105,8 +105,8 @@ class Train:
     data: str = ""  # text: a file, a folder, a glob, - or hf:NAME; or a folder that `unmask prepare` made
     out: str = ""  # the run's folder
     steps: int = 2000  # updates of the weights
-    seed: int = 1  # of the weights, the order of the data and the noise
-    init: str = ""  # a checkpoint or run to begin from
+    seed: int = 1  # seed of the weights, the order of the data and the noise
+    init: str = ""  # checkpoint or run whose weights to start from
     recipe: Literal["auto", "plain", "warm"] = "auto"  # warm: autoregressive first; auto: warm where possible
     text: Text = field(default_factory=Text)
     model: Spec = field(default_factory=lambda: BACKBONES.usual("transformer"))
@@ -119,12 +119,12 @@ class Train:
         at_least(1, steps=self.steps)
         if self.recipe == "warm" and not self.can_warm:
             raise UserError(
-                f"recipe = warm leads from an autoregressive model to one that sees both sides: the objective "
-                f"{self.objective.name} with this {self.model.name} cannot begin so. It is for mdlm, with a network "
+                f"recipe = warm trains an autoregressive model first, then one that sees both sides. The objective "
+                f"{self.objective.name} with this {self.model.name} does not allow it. It needs mdlm and a network "
                 "without modulation (model.cond = 0)."
             )
         if self.recipe == "warm" and self.init:
-            raise UserError("recipe = warm begins from nothing; with --init the first phase is already done.")
+            raise UserError("recipe = warm trains from scratch; with --init the first phase is already done.")
 
     @property
     def can_warm(self) -> bool:
@@ -132,7 +132,7 @@ class Train:
 
 
 def settled(asked: Train) -> Train:
-    """The settings with nothing left to `auto`: the best that was measured, by objective, network and --init."""
+    """The settings with every `auto` replaced by the best measured choice for the objective, network and --init."""
     facts, model, optim = asked.objective.facts, asked.model, asked.optim
     if facts.network_wants_sigma and not model.shown_sigma and not asked.init:
         model = model.shown(True)

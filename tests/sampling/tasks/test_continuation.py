@@ -195,7 +195,7 @@ def test_generate_yields_a_moment_a_call_and_then_the_samples(model):
         ({"sampler": "autoregressive"}, "not for this model, whose objective is mdlm"),
         ({"sampler": "analytic"}, "reverse process of sedd models"),
         ({"steps": 8}, "finds its number of calls by itself"),
-        ({"until": ""}, "empty text"),
+        ({"until": ""}, "end mark is empty"),
         ({"temperature": -1}, "temperature must not be negative"),
         ({"top_p": 0}, "top-p must lie in"),
         ({"batch": 0}, "at least one sample"),
@@ -219,7 +219,7 @@ def test_a_diffusion_sampler_is_not_for_an_autoregressive_model(tmp_path):
     reader = tiny.model(tmp_path / "ar", objective="ar")
     with pytest.raises(UserError, match="Known for it: autoregressive"):
         unmask.sample(reader, sampler="first-hitting")
-    with pytest.raises(UserError, match="one call per token"):
+    with pytest.raises(UserError, match="one network call per token"):
         unmask.sample(reader, steps=8)
 
 

@@ -165,7 +165,7 @@ WRONG = [
     ("/v1/completions", {"sampler": "ancestrl"}, "Did you mean 'ancestral'?"),
     ("/v1/completions", {"sampler": "d3pm"}, "reverse process of d3pm models"),
     ("/v1/completions", {"draft": True}, "set events to 'steps'"),
-    ("/v1/completions", {"stream_options": {}}, "for streams of text"),
+    ("/v1/completions", {"stream_options": {}}, "stream_options need stream true"),
     ("/v1/completions", {"seed": 2**63}, "seed: "),
     ("/v1/infill", {}, "either a text with blanks or tokens"),
     ("/v1/infill", {"text": "no blank"}, "has no blank"),

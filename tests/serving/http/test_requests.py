@@ -132,7 +132,7 @@ def test_an_autoregressive_model_keeps_to_a_pattern_and_refuses_guidance(serve, 
     assert got == [one.text.removeprefix("The ") for one in drawn]
     refused = httpx.post(f"{address}/v1/completions", json={"prompt": "The ", "guidance": 2})
     assert refused.status_code == 400
-    assert "guidance is for mdlm models" in refused.json()["error"]["message"]
+    assert "guidance needs an mdlm model" in refused.json()["error"]["message"]
 
 
 WRONG = [
@@ -158,7 +158,7 @@ WRONG = [
     ({"sampler": "remask-cap:eta=3"}, None, "must lie in 0..1; saw 3"),
     ({"sampler": "first-hitting:eta=0.5"}, None, "has no fields to set; saw 'eta'"),
     ({"sampler": "remask-cap:etta=0.5"}, None, "Did you mean 'eta'"),
-    ({"reject": 5}, None, "reject belong to a pattern"),
+    ({"reject": 5}, None, "reject need a pattern"),
     ({"reject": 99, "pattern": "a+"}, "reject", "reject may be 16 at most"),
     ({"towards": "happy"}, "towards", "this server has no classifier"),
     ({"classifier": "runs/mood"}, "classifier", "no field is called 'classifier'"),

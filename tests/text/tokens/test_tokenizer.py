@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
+from unmask.text.corpus.prepare import choose
 from unmask.text.corpus.sources import gather
 from unmask.text.tokens import files as tokenizer_files
 from unmask.text.tokens import vocabulary
@@ -233,15 +234,15 @@ def test_a_person_names_a_kind_or_a_path(tmp_path):
     for name, text in (("train", "aaaa bb"), ("test", "zzzz zzzz")):
         (tmp_path / f"{name}.txt").write_text(text * 50)
     with gather(tmp_path) as sources:
-        assert vocabulary.choose("byte", sources).fingerprint == BYTE.fingerprint
-        assert set(vocabulary.choose("character", sources).pieces[:-3]) == set("ab z")
-        learned = vocabulary.choose("bpe", sources, size=400)
+        assert choose("byte", sources).fingerprint == BYTE.fingerprint
+        assert set(choose("character", sources).pieces[:-3]) == set("ab z")
+        learned = choose("bpe", sources, size=400)
     assert "aaaa" in learned.pieces
     assert not [piece for piece in learned.pieces if "zz" in piece], "learned from the test file"
     learned.save(tmp_path / "saved")
-    assert vocabulary.choose(str(tmp_path / "saved"), []).fingerprint == learned.fingerprint
+    assert choose(str(tmp_path / "saved"), []).fingerprint == learned.fingerprint
     with pytest.raises(UserError, match="Did you mean 'byte'"):
-        vocabulary.choose("bytes", [])
+        choose("bytes", [])
 
 
 def test_a_mask_is_added_once(tmp_path):

@@ -51,7 +51,7 @@ SCORES = {"confidence": confidence, "margin": margin, "entropy": sureness}
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
     """Values at their flat positions, −∞ elsewhere. A value that is no number comes from a place without a token."""
     if bool(values.isnan().any()):
-        raise UserError("no token can stand at a position: every one is banned, or the network gave NaN.")
+        raise UserError("no token is possible at a position: all are banned, or the network gave NaN.")
     return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
 
 

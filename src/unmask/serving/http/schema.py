@@ -1,6 +1,6 @@
-"""What clients send: the fields of each request, with their bounds. A field that does nothing is refused.
+"""Request bodies: their fields and bounds. Unknown fields are refused.
 
-Every drawing option of `sampling.recipe` is a field of the same name and meaning; none is declared here.
+Every option of `sampling.recipe` is a field of the same name and meaning; none is declared here.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from unmask.sampling.control import Control
 from unmask.sampling.recipe import Recipe
 from unmask.settings import help_of
 
-Text = Field(default="", description="A text, several, or the same as token ids.")
+Text = Field(default="", description="A text, a list of texts, or the same as token ids.")
 
 
 class Request(BaseModel):
-    """What all requests share."""
+    """Fields of every request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: str = Field(default="", description="The name of the model; empty: the one that is served.")
+    model: str = Field(default="", description="Name of the model; empty: the served model.")
 
     @model_validator(mode="before")
     @classmethod
@@ -39,19 +39,19 @@ class Request(BaseModel):
 
 
 class Allowed(BaseModel):
-    """The tokens that may stand at a position."""
+    """The tokens allowed at a position."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    position: int = Field(ge=0, lt=2**31, description="Among all tokens of the text, the prompt's included.")
+    position: int = Field(ge=0, lt=2**31, description="Token position in the text from 0, prompt included.")
     tokens: list[int] = Field(min_length=1, description="Token ids.")
 
 
-# What a client may not set, and why.
+# Options that a client may not set, and why.
 LOCAL = {
     "batch": "requests share the engine's batches",
-    "control": "its fields stand beside the others",
-    "classifier": "a folder on the server's disk: the server is started with it",
+    "control": "its fields are fields of the request",
+    "classifier": "a folder on the server's disk, given when the server starts",
 }
 BOUNDS: dict[str, dict[str, Any]] = {
     "temperature": {"ge": 0, "le": 2},
@@ -66,11 +66,11 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "guidance": {"ge": -100, "le": 100},
     "pull": {"ge": -100, "le": 100},
 }
-RANDOM = "With it the answer is the same wherever it is drawn; none: a random one, which the answer names."
+RANDOM = "The same seed gives the same answer, whatever the batch; none: a random seed, which the answer reports."
 
 
 def options() -> dict[str, Any]:
-    """The drawing options as pydantic wants them: type, default, bounds and description of each."""
+    """The sampling options as pydantic fields: type, default, bounds and description of each."""
     found: dict[str, Any] = {}
     for kind in (Recipe, Control):
         hints, said = get_type_hints(kind), help_of(kind)
@@ -94,20 +94,20 @@ Options: Callable[..., Any] = create_model("Options", __base__=Request, **OPTION
 
 
 class Drawing(Options):  # type: ignore[misc, valid-type]
-    """How to draw, and how to be answered."""
+    """How to sample, and in which form to answer."""
 
     allowed: list[Allowed] = Field(
-        default_factory=list, description="Sets of tokens by position, alone or with a pattern."
+        default_factory=list, description="Allowed tokens per position, alone or with a pattern."
     )
-    n: int = Field(default=1, ge=1, description="Candidates for each prompt.")
-    stream: bool = Field(default=False, description="Answer by Server-Sent Events.")
+    n: int = Field(default=1, ge=1, description="Candidates per prompt.")
+    stream: bool = Field(default=False, description="Answer with Server-Sent Events.")
     events: Literal["text", "steps"] = Field(
-        default="text", description="What is streamed: text to append, or what every step brings."
+        default="text", description="What is streamed: text to append, or the tokens of every forward pass."
     )
-    draft: bool = Field(default=False, description="With steps: also what the model would say at each blank.")
+    draft: bool = Field(default=False, description="With steps: also the likeliest token at every remaining blank.")
 
     def recipe(self, **more: Any) -> Recipe:
-        """The drawing options, as Python and the command line know them; `more` is what the server adds."""
+        """The sampling options as a recipe; `more` are those that the server adds."""
         said = {name: getattr(self, name) for name in OPTIONS if name in self.model_fields_set}
         said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
         return Recipe().changed(**{name: value for name, value in {**said, **more}.items() if value is not None})
@@ -115,35 +115,35 @@ class Drawing(Options):  # type: ignore[misc, valid-type]
     @model_validator(mode="after")
     def streamed(self) -> "Drawing":
         if self.events == "steps" and not self.stream:
-            raise PydanticCustomError("events", "events are for streams: set stream to true.")
+            raise PydanticCustomError("events", "events need a stream: set stream to true.")
         if self.draft and self.events != "steps":
-            raise PydanticCustomError("draft", "a draft is shown with every step: set events to 'steps'.")
+            raise PydanticCustomError("draft", "a draft needs a stream of steps: set events to 'steps'.")
         return self
 
 
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    include_usage: bool = Field(default=False, description="A last chunk with the usage.")
+    include_usage: bool = Field(default=False, description="Send a last chunk with the usage.")
 
 
 class CompletionRequest(Drawing):
     """Continue a text, or fill between a prompt and a suffix."""
 
     prompt: str | list[str] | list[int] | list[list[int]] = Text
-    suffix: str = Field(default="", description="Given text after the text to be filled in.")
-    max_tokens: int = Field(default=16, ge=1, description="Tokens to fill in.")
-    stop: str | list[str] = Field(default_factory=list, description="The text ends before one of these.")
+    suffix: str = Field(default="", description="Given text after the generated text.")
+    max_tokens: int = Field(default=16, ge=1, description="Tokens to generate.")
+    stop: str | list[str] = Field(default_factory=list, description="The text ends before the first of these.")
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="after")
     def sensible(self) -> "CompletionRequest":
         if len(self.stops) > 16 or any(not stop for stop in self.stops):
-            raise PydanticCustomError("stop", "stop must be up to 16 texts, none of them empty.")
+            raise PydanticCustomError("stop", "stop must have at most 16 texts, none of them empty.")
         if isinstance(self.prompt, list) and not self.prompt:
             raise PydanticCustomError("prompt", "a list of prompts must not be empty.")
         if self.stream_options is not None and not (self.stream and self.events == "text"):
-            raise PydanticCustomError("stream_options", "stream_options are for streams of text.")
+            raise PydanticCustomError("stream_options", "stream_options need stream true and events 'text'.")
         return self
 
     @property
@@ -152,7 +152,7 @@ class CompletionRequest(Drawing):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Each prompt by itself."""
+        """The prompts as a list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         whole = [one for one in self.prompt if isinstance(one, int)]
@@ -162,9 +162,9 @@ class CompletionRequest(Drawing):
 class InfillRequest(Drawing):
     """Fill the blanks of a text."""
 
-    text: str = Field(default="", description="A text with blanks: ___ or [5] for five tokens.")
+    text: str = Field(default="", description="A text with blanks: ___ (any length) or [5] (five tokens).")
     tokens: list[int | None] = Field(
-        default_factory=list, description="Or token ids, null where a token is to be filled in."
+        default_factory=list, description="Or token ids, with null at the blanks."
     )
 
     @model_validator(mode="after")
@@ -175,8 +175,8 @@ class InfillRequest(Drawing):
 
 
 class ScoreRequest(Request):
-    """Bound −log p of texts."""
+    """Score texts: an upper bound on −log p."""
 
     texts: list[str] = Field(min_length=1, description="The texts to score.")
-    passes: int = Field(default=16, ge=2, description="Passes over each text; more lower the Monte Carlo error.")
+    passes: int = Field(default=16, ge=2, description="Forward passes per text; more lower the Monte Carlo error.")
     seed: int = Field(default=0, ge=0, lt=2**63)

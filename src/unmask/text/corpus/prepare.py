@@ -17,8 +17,25 @@ from unmask.errors import UserError
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import SHARDS, Part, describe, is_finished, merge, part_file, write_json
 from unmask.text.corpus.shards import Division, Group, Shard, groups, shard_bytes, sources_of, write
-from unmask.text.corpus.sources import Source
+from unmask.text.corpus.sources import Source, texts
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.vocabulary import KINDS, build
+
+
+def choose(
+    name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
+) -> Tokenizer:
+    """The tokenizer of a name: a path, `hf:NAME`, or a kind, which is built for the sources.
+
+    Merges are learned from at most `megabytes` of text, never from files named for validation or test. A
+    character vocabulary is built from all of the text, so that no character is missing.
+    """
+    if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
+        return Tokenizer.load(name)
+    if name == "bpe":
+        sources = [source for source in sources if source.split in (None, "train")]
+    limit = megabytes * 1_000_000 if name == "bpe" else None
+    return build(name, texts(sources, layout or Layout(), limit=limit), size=size)
 
 
 class Progress(NamedTuple):

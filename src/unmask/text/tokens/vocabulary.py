@@ -5,14 +5,11 @@ ids of the published text8 models instead.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.errors import UserError, unknown
-from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.sources import Source, texts
 from unmask.text.tokens.tokenizer import Tokenizer
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
@@ -20,22 +17,6 @@ SPECIALS = [END, PAD, MASK]
 KINDS = ("byte", "character", "bpe", "dna", "text8")
 BASES = "ACGTN"
 AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
-
-
-def choose(
-    name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
-) -> Tokenizer:
-    """The tokenizer of a name: a path, `hf:NAME`, or a kind, which is built for the sources.
-
-    Merges are learned from at most `megabytes` of text, never from files named for validation or test. A
-    character vocabulary is built from all of the text, so that no character is missing.
-    """
-    if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
-        return Tokenizer.load(name)
-    if name == "bpe":
-        sources = [source for source in sources if source.split in (None, "train")]
-    limit = megabytes * 1_000_000 if name == "bpe" else None
-    return build(name, texts(sources, layout or Layout(), limit=limit), size=size)
 
 
 def build(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
