@@ -34,7 +34,7 @@ class Autoregressive(Objective):
 
     @property
     def means(self) -> str:
-        return "exact: -log p of each token given those before it"
+        return "exact: -log p of each token after those before it"
 
     def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
         return real[:, 1:].sum()

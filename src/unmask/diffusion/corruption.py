@@ -13,7 +13,7 @@ def check_clean(x0: Int[Tensor, "b l"], *, mask: int, vocab: int | None = None) 
         raise UserError(f"the batch of tokens is empty: shape {tuple(x0.shape)}.")
     if bool((x0 == mask).any()):
         row, position = (x0 == mask).nonzero()[0].tolist()
-        raise UserError(f"clean text contains the mask id {mask} at row {row}, position {position}.")
+        raise UserError(f"clean text holds the mask id {mask} at row {row}, position {position}.")
     low, high = int(x0.min()), int(x0.max())
     if low < 0 or (vocab is not None and high >= vocab):
         limit = "ids must not be negative" if vocab is None else f"ids run from 0 to {vocab - 1}"

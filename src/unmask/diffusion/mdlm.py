@@ -109,6 +109,12 @@ class MDLM(Objective):
     def grid(self) -> int | None:
         return self.steps
 
+    @property
+    def estimator(self) -> str:
+        if not (self.carry_over and self.zero_masking):
+            return self.name
+        return "count" if self.steps is None else "steps"
+
     def precise(self) -> Objective:
         return replace(self, times=Stratified() if self.steps is not None else Count())
 

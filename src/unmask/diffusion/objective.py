@@ -82,6 +82,11 @@ class Objective(ABC):
         """T, the steps of a discrete-time process; None: continuous time, or no time."""
         return None
 
+    @property
+    def estimator(self) -> str:
+        """The estimator that measures it best: its own `nats`, unless it names another."""
+        return self.name
+
     def precise(self) -> "Objective":
         """The same objective with the estimator of smallest variance: for validation."""
         times = getattr(self, "times", None)

@@ -19,7 +19,7 @@ from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import MDLM, row_log_probs
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
-from unmask.diffusion.schedule import Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import away_from_zero
 from unmask.errors import UserError, unknown
 from unmask.random import Noise, keys
@@ -86,7 +86,8 @@ def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[st
     return Estimator(objective.name, nats, means, exact=exact, chance=not exact)
 
 
-def _of_mdlm(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
+def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
+    """Estimators for any objective whose softmax is p(x_0 | x_t), whatever it was trained with."""
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
     if reveal < 1:
