@@ -62,11 +62,11 @@ def estimator(
     if steps and objective.grid is not None:
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
     found = [own(objective.precise(), parts, state)]
-    if isinstance(objective, MDLM) and objective.carry_over and objective.zero_masking:
-        others = _of_mdlm(objective.schedule, steps or objective.steps or 1000, policy, reveal, budget)
-        found = others if objective.steps is None else [others[2], *others[:2], *others[3:]]
+    if objective.facts.conditionals and objective.facts.infills:
+        schedule = getattr(objective, "schedule", LogLinear())
+        found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)
     known = {item.name: item for item in found}
-    name = found[0].name if name == "auto" else name
+    name = objective.estimator if name == "auto" else name
     if name not in known:
         raise unknown(f"estimator for {objective.name} models", name, known)
     return known[name]
