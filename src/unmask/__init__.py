@@ -6,9 +6,9 @@ The public names, imported on first use so that `import unmask` stays light:
     unmask.Model        a network with its tokenizer: .log_probs(x_t), .tokenizer, .settings, .num_parameters
     unmask.sample(model, n=, length=, prompt=, sampler=, seed=)   texts, each with the trace of how it came
     unmask.infill(model, "The ___ sat on the [5].", n=)           blanks filled, best first
-    unmask.fill(network, canvas, policy, seed=)                   the generator underneath: a step a network call
-    unmask.Control(pattern=, one_of=, form=, guidance=, ...)      what may be asked of the text: `control=` of both
-    unmask.UserError    what every mistake of a user becomes: what is wrong, what was seen, what to do
+    unmask.fill(network, canvas, policy, seed=)                   the generator underneath: yields after every call
+    unmask.Control(pattern=, one_of=, form=, guidance=, ...)      requirements on the text: `control=` of both
+    unmask.UserError    the error for every mistake of a user: what is wrong, what was seen, what to do
 """
 
 from importlib import import_module

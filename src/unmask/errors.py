@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """A mistake the user can mend. The command line prints it without a traceback and exits with 2."""
+    """A mistake that the user can fix. The command line prints it without a traceback and exits with 2."""
 
 
 def unknown(kind: str, seen: str, known: Iterable[str]) -> UserError:

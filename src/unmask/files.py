@@ -1,4 +1,4 @@
-"""Files and folders that appear when they are complete, or not at all; and what a file is, by its sha256."""
+"""Files and folders that appear only when they are complete; and the sha256 of a file."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from unmask.errors import UserError
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A draft folder that takes the place of `folder` when the block ends well, and leaves no trace otherwise."""
+    """A draft folder that replaces `folder` when the block succeeds, and is removed otherwise."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -34,7 +34,7 @@ def appearing(folder: Path) -> Iterator[Path]:
 
 
 def replace(draft: Path, folder: Path) -> None:
-    """Put the draft in the folder's place; a folder that was there is removed only then."""
+    """Replace the folder with the draft; the old folder is removed only afterwards."""
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
     if folder.exists():
         folder.rename(old)
@@ -48,7 +48,7 @@ def replace(draft: Path, folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make sure that it is on the disk, not only in memory."""
+    """Sync a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""Random numbers as pure functions: nothing is consumed, so a number depends on its key alone.
+"""Random numbers as pure functions: no state is consumed, so a number depends only on its key.
 
     Dice       samplers: (seed, row, position, draw number) -> a uniform in [0, 1) with 53 random bits
     Noise      objectives: the random numbers of some rows at one step
     stream     evaluation: a generator for each (seed, use, row, pass)
-    shuffled   data: the i-th of n things in a random order, without writing the order down
+    shuffled   data: the i-th of n items in a random order, without storing the order
 
 A row's numbers do not depend on the batch it is in, on the number of processes, or on what came before.
 """
@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# What a number is for; two purposes never share a number.
+# Purposes of numbers; two purposes never share a number.
 ORDER, TOKEN, WHERE, HIDE = 0, 1, 2, 3
 
 GOLDEN = -7046029254386353131  # 0x9e3779b97f4a7c15, as the signed number that torch has
 
 
 def mix(z: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """The splitmix64 step: 64 bits in, 64 well-mixed bits out. Integer products wrap around, as they should."""
+    """The splitmix64 step: 64 bits in, 64 well-mixed bits out. Integer products wrap around, as intended."""
     z = z + GOLDEN
     z = (z ^ shifted(z, 30)) * -4658895280553007687  # 0xbf58476d1ce4e5b9
     z = (z ^ shifted(z, 27)) * -7723592293110705685  # 0x94d049bb133111eb
@@ -31,20 +31,20 @@ def mix(z: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 
 
 def shifted(z: Int[Tensor, "*n"], bits: int) -> Int[Tensor, "*n"]:
-    """A shift to the right that brings in zeros; torch's own repeats the sign."""
+    """A logical right shift (fills with zeros); torch's own repeats the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def keys(seed: int, ids: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """One key for each row, from the seed and the row's number."""
     root = torch.tensor(((seed + 2**63) % 2**64) - 2**63, dtype=torch.int64, device=ids.device)
-    # A step in ids must not be undone by one in the seed: were both mixed alike, seed 2 row 5 would be seed 5 row 2.
+    # Seed and id are mixed differently: otherwise seed 2 row 5 would have the numbers of seed 5 row 2.
     return mix(mix(root) + ids.long() * GOLDEN)
 
 
 @dataclass(frozen=True)
 class Dice:
-    """The numbers of some rows. `start` is the position of the first column of what they look at."""
+    """The random numbers of some rows. `start` is the position of their first column."""
 
     key: Int[Tensor, " b"]
     start: int = 0
@@ -53,7 +53,7 @@ class Dice:
         return Dice(self.key[index], self.start)
 
     def grid(self, width: int, purpose: int, *, number: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b w"]:
-        """A number for each row and each of `width` positions; `number` sets repeated draws apart."""
+        """A number for each row and each of `width` positions; `number` distinguishes repeated draws."""
         position = torch.arange(self.start, self.start + width, device=self.key.device)
         turn = 0 if number is None else (number + 1)[:, None] << 32
         return unit(mix(self.key[:, None] ^ mix(position + turn + (purpose << 60))))
@@ -61,7 +61,7 @@ class Dice:
     def at(
         self, row: Int[Tensor, " n"], column: Int[Tensor, " n"], number: Int[Tensor, " n"], purpose: int
     ) -> Float[Tensor, " n"]:
-        """The same at some (row, column) only."""
+        """The same at some (row, column) pairs only."""
         place = column + ((number + 1) << 32) + (self.start + (purpose << 60))
         return unit(mix(self.key[row] ^ mix(place)))
 
@@ -72,7 +72,7 @@ def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed made of several numbers: neighbours end up far apart, and no two tuples meet by adding up."""
+    """A seed from several numbers: similar tuples give unrelated seeds, and tuples of equal sum differ."""
     mixed = 0
     for number in numbers:  # the finalizer of splitmix64, once for each
         mixed = (mixed + 0x9E3779B97F4A7C15 + number) & (2**64 - 1)
@@ -86,7 +86,7 @@ def seed_of(*numbers: int) -> int:
 class Noise:
     """The random numbers that an objective uses for some rows."""
 
-    t: Float[Tensor, " b"]  # uniforms in [0, 1), evenly spread over the batch: when each row is looked at
+    t: Float[Tensor, " b"]  # uniforms in [0, 1), stratified over the batch: the time of each row
     u: Float[Tensor, "b l"]  # uniforms: which tokens are hidden, or in which order
     key: Int[Tensor, " b"] | None = None  # of each row, for more numbers than these
 
@@ -111,20 +111,20 @@ class Noise:
 
 
 def stream(seed: int, use: int, *, row: int = 0, number: int = 0) -> np.random.Generator:
-    """A source of random numbers of its own for each use, row and pass."""
+    """A separate generator for each use, row and pass."""
     key = np.array([seed, use], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, row, number], np.uint64)))
 
 
-# A keyed bijection gives one place of a permutation in constant time and memory, however large n is. It is a Feistel
-# network on pairs: i = left * b + right in a square of a * b >= n cells, where in turn one coordinate is moved by a
-# hash of the other. The few results that fall outside n are sent through again.
+# A keyed bijection gives one entry of a permutation in constant time and memory, however large n is. It is a Feistel
+# network on pairs: i = left * b + right in a rectangle of a * b >= n cells, where each coordinate in turn is shifted
+# by a hash of the other. The few results outside n are mapped again.
 SMALL = 1 << 12  # below this the order is drawn and looked up: the coordinates would be too few to hash well
 ROUNDS = 8
 
 
 def shuffled(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:
-    """What stands at some places, each in [0, n), of the order that (seed, epoch) names."""
+    """The entries at some places, each in [0, n), of the permutation given by (seed, epoch)."""
     random = np.random.default_rng((seed, epoch))
     if n <= SMALL:
         return random.permutation(n)[places]

@@ -1,11 +1,11 @@
-"""Registries: components by name. A component is a frozen dataclass, its own setting, in a file of its own.
+"""Registries: components by name. A component is a frozen dataclass, its own setting, in its own file.
 
     @OBJECTIVES.register("mdlm")
     @dataclass(frozen=True)
     class MDLM(Objective): ...
 
-The files of a registry's room are imported when a name is first looked up, so a new file needs no list to be changed.
-Other packages add members through entry points (docs/how/extend.md). Components are written and read as one line,
+The files of a registry's room are imported at the first lookup, so a new file needs no entry in a list. Other
+packages add members through entry points (docs/how/extend.md). Components are written and read as one line,
 `threshold:tau=0.8`, or as a table of a TOML file.
 """
 
@@ -46,20 +46,20 @@ class Entry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """Members by name: those of a room of this package, those that were registered, those of entry points."""
+    """Members by name: from a room of this package, registered directly, or from entry points."""
 
     def __init__(self, kind: str, *, room: str = "", group: str = "", inline: bool = False) -> None:
         self.kind, self.room, self.group = kind, room, group
-        self.inline = inline  # in files a member is one line, not a table
+        self.inline = inline  # written as one line in files, not as a table
         self.entries: dict[str, Entry[T]] = {}
         self.loaded = False
 
     def register(self, name: str, about: str = "", **preset: Any) -> Callable[[type], type]:
-        """A decorator that adds a class under a name; of several names the first to be looked up is its own."""
+        """A decorator that adds a class under a name; of several on a class the top one gives its `name`."""
 
         def add(kind: type) -> type:
             if name in self.entries and self.entries[name].kind.__qualname__ != kind.__qualname__:
-                raise UserError(f"two components want to be the {self.kind} {name!r}: rename one of them.")
+                raise UserError(f"two components are registered as the {self.kind} {name!r}: rename one of them.")
             self.entries[name] = Entry(name, kind, about, preset)
             kind.name, kind.registry = name, self  # type: ignore[attr-defined]
             return kind
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
                 import_module(module.name)
 
     def plugins(self) -> dict[str, EntryPoint]:
-        """Members that other installed packages offer, by name."""
+        """Members from other installed packages, by name."""
         return {point.name: point for point in entry_points(group=self.group)} if self.group else {}
 
     def entry(self, name: str) -> Entry[T]:
@@ -92,7 +92,7 @@ class Registry(Generic[T]):
         """Load a member of another package; a class that does not register itself is registered here."""
         try:
             found = point.load()
-        except Exception as error:  # whatever goes wrong while another package is imported
+        except Exception as error:  # any error while another package is imported
             raise UserError(
                 f"the {self.kind} {name!r} of the package {point.value} cannot be loaded: {error!r}."
             ) from None
@@ -111,12 +111,12 @@ class Registry(Generic[T]):
         return iter(dict.fromkeys([*self.entries, *self.plugins()]))
 
     def usual(self, name: str) -> T:
-        """A member with the values that it advises, which may be others than its class's defaults."""
+        """A member with its advised values, which may differ from the defaults of its class."""
         entry = self.entry(name)
         return entry.make(**getattr(entry.kind, "advice", {}))
 
     def make(self, text: str, **values: Any) -> T:
-        """A component from one line, `name` or `name:field=value,field=value`; `values` are set beside them."""
+        """A component from one line, `name` or `name:field=value,field=value`; `values` are set in addition."""
         name, _, rest = text.partition(":")
         entry = self.entry(name)
         said = written_fields(rest, entry.kind, f"{self.kind} {name!r}", preset=entry.preset)
@@ -124,7 +124,7 @@ class Registry(Generic[T]):
 
 
 def written_fields(text: str, kind: type, where: str, *, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in `field=value,field=value`, each of its field's type."""
+    """The values in `field=value,field=value`, each converted to the type of its field."""
     hints = get_type_hints(kind)
     known = [name for name in own_fields(kind) if name not in preset]
     found: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def written_fields(text: str, kind: type, where: str, *, preset: Mapping[str, An
 
 
 def value_of(text: str, kind: Any, where: str) -> Any:
-    """A text as a value of a type: numbers, truth values, choices, none."""
+    """A text as a value of a type: numbers, booleans, choices, none."""
     if get_origin(kind) in (Union, UnionType):
         kinds = get_args(kind)
         if NoneType in kinds and text.lower() in ("none", ""):
@@ -155,7 +155,7 @@ def value_of(text: str, kind: Any, where: str) -> Any:
         return text
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise UserError(f"{where} is true or false; saw {text!r}.")
+            raise UserError(f"{where} must be true or false; saw {text!r}.")
         return text.lower() == "true"
     try:
         return kind(text) if kind in (int, float, str) else text

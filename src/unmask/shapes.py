@@ -1,4 +1,4 @@
-"""The legend of letters in shapes: `Int[Tensor, "b l"]` is a batch of token rows.
+"""The letters in shapes: `Int[Tensor, "b l"]` is a batch of token rows.
 
     b  batch: rows of tokens           v  vocabulary, the mask id included
     l  length: positions in a row      d  width of the network
@@ -16,6 +16,6 @@ from torch import Tensor
 Tokens = Int[Tensor, "b l"]
 Frozen = Bool[Tensor, "b l"]
 
-# A network as the objectives see it: it looks at noisy tokens (b l) and the noise level σ (b), and gives the
-# logits (n v) at the flat positions it is asked for (n), and nowhere else.
+# A network as the objectives call it: from noisy tokens (b l), the noise level σ (b) and flat positions (n) to the
+# logits (n v) at these positions only.
 Network = Callable[[Int[Tensor, "b l"], Float[Tensor, " b"], Int[Tensor, " n"]], Float[Tensor, "n v"]]

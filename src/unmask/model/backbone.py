@@ -1,7 +1,7 @@
-"""Backbone: a network that turns tokens, or vectors, and a noise level into logits at the positions it is asked for.
+"""Backbone: a network from tokens, or vectors, and a noise level to logits at the requested positions.
 
-Everything outside `model/` speaks to a network through this class, and knows its size through its spec. A backbone is
-one file in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a name.
+Everything outside `model/` uses a network through this class, and its size through its spec. A backbone is one file
+in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a name.
 """
 
 from abc import ABC, abstractmethod
@@ -23,51 +23,51 @@ class Spec(ABC):
 
     name: ClassVar[str]
     registry: ClassVar[Registry[Any]]
-    network: ClassVar[type["Backbone"]]  # what it is the spec of
+    network: ClassVar[type["Backbone"]]  # the class that `build` makes from this spec
     advice: ClassVar[Mapping[str, Any]] = {}  # values that train best, where they differ from the defaults
     vocab: int  # ids, the mask included; derived from the tokenizer
     length: int  # positions of a training row; derived from the data
-    width: int  # features of a position
+    width: int  # features per position
     dropout: float
     causal: bool  # a position sees only itself and what is before it; derived from the objective
 
     @property
     def shown_sigma(self) -> bool:
-        """Whether the network is shown the noise level."""
+        """Whether the network takes the noise level as input."""
         return False
 
     @property
     def incremental(self) -> bool:
-        """Whether the network can go on reading from a memory: `Backbone.read`."""
+        """Whether the network can read token by token with a cache: `Backbone.read`."""
         return False
 
     @property
     def warms(self) -> bool:
-        """Whether the same weights can be causal first and see both sides later."""
+        """Whether the same weights can first be trained causally and later see both sides."""
         return False
 
     @property
     def carries(self) -> bool:
-        """Whether a training step hands a memory of its rows to the next one, whose rows continue them."""
+        """Whether a training step passes a memory of its rows to the next step, whose rows continue them."""
         return False
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
-        """The spec for some data and an objective."""
+        """The spec with the sizes of the data and the direction of the objective."""
         return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]
 
     def shown(self, sigma: bool) -> "Spec":
-        """The same network, shown the noise level or not; refused where it cannot be."""
+        """The same network with or without the noise level as input; refused if it is not possible."""
         if sigma == self.shown_sigma:
             return self
-        raise UserError(f"the backbone {self.name!r} cannot be shown the noise level; choose another objective.")
+        raise UserError(f"the backbone {self.name!r} cannot take the noise level as input; choose another objective.")
 
     def from_autoregressive(self) -> "Spec":
-        """The spec of a network that begins with the weights of an autoregressive one, in both phases."""
+        """The spec, for both phases, of a network that starts from the weights of an autoregressive one."""
         return self
 
     @abstractmethod
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
-        """Operations per token of a forward pass, two per multiply-add, a share `rows` of positions asked for."""
+        """FLOPs per token of a forward pass, two per multiply-add, with logits at a share `rows` of the positions."""
 
     @property
     def kept(self) -> float:
@@ -77,7 +77,7 @@ class Spec(ABC):
 
 @runtime_checkable
 class Memory(Protocol):
-    """What a network remembers of the rows it has read. Nobody but the network looks inside."""
+    """A network's cache of the rows it has read. Only the network knows its contents."""
 
     @property
     def filled(self) -> int:
@@ -92,7 +92,7 @@ class Group:
     """Parameters that share a learning rate and a decay."""
 
     parameters: tuple[nn.Parameter, ...]
-    lr: float = 1.0  # times the learning rate of the run
+    lr: float = 1.0  # factor on the learning rate of the run
     decay: bool = True  # whether weight decay applies
 
 
@@ -100,8 +100,8 @@ class Backbone(nn.Module, ABC):
     """A network. `trunk` gives hidden states, `head` turns rows of them into logits."""
 
     spec: Spec
-    constants: ClassVar[frozenset[str]] = frozenset()  # tensors that a file may leave out
-    recompute: bool = False  # forget what a unit computed, and compute it again in the backward pass
+    constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
+    recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
 
     @abstractmethod
     def trunk(
@@ -113,12 +113,12 @@ class Backbone(nn.Module, ABC):
         lengths: Int[Tensor, " b"] | None = None,
         allowed: Bool[Tensor, "l l"] | None = None,
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Hidden states from which all positions (b l d), or the flat positions `rows` (n d), are predicted.
+        """Hidden states that predict all positions (b l d), or the flat positions `rows` (n d).
 
-        x        tokens, or vectors in the place of their embeddings
+        x        tokens, or vectors in place of their embeddings
         sigma    the noise level of each row (b) or of each position (b l); ignored where `spec.shown_sigma` is False
-        lengths  how many positions of each row are real; the rest is padding at its end that nobody sees
-        allowed  allowed[i, j] lets position i see position j, in place of the network's own rule
+        lengths  real positions of each row; the rest is padding at its end that no position sees
+        allowed  allowed[i, j]: position i sees position j; replaces the network's own rule
         """
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Backbone(nn.Module, ABC):
     @property
     @abstractmethod
     def units(self) -> list[nn.Module]:
-        """The layers, in order: what FSDP cuts the network into, and what is recomputed one at a time."""
+        """The layers, in order: the units of FSDP and of activation checkpointing."""
 
     def logits(
         self,
@@ -143,7 +143,7 @@ class Backbone(nn.Module, ABC):
         lengths: Int[Tensor, " b"] | None = None,
         allowed: Bool[Tensor, "l l"] | None = None,
     ) -> Float[Tensor, "n v"]:
-        """Logits (n v) that predict the flat positions `rows`, and no others: a `shapes.Network`."""
+        """Logits (n v) that predict the flat positions `rows` only: a `shapes.Network`."""
         return self.head(self.trunk(x, sigma, rows=rows, lengths=lengths, allowed=allowed))
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
@@ -154,7 +154,7 @@ class Backbone(nn.Module, ABC):
         raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
 
     def memory(self, capacity: int) -> Memory:
-        """A memory of nothing, for texts of at most so many tokens. Where `spec.incremental`."""
+        """An empty memory for texts of at most `capacity` tokens. Where `spec.incremental`."""
         raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
 
     def carried(
@@ -164,11 +164,11 @@ class Backbone(nn.Module, ABC):
         rows: Int[Tensor, " n"],
         memory: Tensor | None,
     ) -> tuple[Float[Tensor, "n v"], Tensor]:
-        """Logits, given what an earlier step remembered of these rows (b ..), and what to remember of this one.
+        """Logits, given the memory of these rows (b ..) from the previous step, and the memory for the next step.
 
         Where `spec.carries`. The memory is detached: no gradient reaches an earlier step.
         """
-        raise UserError(f"the backbone {self.spec.name!r} carries nothing from step to step.")
+        raise UserError(f"the backbone {self.spec.name!r} carries no memory from step to step.")
 
     def table(self) -> Float[Tensor, "v d"]:
         """The embedding of each token."""
@@ -179,11 +179,11 @@ class Backbone(nn.Module, ABC):
         return next(self.parameters()).device
 
     def matrices(self) -> dict[nn.Parameter, int]:
-        """Weights that Muon moves orthogonally, and how many matrices lie side by side in each."""
+        """Weights that Muon updates, and the number of stacked matrices in each."""
         return {p: 1 for unit in self.units for p in unit.parameters() if p.ndim == 2}
 
     def groups(self) -> list[Group]:
-        """All parameters, by learning rate and decay: by default decay is on matrices alone."""
+        """All parameters, by learning rate and decay: by default only matrices have decay."""
         everything = list(self.parameters())
         return [
             Group(tuple(p for p in everything if p.ndim >= 2)),
@@ -198,7 +198,7 @@ class Backbone(nn.Module, ABC):
         return (hidden * real[..., None]).sum(1) / lengths[:, None]
 
     def freeze(self) -> "Backbone":
-        """Make it ready for inference: no gradients, no dropout. `requires_grad_(True)` undoes it."""
+        """Prepare for inference: no gradients, no dropout. `requires_grad_(True)` undoes it."""
         return self.eval().requires_grad_(False)
 
 
@@ -211,7 +211,7 @@ def build(spec: Spec) -> Backbone:
 
 
 def skeleton(spec: Spec) -> Backbone:
-    """The network without memory for its weights."""
+    """The network on the meta device: no memory for its weights."""
     with torch.device("meta"):
         return build(spec)
 

@@ -25,7 +25,7 @@ HEAD, NOTE = "head.safetensors", "classifier.json"
 
 
 class Classifier(nn.Module):
-    """log p(label | x_t), for noisy text too. The trunk stays as it is; only the linear layer learns."""
+    """log p(label | x_t), for noisy text too. The trunk is fixed; only the linear layer is trained."""
 
     def __init__(self, network: Backbone, labels: Sequence[str]) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class Classifier(nn.Module):
         *,
         lengths: Int[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b labels"]:
-        """From embeddings, so that there is a gradient for each of them."""
+        """log p(label), from embeddings, so that gradients with respect to them exist."""
         return self.of_hidden(self.network.trunk(embedded, sigma, lengths=lengths), lengths)
 
     def of_hidden(
         self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b labels"]:
-        """The pooled hidden states, and the linear layer."""
+        """log p(label) from hidden states: pooled, then the linear layer."""
         return self.linear(self.network.pool(hidden, lengths)).log_softmax(-1)
 
     def number(self, label: str) -> int:
@@ -63,7 +63,7 @@ class Classifier(nn.Module):
 
 
 def twin(network: Backbone) -> Backbone:
-    """The same weights in the same memory, but caches of its own: those of inference mode allow no gradient."""
+    """The same weights in the same memory, with separate caches: those of inference mode allow no gradient."""
     other = skeleton(network.spec)
     other.load_state_dict(network.state_dict(), assign=True)
     return other.freeze()
@@ -72,9 +72,9 @@ def twin(network: Backbone) -> Backbone:
 def save_classifier(
     folder: str | Path, classifier: Classifier, model: Model, *, said: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the head, with what it belongs to."""
+    """Write the head, with the fingerprints of its model and tokenizer."""
     if model.folder is None:
-        raise UserError("a classifier is saved beside the name of its model's file: save the model first.")
+        raise UserError("a classifier is saved with the fingerprint of its model's file: save the model first.")
     folder = Path(folder)
     note = {
         "version": __version__,
@@ -93,7 +93,7 @@ def save_classifier(
 
 
 def load_classifier(folder: str | Path, model: Model) -> Classifier:
-    """The classifier in a folder, on the trunk of its model; another vocabulary or another model is refused."""
+    """The classifier in a folder, on the trunk of its model; refuses another vocabulary or another model."""
     folder = Path(folder)
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ def load_classifier(folder: str | Path, model: Model) -> Classifier:
     if model.folder is None or made_for != weights_fingerprint(model.folder):
         raise UserError(
             f"the classifier in {folder} was trained on the trunk of another model with this vocabulary: its weights "
-            "would mean nothing here. Use it with its own model, or train one on this: `unmask classifier`."
+            "do not fit this one. Use it with its own model, or train one on this model: `unmask classifier`."
         )
     classifier = Classifier(model.network, labels)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}

@@ -1,6 +1,6 @@
-"""Published checkpoints to ours and back. The weights are the same file, so both ways are exact to the bit.
+"""Convert published checkpoints to our layout and back. The weights file is copied, so both directions are exact.
 
-Asked for another type of weights, the copy is rounded, and its self-test is that of the rounded network.
+With another type of weights the copy is rounded, and its self-test is recorded with the rounded network.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from unmask.model.model import Model
 from unmask.model.weights import INDEX, files_of
 from unmask.settings import described
 
-# Files that other programs wrote beside the weights; code (*.py) stays behind, for it is never run.
+# Files of other programs that are copied along; code (*.py) is not, because it is never run.
 TEXT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,10 +37,10 @@ def convert(
     dtype: str = "",
     sampling: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Check a checkpoint and write it anew: `to` ours, with a proof, or to the official layout, without ours.
+    """Check a checkpoint and write a copy: `to` our layout, with a self-test, or to the official layout, without.
 
-    dtype      float16 or bfloat16 halve the file; empty leaves the weights as they are
-    sampling   how the model is drawn by those who ask for nothing else: {"sampler": "entropy", "top_p": 0.9}
+    dtype      float16 or bfloat16 halve the file; empty keeps the type of the weights
+    sampling   default sampling settings to store: {"sampler": "entropy", "top_p": 0.9}
     """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, list(FORMATS))
@@ -48,14 +48,14 @@ def convert(
     if target.exists():
         raise UserError(f"{target} exists already: give a folder that does not.")
     if sampling and to != "unmask":
-        raise UserError("the official layout cannot say how a model is drawn.")
+        raise UserError("the official layout cannot store default sampling settings.")
     if dtype:
         return rounded(with_sampling(load(source, trainable=True), sampling), target, to=to, dtype=dtype)
     model = with_sampling(load(source), sampling)
     assert model.folder is not None
     config = read_config(model.folder)
     if to == "official":
-        FORMATS[to]().config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
+        FORMATS[to]().config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or raises
         if not is_published(config):
             ours = ", ".join(key for key in OURS if key in config)
             raise UserError(f"the official layout has no such network: {source} needs {ours} in its config.json.")
@@ -85,7 +85,7 @@ def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
 def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
     """A copy in our layout whose weights have another type."""
     if to != "unmask":
-        raise UserError(f"weights are rounded to {dtype} in our layout only: convert twice.")
+        raise UserError(f"weights are rounded to {dtype} only in our layout: convert twice.")
     save(
         target,
         model.network,

@@ -1,4 +1,4 @@
-"""What a network costs, before it is built: parameters, floating-point operations, memory."""
+"""The cost of a network before it is built: parameters, floating-point operations, memory."""
 
 from functools import cache
 
@@ -9,23 +9,23 @@ FLOAT = 4  # bytes of a float32
 
 @cache
 def parameters(spec: Spec) -> int:
-    """All weights, the embedding and the head included."""
+    """The number of weights, embedding and head included."""
     return sum(p.numel() for p in skeleton(spec).parameters())
 
 
 def training_flops(spec: Spec, *, rows: float = 0.5, length: int | None = None) -> float:
-    """Operations per token of one training step: the backward pass costs two forward passes."""
+    """FLOPs per token of one training step: the backward pass costs two forward passes."""
     return 3 * spec.flops(rows=rows, length=length)
 
 
 def inference_bytes(spec: Spec, *, batch: int = 1, rows: float = 1.0, length: int | None = None) -> int:
-    """Weights, the widest activations of one layer, and the logits of the rows that are asked for."""
+    """Bytes of the weights, the largest activations of one layer, and the logits at the requested positions."""
     tokens = batch * (length or spec.length)
     return FLOAT * (parameters(spec) + tokens * 10 * spec.width + int(rows * tokens) * spec.vocab)
 
 
 def training_bytes(spec: Spec, *, batch: int, rows: float = 0.5, ema: bool = True, length: int | None = None) -> int:
-    """Weights, gradients, two AdamW moments and the EMA; what backward keeps of every layer; logits and theirs."""
+    """Bytes of weights, gradients, AdamW moments and EMA; saved activations; logits and their gradient."""
     tokens = batch * (length or spec.length)
     states = 5 if ema else 4
     logits = 3 * int(rows * tokens) * spec.vocab

@@ -1,7 +1,7 @@
 """Formats: the layouts of checkpoints on disk, one file each in `model/formats`.
 
-A layout is recognised by what the files say (config.json's model_type and keys), never guessed: what no format knows
-is refused by name. A format reads a config into a spec, a mask and an objective, and names the tensors.
+A layout is recognised by the files (config.json's model_type and keys), never guessed: an unknown layout is refused
+by name. A format reads a config into a spec, a mask and an objective, and maps the names of the tensors.
 """
 
 import json
@@ -22,11 +22,11 @@ AGAIN = "Copy the file again from where it came from, or save the checkpoint aga
 
 @dataclass(frozen=True)
 class Files:
-    """What a folder says of itself, before a weight is read."""
+    """The files of a folder, before any weight is read."""
 
     folder: Path
     config: dict[str, Any]  # config.json
-    note: dict[str, Any]  # unmask.json, or nothing
+    note: dict[str, Any]  # unmask.json, or empty
     tensors: Tensors  # shapes and types, by the names in the files
 
     @property
@@ -38,7 +38,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Found:
-    """What a format makes of a config."""
+    """A config as a format reads it."""
 
     spec: Spec
     mask: int
@@ -47,7 +47,7 @@ class Found:
 
 
 class Format(ABC):
-    """A layout. Its name is in `FORMATS`."""
+    """A layout with a name in `FORMATS`."""
 
     name: ClassVar[str]
 
@@ -60,19 +60,19 @@ class Format(ABC):
         """The network, the mask and the objective that the files describe."""
 
     def renamed(self, name: str) -> str:
-        """A tensor's name in a file, as the denoiser names it: `backbone.`, `parts.` or `state.` in front."""
+        """The denoiser's name of a tensor in a file: with the prefix `backbone.`, `parts.` or `state.`."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
-        """config.json of a network in this layout; refused where the layout cannot hold it."""
-        raise UserError(f"the layout {self.name!r} can be read and not written.")
+        """config.json of a network in this layout; refuses a network that the layout does not support."""
+        raise UserError(f"the layout {self.name!r} can be read but not written.")
 
 
 FORMATS: Registry[Format] = Registry("checkpoint format", room="unmask.model.formats", group="unmask.formats")
 
 
 def recognised(folder: Path) -> tuple[Files, Format]:
-    """A folder's files, and the format that knows them."""
+    """A folder's files, and the format that recognises them."""
     config, note = read_config(folder), read_note(folder)
     files = Files(folder, config, note, tensors_in(folder))
     for name in FORMATS:
@@ -103,7 +103,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """unmask.json, or nothing for a published checkpoint."""
+    """unmask.json; empty for a published checkpoint."""
     path = folder / NOTE
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors, whole or in shards; names, shapes and types checked before a byte is used."""
+"""Weights on disk: safetensors, whole or in shards; names, shapes and types are checked before use."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from unmask.files import fingerprint
 from unmask.model.backbone import Backbone, Spec, skeleton
 
 FILE = "model.safetensors"
-INDEX = "model.safetensors.index.json"  # of weights that come in several files
+INDEX = "model.safetensors.index.json"  # for weights in several files
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
@@ -23,7 +23,7 @@ Tensors = dict[str, tuple[tuple[int, ...], str]]  # shape and type of each tenso
 
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
-    """The files of a folder's weights, each with the tensors it must hold; None: whatever is in it."""
+    """The files of a folder's weights, each with the tensors it must hold; None: any."""
     if (folder / FILE).is_file():
         return {folder / FILE: None}
     path = folder / INDEX
@@ -34,7 +34,7 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
         wanted: dict[Path, list[str] | None] = {}
         for tensor, name in places.items():
             if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-                raise UserError(f"{path} points to {name!r}: shards are safetensors files in the same folder.")
+                raise UserError(f"{path} points to {name!r}: shards must be safetensors files in the same folder.")
             held = wanted.setdefault(folder / name, [])
             assert held is not None
             held.append(tensor)
@@ -86,7 +86,7 @@ def check_tensors(
     *,
     spare: frozenset[str],
 ) -> None:
-    """Refuse a missing, extra, reshaped or differently typed tensor, by name; `spare` ones may be missing."""
+    """Refuse a missing, extra, reshaped or differently typed tensor, by name; `spare` tensors may be missing."""
     told = f"{where}, for a {spec.name} of width {spec.width}, vocabulary {spec.vocab}:"
     for name in sorted(expected.keys() - found.keys() - spare):
         raise UserError(f"{told} tensor {name} {list(expected[name])} is missing. {AGAIN}")
@@ -102,7 +102,7 @@ def check_tensors(
 
 
 def read_tensors(folder: Path, renamed: Callable[[str], str] = str) -> dict[str, Tensor]:
-    """All tensors of a folder in float32, mapped into memory until they are used or changed."""
+    """All tensors of a folder in float32, memory-mapped until they are used or changed."""
     found: dict[str, Tensor] = {}
     for path in files_of(folder):
         try:
@@ -114,7 +114,7 @@ def read_tensors(folder: Path, renamed: Callable[[str], str] = str) -> dict[str,
 
 
 def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
-    """The network with weights `backbone.*`; constants that a file may leave out are computed."""
+    """The network with weights `backbone.*`; constants missing from the file are computed."""
     network = skeleton(spec)
     state = {name.removeprefix("backbone."): w for name, w in tensors.items() if name.startswith("backbone.")}
     lacking = network.state_dict().keys() - state.keys()
@@ -131,12 +131,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: str = "float
     kept = {name: tensor.detach().to("cpu", getattr(torch, dtype)) for name, tensor in tensors.items()}
     for name, tensor in kept.items():
         if not tensor.isfinite().all():
-            raise UserError(f"tensor {name} has values that {dtype} cannot hold, or that are not finite.")
+            raise UserError(f"tensor {name} has values that are out of range for {dtype}, NaN or infinite.")
     save_file({name: tensor.contiguous() for name, tensor in kept.items()}, path)
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """sha256 of a folder's weights: of the file, or of its shards' own in the order of their names."""
+    """sha256 of a folder's weights: of the file, or of the sha256 of its shards in the order of their names."""
     files = sorted(files_of(folder))
     if len(files) == 1:
         return fingerprint(files[0])

@@ -1,8 +1,8 @@
-"""How the processes of one start find each other.
+"""Rendezvous: how the processes of one start find each other.
 
-torchrun keeps one table of keys and values for a run. When it starts the processes again after one has died, what the
-dead wrote is still there: old addresses, old answers. So every process comes with a name nobody has used, and
-rank 0 gives a fresh corner of the table to those who are there now.
+torchrun keeps one key-value store per run. After a restart it still holds the entries of the dead processes: old
+addresses, old answers. So every process registers under a new unique name, and rank 0 assigns a new prefix of the
+store to the processes that are alive.
 """
 
 import time
@@ -13,18 +13,18 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from unmask.errors import UserError
 
-PAUSE = 0.05  # seconds between two looks at who has come
+PAUSE = 0.05  # seconds between two polls
 
 
 def meet(table: Store, *, rank: int, world: int, within: timedelta) -> Store:
-    """A corner of the table that the processes of this start share, once all of them are there."""
+    """A prefix of the store that the processes of this start share, once all of them have joined."""
     corner = host(table, world=world, within=within) if rank == 0 else guest(table, rank=rank, within=within)
     corner.wait(["all"], within)
     return corner
 
 
 def guest(table: Store, *, rank: int, within: timedelta) -> Store:
-    """Say who is there, and wait for the answer to exactly that."""
+    """Register under a unique name, and wait for the answer to that name."""
     name = uuid4().hex
     table.set(f"hello-{rank}", name)
     table.wait([f"welcome-{name}"], within)
@@ -34,7 +34,7 @@ def guest(table: Store, *, rank: int, within: timedelta) -> Store:
 
 
 def host(table: Store, *, world: int, within: timedelta) -> Store:
-    """Answer whoever says hello, the dead included, until all have come to the corner."""
+    """Answer every registration, those of dead processes included, until all processes have joined."""
     name = uuid4().hex
     corner = PrefixStore(name, table)
     missing = list(range(1, world))
@@ -43,7 +43,7 @@ def host(table: Store, *, world: int, within: timedelta) -> Store:
         if time.monotonic() > end:
             raise UserError(
                 f"{len(missing)} of {world} processes did not come within {within.total_seconds():.0f} seconds "
-                f"(rank {missing[0]} first): look for what stopped them, or for a machine that is not reached."
+                f"(rank {missing[0]} first): look for their errors, or for a machine that cannot be reached."
             )
         for rank in missing:
             if table.check([f"hello-{rank}"]):

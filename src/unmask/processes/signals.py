@@ -1,4 +1,4 @@
-"""Signals: SIGTERM or Ctrl-C stops the work of all processes after the same step."""
+"""Signals: SIGTERM or Ctrl-C stops all processes after the same step."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from unmask.processes.team import Team
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """A list that SIGTERM or Ctrl-C fills with the signal's number; a second one ends the process at once."""
+    """A list to which SIGTERM or Ctrl-C adds the signal's number; a second signal ends the process at once."""
     stop: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -29,5 +29,5 @@ def stopping() -> Iterator[list[int]]:
 
 
 def halted(stop: list[int], team: Team) -> int:
-    """The signal that any process was sent, or 0: all processes stop after the same step."""
+    """The signal that any process has received, or 0: all processes stop after the same step."""
     return team.most(stop[0] if stop else 0)

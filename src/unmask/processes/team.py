@@ -1,9 +1,9 @@
-"""Who does the work: the one place that knows how many processes there are.
+"""Team: the one place that knows how many processes there are.
 
-One process is `Alone`. Under torchrun there are `Many`, which share the rows of each batch and keep in step: each
-has the whole network and they average gradients (ddp), or each has a part of it (fsdp). The processes of a step
-wait for each other a short time only, so that the death of one is noticed; what rank 0 does alone, such as
-tokenizing or writing, they wait for in another way and as long as it takes.
+One process is `Alone`. Under torchrun there are `Many`, which share the rows of each batch and stay in step: each
+has the whole network and they average gradients (ddp), or each has a part of it (fsdp). In a step processes wait for
+each other only a short time, so that a dead process is noticed. For what rank 0 does alone, such as tokenizing or
+writing, they poll the store as long as it takes.
 """
 
 import os
@@ -29,17 +29,17 @@ from unmask.processes.rendezvous import meet
 
 T = TypeVar("T")
 Way = Literal["ddp", "fsdp"]
-GATHERING = timedelta(minutes=10)  # for all processes to appear
-LOOKING = timedelta(seconds=5)  # between two looks whether rank 0 is done
+GATHERING = timedelta(minutes=10)  # for all processes to join
+LOOKING = timedelta(seconds=5)  # between two checks whether rank 0 is done
 BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Socket")
 
 
 class Lost(UserError):
-    """Another process has died, or does not answer."""
+    """Another process has died or does not answer."""
 
 
 class Told(UserError):
-    """What went wrong in rank 0, which says so itself."""
+    """An error in rank 0, which reports it itself."""
 
 
 @runtime_checkable
@@ -48,36 +48,36 @@ class Team(Protocol):
 
     @property
     def rank(self) -> int:
-        """Which of them this is; rank 0 prints and writes."""
+        """The number of this process; rank 0 prints and writes."""
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """The number of processes."""
 
     @property
     def device(self) -> torch.device:
-        """Where this one computes."""
+        """The device of this process."""
 
     def place(self, module: nn.Module) -> None:
-        """Bring a module to where it is trained, before anything refers to its parameters."""
+        """Move a module to its device, and shard it, before anything refers to its parameters."""
 
     def wrap(self, module: nn.Module) -> Callable[..., Any]:
-        """What is called in place of the module, so that gradients are shared."""
+        """The callable to use instead of the module, so that gradients are shared."""
 
     def passing(self, module: Callable[..., Any], *, last: bool) -> AbstractContextManager[None]:
-        """A context for one pass of several whose gradients add up; they are shared after the last."""
+        """A context for one of several passes with accumulated gradients; they are shared after the last."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """Values added up over all processes."""
+        """Values summed over all processes."""
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all processes, in the order of their ranks."""
 
     def most(self, number: int) -> int:
-        """The largest number of all processes: for what one has seen and all must act upon."""
+        """The largest number over all processes: for events that one has seen and all must act on."""
 
     def lead(self, work: Callable[[], T]) -> T | None:
-        """What rank 0 does while the others wait; where it fails, all do."""
+        """Run `work` in rank 0 while the others wait; if it fails, all fail."""
 
 
 def own_device() -> torch.device:
@@ -125,8 +125,8 @@ class Many:
     world: int
     device: torch.device
     way: Way
-    store: Any  # a small table that all processes read and write
-    turns: Iterator[int] = field(default_factory=count)  # numbers what rank 0 has done alone
+    store: Any  # the key-value store that all processes share
+    turns: Iterator[int] = field(default_factory=count)  # numbers the works of rank 0
 
     def place(self, module: nn.Module) -> None:
         if self.way == "fsdp":
@@ -139,8 +139,8 @@ class Many:
             return module
         from torch.nn.parallel import DistributedDataParallel
 
-        # Gradients have memory of their own: where a tensor begins decides how its sums are ordered, and inside
-        # DDP's buckets that changes after the first step, so that a resumed run would not repeat the old one.
+        # Gradients have memory of their own: the alignment of a tensor changes the order of its sums, and inside
+        # DDP's buckets it changes after the first step, so that a resumed run would not repeat the old one.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # newer torch has another name for it
             return DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=False)
 
@@ -184,7 +184,7 @@ class Many:
         return result
 
     def wait_for(self, key: str) -> str:
-        """What rank 0 says under a key, however long it takes; if rank 0 or its table is gone, that is an error."""
+        """The value that rank 0 sets for a key, however long it takes; an error if rank 0 or the store is gone."""
         while True:
             try:
                 self.store.wait([key], LOOKING)
@@ -218,7 +218,7 @@ def joined(way: Way, *, seconds: float) -> Iterator[Team]:
 
 @contextmanager
 def noticing() -> Iterator[None]:
-    """Say in plain words that another process is gone."""
+    """Turn an error of torch.distributed into a message that another process is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -228,17 +228,17 @@ def noticing() -> Iterator[None]:
         rank, world = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
         raise Lost(
             f"process {rank} of {world} lost the others: one has died or did not answer in time "
-            f"({said.rpartition('] ')[2].partition('. ')[0]}). Its own words, if it had any, are above. Go on from "
-            "the last checkpoint with --resume."
+            f"({said.rpartition('] ')[2].partition('. ')[0]}). Its own error, if any, is printed above. Continue "
+            "from the last checkpoint with --resume."
         ) from None
 
 
-GRACE = 2.0  # seconds in which rank 0 says what all processes have found
+GRACE = 2.0  # seconds in which rank 0 reports an error that all processes have
 
 
 @contextmanager
 def said_once(team: Team) -> Iterator[None]:
-    """What all processes find wrong is said by rank 0 alone; what one of the others finds, by that one."""
+    """Report an error of all processes by rank 0 only, and an error of one process by that process."""
     try:
         yield
     except UserError as error:
@@ -250,7 +250,7 @@ def said_once(team: Team) -> Iterator[None]:
         raise UserError(f"process {team.rank}: {error}") from None
 
 
-PATIENCE = 86_400.0  # seconds that those who are done wait for the others; torchrun notices who has died
+PATIENCE = 86_400.0  # seconds that finished processes wait for the others; torchrun notices dead ones
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def together() -> Iterator[Team]:
 
 
 def collected(team: Team, mine: list[T]) -> list[T]:
-    """What all processes have, at rank 0; the others get nothing."""
+    """The lists of all processes, concatenated at rank 0; empty in the others."""
     if team.world == 1:
         return mine
     found: list[list[T] | None] | None = [None] * team.world if team.rank == 0 else None

@@ -1,8 +1,7 @@
-"""The engine: all live requests advance together, one network call a tick.
+"""The engine: all live requests advance together, one network call per tick.
 
-Arrivals and departures happen on the event loop, between ticks; all arithmetic happens in one worker thread, so
-nothing needs a lock. Whoever enters gets a `Ticket` and reads its turns; whoever stops reading leaves before the
-next tick.
+Requests join and leave on the event loop, between ticks; all arithmetic runs in one worker thread, so nothing needs
+a lock. A new request gets a `Ticket` and reads its turns; a request that stops reading leaves before the next tick.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class Ticket:
 
     @property
     def rows(self) -> int:
-        """Rows that the network is shown for it in a call."""
+        """Rows of the network's batch that it takes in a call."""
         return len(self.work.canvas.tokens) * passes(self.work)
 
     @property
@@ -48,7 +47,7 @@ class Ticket:
         return self.work.canvas.tokens.shape[1]
 
     def leave(self) -> None:
-        """Give the place up; the next tick is made without it."""
+        """Leave the engine; the next tick runs without it."""
         self.left = True
 
     async def __aiter__(self) -> AsyncIterator[Turn]:
@@ -62,14 +61,14 @@ class Ticket:
 
 
 class Engine:
-    """Begin with `start`, in a running event loop; end with `close`."""
+    """Call `start` in a running event loop, and `close` at the end."""
 
     def __init__(self, network: Halves, *, vocab: int, limits: Limits, metrics: Metrics, report: Report) -> None:
         self.network, self.vocab, self.limits = network, vocab, limits
         self.metrics, self.report = metrics, report
         self.live: list[Ticket] = []
         self.waiting: deque[Ticket] = deque()
-        self.entering = 0  # requests being made ready, or scored
+        self.entering = 0  # requests being prepared or scored
         self.open = False
         self.wake = asyncio.Event()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -81,7 +80,7 @@ class Engine:
         self.task = asyncio.get_running_loop().create_task(self.run())
 
     async def close(self) -> None:
-        """Refuse what comes, end what waits or runs with an error, and stop. A call under way is waited for."""
+        """Refuse new requests, end waiting and running ones with an error, and stop after the current call."""
         self.open = False
         for ticket in [*self.live, *self.waiting]:
             ticket.turns.put_nowait(closing())
@@ -93,14 +92,14 @@ class Engine:
         self.side.shutdown(wait=True)
 
     async def enter(self, make: Callable[[], Job], *, draft: bool = False, again: bool = False) -> Ticket:
-        """A place for the work that `make` makes, in the engine's thread; refused when too many wait."""
+        """A ticket for the work that `make` builds in the engine's thread; refused when too many requests wait."""
         deadline = monotonic() + self.limits.seconds
         ticket = Ticket(await self.between(make, again=again), draft, deadline)
         if ticket.rows * ticket.width > self.limits.positions:
-            twice = ", each shown twice for its guidance" if passes(ticket.work) > 1 else ""
+            twice = ", each taken twice for guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
                 f"the request has {len(ticket.work.canvas.tokens)} texts of up to {ticket.width} tokens{twice}; a "
-                f"call to the network takes {self.limits.positions} tokens at most. Ask for fewer or shorter texts."
+                f"forward pass takes {self.limits.positions} tokens at most. Ask for fewer or shorter texts."
             )
         if ticket.done:
             ticket.turns.put_nowait(None)  # nothing to fill
@@ -110,9 +109,9 @@ class Engine:
         return ticket
 
     async def between(self, make: Callable[[], Made], *, again: bool = False, beside: bool = False) -> Made:
-        """Run something in the engine's thread, between two ticks; `again` for one who has been let in before.
+        """Run `make` in the engine's thread, between two ticks; `again` for a request that was admitted before.
 
-        `beside` the ticks, in another thread, goes what may take long and asks nothing of the network.
+        `beside`: in another thread, during ticks, for long work that does not call the network.
         """
         if not self.open:
             raise closing()
@@ -130,11 +129,11 @@ class Engine:
 
     @property
     def idle(self) -> int:
-        """1 while nothing runs: the next request need not wait at all."""
+        """1 while nothing runs, so that the next request need not wait; else 0."""
         return int(not self.live and not self.waiting)
 
     def patience(self) -> int:
-        """Seconds after which a refused request may try again: about what a request takes now."""
+        """Seconds until a refused request may try again: the recent duration of a request."""
         return max(1, min(60, round(self.metrics.seconds_of_a_request())))
 
     async def run(self) -> None:
@@ -151,7 +150,7 @@ class Engine:
                 await self.wake.wait()
 
     def sweep(self) -> None:
-        """Let go of those who have left, and of those whose time is up."""
+        """Remove requests that have left or exceeded their time."""
         now = monotonic()
         for ticket in [*self.live, *self.waiting]:
             if not ticket.left and now > ticket.deadline:
@@ -161,7 +160,7 @@ class Engine:
         self.waiting = deque(ticket for ticket in self.waiting if not ticket.left)
 
     def admit(self) -> None:
-        """Take in those who wait, first come first served, while the call stays within its size."""
+        """Admit waiting requests, first come first served, within the limit of positions per call."""
         while self.waiting:
             crowd = [*self.live, self.waiting[0]]
             size = sum(ticket.rows for ticket in crowd) * max(ticket.width for ticket in crowd)
@@ -179,7 +178,7 @@ class Engine:
             turns = await loop.run_in_executor(
                 self.thread, lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab)
             )
-        except Exception as error:  # the network itself failed: out of memory, most likely
+        except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)
             turns = [failed()] * len(tickets)
         self.metrics.tick(seconds=monotonic() - began, works=len(works))

@@ -1,4 +1,4 @@
-"""Limits: what one request, and all of them together, may take."""
+"""Limits: resources of one request, and of all requests together."""
 
 from dataclasses import dataclass, fields
 
@@ -7,18 +7,18 @@ from unmask.errors import UserError
 
 @dataclass(frozen=True)
 class Limits:
-    """What requests may take."""
+    """Resource limits of the server."""
 
-    body: int = 1_000_000  # bytes of a request
-    tokens: int = 0  # of one text, prompt and blanks together; 0: as many as the model was trained on
-    rows: int = 32  # texts of one request: prompts times candidates
-    steps: int = 2000  # of a sampler
-    passes: int = 64  # over a text that is scored
-    tries: int = 16  # of rejection: how often a text is drawn again
-    states: int = 2000  # of a pattern, once it is compiled for the vocabulary
-    positions: int = 32_768  # shown to the network in one call, padding included
-    queue: int = 64  # requests that wait; one more is refused with 429
-    seconds: float = 120.0  # for one request, waiting included
+    body: int = 1_000_000  # bytes of a request body
+    tokens: int = 0  # tokens per text, prompt and blanks together; 0: the length the model was trained on
+    rows: int = 32  # texts per request: prompts times candidates
+    steps: int = 2000  # sampler steps
+    passes: int = 64  # forward passes per scored text
+    tries: int = 16  # tries of rejection sampling
+    states: int = 2000  # states of a pattern after compilation for the vocabulary
+    positions: int = 32_768  # tokens per forward pass, padding included
+    queue: int = 64  # waiting requests; further ones are refused with status 429
+    seconds: float = 120.0  # seconds per request, waiting included
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -27,5 +27,5 @@ class Limits:
                 raise UserError(f"the limit {field.name!r} must be greater than 0; saw {value}.")
 
     def of_text(self, trained: int) -> int:
-        """Tokens that one text may have."""
+        """The most tokens that one text may have."""
         return self.tokens or trained

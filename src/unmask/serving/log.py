@@ -1,4 +1,4 @@
-"""Reports: what the log says. Failures by their name alone, for a traceback may show a prompt."""
+"""The log of failures: by default only their type, because a traceback may contain a prompt."""
 
 import logging
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Report = Callable[[BaseException], None]
 
 
 def reporter(*, tracebacks: bool = False) -> Report:
-    """How a failure inside the server is written down."""
+    """A function that logs a failure inside the server."""
 
     def report(error: BaseException) -> None:
         log.error("failure: %s", type(error).__name__, exc_info=error if tracebacks else None)

@@ -1,17 +1,17 @@
-"""Metrics: what Prometheus reads at /metrics, over all worker processes."""
+"""Metrics for Prometheus at /metrics, over all worker processes."""
 
 import os
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder through which worker processes add their numbers up
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder through which worker processes add up their metrics
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 WORKS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Each number under the name that Prometheus knows it by."""
+    """The metrics under their Prometheus names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -27,7 +27,7 @@ class Metrics:
         self.waiting = Gauge(
             "unmask_waiting_requests", "Requests waiting.", registry=own, multiprocess_mode="livesum"
         )
-        self.recent = 1.0  # seconds of a request, a running mean
+        self.recent = 1.0  # seconds per request, a running mean
 
     def tick(self, *, seconds: float, works: int) -> None:
         self.ticks.observe(seconds)
@@ -43,7 +43,7 @@ class Metrics:
         return self.recent
 
     def text(self) -> bytes:
-        """All numbers, in Prometheus's format."""
+        """All metrics, in Prometheus's format."""
         if not os.environ.get(SHARED):
             return generate_latest(self.registry)
         registry = CollectorRegistry()
@@ -52,6 +52,6 @@ class Metrics:
 
     @staticmethod
     def gone() -> None:
-        """This process ends: its gauges no longer count."""
+        """Remove the gauges of this process, which ends."""
         if os.environ.get(SHARED):
             mark_process_dead(os.getpid())

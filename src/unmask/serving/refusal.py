@@ -1,11 +1,11 @@
-"""Refusal: a request that is not answered, as HTTP says it and in the shape of OpenAI's errors."""
+"""Refusal: a request that is not answered, as an HTTP status and in the form of OpenAI's errors."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """What the client is told. Nothing in it comes from inside the server."""
+    """The error that the client gets. It contains no internals of the server."""
 
     status: int
     message: str
@@ -19,7 +19,7 @@ class Refusal(Exception):
 
 
 def wrong(message: str, *, param: str | None = None, status: int = 400, code: str | None = None) -> Refusal:
-    """The client's mistake."""
+    """A refusal for a mistake of the client."""
     return Refusal(status, message, "invalid_request_error", code, param)
 
 
@@ -38,11 +38,11 @@ def closing() -> Refusal:
 
 
 def late(seconds: float) -> Refusal:
-    return Refusal(504, f"the request took longer than the {seconds:g} s it may take.", "server_error", "timeout")
+    return Refusal(504, f"the request took longer than the limit of {seconds:g} s.", "server_error", "timeout")
 
 
 def failed() -> Refusal:
-    """Something broke inside; what it was is for the log."""
+    """A failure inside the server; its cause goes to the log only."""
     return Refusal(
-        500, "the server failed to answer this request; the fault is not yours.", "server_error", "internal"
+        500, "the server failed to answer this request; the request is not at fault.", "server_error", "internal"
     )

@@ -1,7 +1,7 @@
-"""The randomness of a step: a pure function of (seed, step), the same however the rows are shared out.
+"""The random numbers of a step: a pure function of (seed, step), however the rows are distributed.
 
-Every process draws the uniforms of the whole batch and takes its own rows, so neither the number of processes nor
-the accumulation changes them, and a resumed run needs nothing but its step.
+Every process draws the uniforms of the whole batch and takes its own rows. So neither the number of processes nor
+gradient accumulation changes them, and a resumed run needs only its step.
 """
 
 import torch
@@ -11,7 +11,7 @@ from unmask.random import Noise, keys, seed_of
 
 
 def draw(rows: int, length: int, *, seed: int, step: int, use: int = 0) -> Noise:
-    """The noise of a step: a uniform per row, spread evenly over [0, 1), and one per token."""
+    """The noise of a step: one uniform per row, stratified over [0, 1), and one per token."""
     number = seed_of(seed, step, use)
     source = torch.Generator().manual_seed(number)
     even = stratified(torch.rand(rows, generator=source))

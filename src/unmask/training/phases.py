@@ -1,4 +1,4 @@
-"""Phases: a run is one, or, with the recipe `warm`, an autoregressive one and then the objective's own."""
+"""Phases: a run has one, or, with the recipe `warm`, an autoregressive phase and then one with its objective."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ class Phase:
     start: int  # first step
     stop: int  # one after the last
     objective: Objective
-    anneal: int = 0  # steps over which a network that was causal comes to look ahead
+    anneal: int = 0  # steps over which attention grows from causal to both sides
 
     @property
     def steps(self) -> int:
@@ -27,7 +27,7 @@ class Phase:
 
 
 def phases(settings: Train) -> tuple[Phase, ...]:
-    """The phases of a run, in order; a later one begins with the weights of the one before."""
+    """The phases of a run, in order; a later phase starts from the weights of the previous one."""
     if settings.recipe != "warm":
         return (Phase(0, settings.steps, settings.objective, settings.warm.anneal if settings.init else 0),)
     split = min(max(1, round(settings.warm.share * settings.steps)), settings.steps - 1)
@@ -38,19 +38,19 @@ def phases(settings: Train) -> tuple[Phase, ...]:
 
 
 def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
-    """The network of a phase, where no checkpoint says it."""
+    """The spec of a phase that starts without a checkpoint."""
     spec = settings.model.from_autoregressive() if settings.recipe == "warm" else settings.model
     return spec.sized(vocab=vocab, length=settings.text.length, causal=phase.objective.facts.causal)
 
 
 def continued(before: Spec, settings: Train, phase: Phase) -> Spec:
-    """The network of a phase that begins with given weights: causal or not by the objective, else as it was."""
+    """The spec of a phase that starts from given weights: causal by the objective, otherwise unchanged."""
     spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=phase.objective.facts.causal)
     return replace(spec, dropout=settings.model.dropout)  # type: ignore[type-var]
 
 
 def sight(phase: Phase, step: int, length: int) -> Bool[Tensor, "l l"] | None:
-    """Who sees whom while the network learns to look ahead: a window that grows from nothing to the whole row.
+    """The attention mask during `anneal`: the window ahead grows from nothing to the whole row.
 
     None: the architecture's own rule.
     """

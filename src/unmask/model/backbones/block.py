@@ -1,4 +1,4 @@
-"""A block of the transformer: attention, then an MLP, each on a normed copy and added back."""
+"""A block of the transformer: attention, then an MLP, both pre-norm with residual connections."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from unmask.model.backbones.attention import Asked, Cache, Turns, attend, interleave, rotate
 
-ROWS = 1024  # rows that the MLP takes at a time in inference
+ROWS = 1024  # rows per slice of the MLP in inference
 
 
 class Norm(nn.Module):
-    """Layer norm with a weight and no bias, in float32 whatever comes in."""
+    """Layer norm with a weight and no bias, always computed in float32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Norm(nn.Module):
 
 
 def modulation(parts: int, cond: int, width: int) -> nn.Linear | None:
-    """The layer that makes `parts` vectors of the noise level, all zero at the start."""
+    """The layer that maps the noise level to `parts` vectors, initialised to zero."""
     if not cond:
         return None
     layer = nn.Linear(cond, parts * width)
@@ -37,18 +37,18 @@ def normed(
     shift: Float[Tensor, "... d"] | None = None,
     scale: Float[Tensor, "... d"] | None = None,
 ) -> Float[Tensor, "*shape d"]:
-    """Layer norm, then (1 + scale) · it + shift where each row has its own modulation."""
+    """Layer norm, then (1 + scale) · x + shift if each row has its own modulation."""
     y = F.layer_norm(x, x.shape[-1:], weight, bias)
     return y if shift is None or scale is None else torch.addcmul(shift, y, 1 + scale)
 
 
 def add(x: Float[Tensor, "*shape d"], branch: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
-    """x + branch, in the branch's memory where both have one type (under bf16 autocast x stays float32)."""
+    """x + branch, in the branch's memory if both have the same type (under bf16 autocast x stays float32)."""
     return branch.add_(x) if branch.dtype == x.dtype else x + branch
 
 
 def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shape d"]:
-    """Dropout. A CPU draws random numbers one by one, so four decisions share one there, of 16 bits each."""
+    """Dropout. On a CPU random numbers are slow, so four decisions of 16 bits share one number."""
     if y.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(y, chance)
     words = torch.empty(-(-y.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
@@ -59,19 +59,19 @@ def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shap
 
 @dataclass(frozen=True)
 class Sight:
-    """What the positions of one pass may look at."""
+    """What each position may attend to in one forward pass."""
 
     turns: Turns  # rotations of the positions in this pass
-    visible: Bool[Tensor, "..."] | None = None  # who sees whom, broadcast over (b h l l); None: all, or causal
+    visible: Bool[Tensor, "..."] | None = None  # attention mask, broadcast over (b h l l); None: all, or causal
     causal: bool = False
-    asked: Asked | None = None  # the last block answers for these rows alone
+    asked: Asked | None = None  # the last block computes these rows only
     asked_visible: Bool[Tensor, "..."] | None = None  # the same as `visible` for the asked rows
     cache: Cache | None = None
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The weights of a block as its arithmetic wants them."""
+    """The weights of a block, arranged for the forward pass."""
 
     norm1: Float[Tensor, " d"]
     bias1: Float[Tensor, " d"] | None
@@ -87,7 +87,7 @@ class Ready:
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each on a normed copy and added back."""
+    """Attention, then an MLP, both pre-norm with residual connections."""
 
     def __init__(self, *, width: int, heads: int, cond: int, constant: bool, dropout: float) -> None:
         super().__init__()
@@ -101,11 +101,11 @@ class Block(nn.Module):
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
         self.adaLN_modulation = modulation(6, cond, width)
-        self.keep = False  # frozen: make the weights ready once, not in every pass
+        self.keep = False  # frozen: arrange the weights once, not in every forward pass
         self.kept: Ready | None = None
 
     def weights(self, c: Float[Tensor, "..."] | None) -> Ready:
-        """The weights of this pass: those kept by `freeze`, or made anew where they can still change."""
+        """The weights of this pass: those kept by `freeze`, or arranged anew while they can still change."""
         if not self.keep or self.norm1.weight.requires_grad:
             return self.ready(c)
         if self.kept is None:
@@ -135,7 +135,7 @@ class Block(nn.Module):
         m: list[Tensor | None] = [None] * 6
         if self.adaLN_modulation is not None and not self.constant:
             assert c is not None
-            # Six of (b 1 d), or of (b l d) where every position has its own noise level.
+            # Six of (b 1 d), or of (b l d) if every position has its own noise level.
             m = list(self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(6, dim=-1))
         h = normed(x, w.norm1, w.bias1, m[0], m[1])
         asked = sight.asked if last else None
@@ -148,7 +148,7 @@ class Block(nn.Module):
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
         if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)
-        # A few rows at a time: what lies between the two products then stays in the processor's cache.
+        # A few rows at a time: the values between the two products then stay in the processor's cache.
         parts = [self.widen(part, w, m) for part in x.flatten(0, -2).split(ROWS)]
         return (torch.cat(parts) if len(parts) > 1 else parts[0]).view(x.shape)
 
@@ -175,7 +175,7 @@ class Block(nn.Module):
         return attend(q, k, v, visible=sight.visible, causal=sight.causal)
 
     def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, asked: Asked) -> Tensor:
-        """Keys and values of all positions, queries of the asked ones."""
+        """Attention with keys and values of all positions and queries of the asked ones."""
         w_q, w_k = w.qk.chunk(2)
         k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), sight.turns)
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))

@@ -11,7 +11,7 @@ from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
 
-# Architecture's fields by the key they have in config.json; the second name is the one of the training configs.
+# Architecture's fields by their key in config.json; the second name is that of the training configs.
 KEYS = {
     "vocab": ("vocab_size",),
     "length": ("model_length", "length"),
@@ -20,7 +20,7 @@ KEYS = {
     "heads": ("n_heads",),
     "cond": ("cond_dim",),
 }
-FIXED = {  # what every published config says
+FIXED = {  # the same in every published config
     "model_type": "mdlm",
     "architectures": ["MDLM"],
     "torch_dtype": "float32",
@@ -46,7 +46,7 @@ class Official(Format):
         if not isinstance(spec, Architecture):
             raise UserError(f"the official layout holds transformers only, not the backbone {spec.name!r}.")
         if not objective.facts.published:
-            raise UserError(f"the official layout cannot say that the objective is {objective.name!r}.")
+            raise UserError(f"the official layout cannot record that the objective is {objective.name!r}.")
         return config_of(spec, mask=mask, dtype=dtype)
 
 
@@ -59,7 +59,7 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
             continue
         seen = [config[name] for name in names if name in config]
         if not seen:
-            raise UserError(f"config.json has no {names[0]!r}: it must say the network's {field}.")
+            raise UserError(f"config.json has no {names[0]!r}: it must give the network's {field}.")
         if type(seen[0]) is not int:
             raise UserError(f"config.json says {names[0]} = {seen[0]!r}: it must be a whole number.")
         found[field] = seen[0]
@@ -84,7 +84,7 @@ def mask_of(config: dict[str, Any]) -> int:
 
 
 def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") -> dict[str, Any]:
-    """config.json of a network: published keys, and ours where they say something new."""
+    """config.json of a network: the published keys, and ours where they differ from the published default."""
     a = architecture
     config: dict[str, Any] = {names[0]: getattr(a, field) for field, names in KEYS.items()}
     config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED, "torch_dtype": dtype}
@@ -96,7 +96,7 @@ def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") 
 
 
 def is_published(config: dict[str, Any]) -> bool:
-    """Whether the published code can hold this network: our keys, but for the mask's id, are not needed."""
+    """Whether the published code supports this network: it needs none of our keys except the mask's id."""
     return not {"causal", "reads_before", "tied"} & config.keys()
 
 

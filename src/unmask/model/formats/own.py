@@ -1,7 +1,7 @@
-"""Our layout: config.json and model.safetensors, as the published ones where these can hold the network; unmask.json.
+"""Our layout: config.json and model.safetensors, in the published layout where it supports the network; unmask.json.
 
-unmask.json holds what made the weights (objective, step, EMA, settings, version, the tokenizer's fingerprint), the
-sha256 of the weights and a self-test. Version 1 of it named the objective and left the rest to the settings.
+unmask.json records the training (objective, step, EMA, settings, version, the tokenizer's fingerprint), the sha256 of
+the weights and a self-test. Version 1 stored only the name of the objective; its fields were among the settings.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.official import architecture_of, config_of, mask_of
 from unmask.settings import merged
 
-KIND = "unmask"  # model_type of a network that the published layout cannot hold
+KIND = "unmask"  # model_type of a network that the published layout does not support
 
 
 @FORMATS.register("unmask", "ours, with a self-test")
@@ -51,7 +51,7 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
     """The spec in a config.json of ours."""
     table = config.get("backbone")
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        raise UserError("config.json has no table 'backbone' with a name: it must say which network this is.")
+        raise UserError("config.json has no table 'backbone' with a name, so the kind of network is unknown.")
     kind = BACKBONES[table["name"]]
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in table.items() if name != "name"}
@@ -64,7 +64,7 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
 
 
 def objective_from(said: Any, settings: Mapping[str, Any]) -> Objective:
-    """The objective that a note names: a table with all of its fields, or, in version 1, a name."""
+    """The objective in unmask.json: a table with all of its fields, or, in version 1, a name."""
     if isinstance(said, str):
         said = from_version_1(said, settings.get("objective"))
     if not isinstance(said, Mapping) or not isinstance(said.get("name"), str):
@@ -74,7 +74,7 @@ def objective_from(said: Any, settings: Mapping[str, Any]) -> Objective:
 
 
 def from_version_1(name: str, trained: Any) -> dict[str, Any]:
-    """Version 1: one flat table of settings for every objective, in which T was d3pm's and some meant nothing."""
+    """The fields of a version 1 file: one flat table of settings for all objectives, in which T belonged to d3pm."""
     found: dict[str, Any] = {"name": name}
     if not isinstance(trained, Mapping) or trained.get("name") != name or name == "ar":
         return found

@@ -1,4 +1,4 @@
-"""Failures: every error of the application in one shape, and what the API's description says of them."""
+"""Errors: all errors of the application in one form, and their descriptions in the API reference."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The request is too large.",
         415: "The request is not JSON.",
         421: "The server does not answer to that host name.",
-        429: "Too many requests wait; Retry-After says when to try again.",
+        429: "Too many requests are waiting; Retry-After says when to try again.",
         500: "The server failed.",
         503: "The server is shutting down.",
         504: "The request took too long.",
@@ -31,7 +31,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def add_errors(app: FastAPI) -> None:
-    """Every error in one shape."""
+    """Answer every error in the form of OpenAI's errors."""
 
     def shown(refusal: Refusal) -> Response:
         headers = {"content-type": "application/json", **refusal.headers}
@@ -42,7 +42,7 @@ def add_errors(app: FastAPI) -> None:
         return shown(error)
 
     async def broken(_: Request, error: Exception) -> Response:
-        return shown(failed())  # and the guard writes it down
+        return shown(failed())  # the guard logs it
 
     async def mistaken(_: Request, error: Exception) -> Response:
         return shown(wrong(str(error)))
@@ -65,7 +65,7 @@ def add_errors(app: FastAPI) -> None:
 
 
 def explained(error: RequestValidationError) -> Refusal:
-    """The first thing that is wrong with a body, without repeating the body."""
+    """The first error in a body, without repeating the body."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"][1:2] if isinstance(part, str)]
     param = place[0] if place else first.get("ctx", {}).get("field")
@@ -84,7 +84,7 @@ Answer = TypeVar("Answer")
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, Answer]) -> Answer:
-    """The answer; if the client leaves first, the work is given up."""
+    """The answer; cancelled if the client disconnects first."""
 
     async def left() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -95,7 +95,7 @@ async def unless_gone(request: Request, answer: Coroutine[Any, Any, Answer]) -> 
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise wrong("the client has gone.", status=400)
+        raise wrong("the client has disconnected.", status=400)
     finally:
         working.cancel()
         leaving.cancel()

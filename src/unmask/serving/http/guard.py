@@ -1,7 +1,7 @@
-"""The guard: every request passes here before the application sees it, and every answer on its way out.
+"""The guard: middleware around the application for every request and every answer.
 
-Host, key, content type and size are checked; a failure inside becomes a plain 500. What is logged is the method, the
-route, the status and the time: no body, no query, no address.
+It checks host, key, content type and size; a failure inside becomes a plain 500. It logs the method, the route, the
+status and the time: no body, no query, no address.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ HEADERS = [
 
 @dataclass(frozen=True)
 class Rules:
-    """Who may come in."""
+    """Which requests are let in."""
 
     key: str | None = field(default=None, repr=False)  # the API key; None: no key is needed
-    hosts: tuple[str, ...] = ()  # names the server answers to; empty: any
+    hosts: tuple[str, ...] = ()  # host names that the server answers to; empty: any
 
 
 @dataclass
 class Seen:
-    """What has gone out so far."""
+    """What has been sent so far."""
 
     status: int = 0
 
@@ -81,7 +81,7 @@ class Guard:
             self.account(scope, seen.status, monotonic() - began)
 
     def check(self, scope: Scope) -> None:
-        """Refuse who has no business here."""
+        """Refuse a request with a wrong host, key or content type."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
@@ -90,18 +90,18 @@ class Guard:
         path = scope["path"]
         if self.rules.key is not None and (path.startswith("/v1/") or path == "/metrics"):
             scheme, _, given = headers.get(b"authorization", "").partition(" ")
-            # compare_digest takes the same time wherever the first difference lies.
+            # compare_digest takes the same time wherever the first difference is.
             right = hmac.compare_digest(given.strip().encode("latin-1"), self.rules.key.encode())
             if scheme.lower() != "bearer" or not right:
                 raise no_entry()
         if scope["method"] == "POST":
-            # A page of another site can send a form, or plain text, without asking; JSON it cannot.
+            # Without CORS a page of another site can send a form or plain text, but not JSON.
             kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 raise wrong("send JSON, with the header 'Content-Type: application/json'.", status=415)
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body, if it is not too large and comes in time."""
+        """The body; refused if it is too large or too late."""
         if scope["method"] != "POST":
             return b""
         told = dict(scope["headers"]).get(b"content-length", b"0")
@@ -112,7 +112,7 @@ class Guard:
                 while more and size <= self.limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise wrong("the client has gone.", status=400)
+                        raise wrong("the client has disconnected.", status=400)
                     parts.append(message.get("body", b""))
                     size, more = sum(map(len, parts)), message.get("more_body", False)
         except TimeoutError:
@@ -128,7 +128,7 @@ class Guard:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """`receive` for a body that has been read: the body once, then whatever comes, which is the client's leaving."""
+    """`receive` for a body that was read already: the body once, then further messages (a disconnect)."""
     given = False
 
     async def again() -> Message:
