@@ -20,14 +20,14 @@ import tyro
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count, away_from_zero, stratified
 from unmask.evaluation.likelihood.estimators import estimator
-from unmask.evaluation.likelihood.measure import spread
+from unmask.evaluation.likelihood.measure import spread_evenly
 from unmask.evaluation.likelihood.passes import evaluate
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.random import Noise
 from unmask.text.corpus.passages import Cut, Document, Passage, cut
-from unmask.text.corpus.tokenized import read
-from unmask.text.tokens.vocabulary import build
+from unmask.text.corpus.tokenized import read_documents
+from unmask.text.tokens.vocabulary import build_tokenizer
 
 AIM = 0.01  # nats a token
 BATCH = 16  # rows over which the reference spreads its times
@@ -62,7 +62,7 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Passage]]:
     """A network trained on made-up sentences for some time, its mask, and rows it has not seen."""
     source = random.Random(0)
     text = "".join(sentence(source) for _ in range(20_000))
-    tokenizer = build("character", [text])
+    tokenizer = build_tokenizer("character", [text])
     ids = np.array(tokenizer.encode(text), np.int64)
     learn, held = torch.from_numpy(ids[: -len(ids) // 10]), ids[-len(ids) // 10 :]
     torch.manual_seed(0)
@@ -128,13 +128,13 @@ def main(settings: Settings) -> None:
     if settings.model:
         model = load(settings.model)
         network, mask = model.network, model.mask
-        data = read(settings.data, model.text_tokenizer())
+        data = read_documents(settings.data, model.text_tokenizer())
         passages, _ = cut(data.documents, Cut(length=model.spec.length, eos=model.text_tokenizer().eos))
     else:
         with torch.enable_grad():
             network, mask, passages = small_model(settings.seconds)
     whole = [passage for passage in passages if len(passage.tokens) == len(passages[0].tokens)]
-    rows = spread(whole, settings.rows)
+    rows = spread_evenly(whole, settings.rows)
     print(f"{settings.repeats} evaluations of {len(rows)} rows of {len(rows[0].tokens)} tokens")
     variance = {}
     print(f"{'estimator':<48} {'mean':>8} {'deviation':>10} {'rows for ±' + str(AIM):>14}")

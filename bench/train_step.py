@@ -150,14 +150,14 @@ def data() -> None:
     from unmask.text.corpus.prepare import prepare
     from unmask.text.corpus.rows import Packed
     from unmask.text.corpus.sources import gather
-    from unmask.text.tokens.vocabulary import build
+    from unmask.text.tokens.vocabulary import build_tokenizer
 
     a, batch = SIZES["small"]
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
         text.write_text("".join(chr(97 + i % 26) if i % 7 else " " for i in range(2_000_000)))
         with gather(text) as sources:
-            list(prepare(sources, build("byte"), Path(folder) / "data"))
+            list(prepare(sources, build_tokenizer("byte"), Path(folder) / "data"))
         batches = Batches(Packed(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
         taken = []
         for step in range(200):

@@ -1,10 +1,11 @@
 """Break the code in the ways people have broken it, and show that the tests notice each one.
 
-    python tests/mutations.py            every mutation (about a minute and a half)
+    python tests/mutations.py            every mutation (about four minutes on two cores)
     python tests/mutations.py weight     those whose name contains a word
 
-Each mutation replaces one piece of text in a copy of the package and runs tests/diffusion on the copy. It prints
-which test failed first; a mutation that survives makes the script exit with 1.
+First the tests run on the package as it is: they must pass. Then each mutation replaces one piece of text in a copy
+of the package and runs the tests that must notice it. It prints which test failed first; a mutation that survives
+makes the script exit with 1.
 """
 
 import os
@@ -15,101 +16,357 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 
-# name: (file under src/unmask/diffusion, what stands there, what it becomes)
+
+class Mutation(NamedTuple):
+    file: str  # under src/unmask
+    before: str  # what stands there, once
+    after: str  # what it becomes
+    tests: str  # those that must notice: files under tests/, or single tests in them
+
+
+MATHEMATICS = "diffusion"
+NOISE = "training/test_noise.py"
+LOOP, STATE = "training/test_loop.py", "training/test_state.py"
+OPTIM, MUON = (
+    "training/test_optim.py",
+    "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
+)
+VALIDATION = "training/test_validation.py"
+OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
+SCORING = "contracts/test_objectives.py::test_evaluation_scoring_and_serving_measure_what_was_trained"
+LAWS, REMASK = "sampling/test_laws.py", "sampling/policies/test_remask.py"
+LOGITS, GUIDANCE = "sampling/test_logits.py", "sampling/test_guidance.py"
+INDEPENDENCE, PATTERNS = "sampling/test_independence.py", "sampling/patterns/test_constraint.py"
+ROWS = "sampling/tasks/test_continuation_rows.py"
+
 MUTATIONS = {
-    "weight is 1 % off": ("schedule.py", "self.slope / self.hidden", "1.01 * self.slope / self.hidden"),
-    "weight 1/(t + eps)": ("schedule.py", "self.slope / self.hidden", "self.slope / (self.hidden + 1e-3)"),
-    "discrete weight is 1 % off": ("mdlm.py", "self.steps * reveal_chance", "1.01 * self.steps * reveal_chance"),
-    "the first step is never drawn": ("times.py", ".clamp(max=total - 1) + 1", ".clamp(min=1, max=total - 1) + 1"),
-    "divided by the number of masks": (
-        "mdlm.py",
-        "return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask)\n        # T steps",
-        "return weight[:, None] * cross_entropy(network, x0, x_t, level.sigma, mask=mask) / (x_t == mask).double()"
-        ".mean(1, keepdim=True).clamp(min=1e-9)\n        # T steps",
+    # The mathematics.
+    "weight is 1 % off": Mutation(
+        "diffusion/schedule.py", "self.slope / self.hidden", "1.01 * self.slope / self.hidden", MATHEMATICS
     ),
-    "the mask may be predicted": (
-        "rows.py",
-        "forbid(logits[part], mask).logsumexp(1)",
-        "logits[part].logsumexp(1)",
+    "weight 1/(t + eps)": Mutation(
+        "diffusion/schedule.py", "self.slope / self.hidden", "self.slope / (self.hidden + 1e-3)", MATHEMATICS
     ),
-    "alpha_s swapped for 1 - alpha_s": ("d3pm.py", "p_mask * s.alpha / torch", "p_mask * (1 - s.alpha) / torch"),
-    "alpha_t in the place of alpha_s": ("d3pm.py", "p_mask * s.alpha / torch", "p_mask * t.alpha / torch"),
-    "0/0 at the first step": ("d3pm.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden"),
-    "no reconstruction in D3PM": (
-        "d3pm.py",
-        "return self.steps * kl + reconstruction(network, x0, t, self.zero_masking, mask, frozen)",
-        "return self.steps * kl",
+    "discrete weight is 1 % off": Mutation(
+        "diffusion/mdlm.py", "self.steps * reveal_chance", "1.01 * self.steps * reveal_chance", MATHEMATICS
     ),
-    "gradient reaches the mask": ("rows.py", "gradient[:, ctx.mask] = 0", "pass"),
-    "sign of the loss": ("mdlm.py", "return spread(row_nats", "return spread(-row_nats"),
-    "count weight is 1 % off": ("bound.py", "weight = free.to(u.dtype) / k", "weight = 1.01 * free.to(u.dtype) / k"),
-    "counts start at zero": ("times.py", "torch.minimum((u * free).long(), free - 1) + 1", "(u * free).long()"),
-    "frozen tokens are hidden": ("corruption.py", "chosen if frozen is None else chosen & ~frozen", "chosen"),
-    "frozen tokens are counted": ("bound.py", "(~frozen).sum(1)", "torch.full((len(x0),), x0.shape[1])"),
-    "reveal chance is 1 % off": (
-        "reverse.py",
+    "the first step is never drawn": Mutation(
+        "diffusion/times.py", ".clamp(max=total - 1) + 1", ".clamp(min=1, max=total - 1) + 1", MATHEMATICS
+    ),
+    "divided by the number of masks": Mutation(
+        "diffusion/mdlm.py",
+        "torch.where(level.hidden > 0, level.weight, 0.0) / when.density",
+        "torch.where(level.hidden > 0, level.weight, 0.0) / when.density"
+        " / (x_t == mask).double().mean(1).clamp(min=1e-9)",
+        MATHEMATICS,
+    ),
+    "the mask may be predicted": Mutation(
+        "diffusion/rows.py", "forbid(logits[part], mask).logsumexp(1)", "logits[part].logsumexp(1)", MATHEMATICS
+    ),
+    "alpha_s swapped for 1 - alpha_s": Mutation(
+        "diffusion/d3pm.py", "p_mask * s.alpha / torch", "p_mask * (1 - s.alpha) / torch", MATHEMATICS
+    ),
+    "alpha_t in the place of alpha_s": Mutation(
+        "diffusion/d3pm.py", "p_mask * s.alpha / torch", "p_mask * t.alpha / torch", MATHEMATICS
+    ),
+    "0/0 at the first step": Mutation(
+        "diffusion/d3pm.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden", MATHEMATICS
+    ),
+    "no reconstruction in D3PM": Mutation(
+        "diffusion/d3pm.py", "/ when.density[:, None] + clean", "/ when.density[:, None]", MATHEMATICS
+    ),
+    "gradient reaches the mask": Mutation("diffusion/rows.py", "gradient[:, ctx.mask] = 0", "pass", MATHEMATICS),
+    "sign of the loss": Mutation(
+        "diffusion/mdlm.py", "return spread(row_nats", "return spread(-row_nats", MATHEMATICS
+    ),
+    "count weight is 1 % off": Mutation(
+        "diffusion/mdlm.py", "free.to(u.dtype) / k", "1.01 * free.to(u.dtype) / k", MATHEMATICS
+    ),
+    "counts start at zero": Mutation(
+        "diffusion/times.py", "torch.minimum((u * free).long(), free - 1) + 1", "(u * free).long()", MATHEMATICS
+    ),
+    "frozen tokens are hidden": Mutation(
+        "diffusion/corruption.py", "chosen if frozen is None else chosen & ~frozen", "chosen", MATHEMATICS
+    ),
+    "frozen tokens are counted": Mutation(
+        "diffusion/mdlm.py", "free = (~given).sum(1)", "free = torch.full((len(x0),), x0.shape[1])", MATHEMATICS
+    ),
+    "reveal chance is 1 % off": Mutation(
+        "diffusion/reverse.py",
         "(t.hidden - s.hidden) / t.hidden",
         "1.01 * (t.hidden - s.hidden) / t.hidden",
+        MATHEMATICS,
     ),
-    "carry-over forgotten": ("mdlm.py", "(x_t == mask)[..., None], forbid", "(x_t == x_t)[..., None], forbid"),
-    "score entropy counts the mask": (
-        "sedd.py",
+    "carry-over forgotten": Mutation(
+        "diffusion/mdlm.py", "(x_t == mask)[..., None], forbid", "(x_t == x_t)[..., None], forbid", MATHEMATICS
+    ),
+    "score entropy counts the mask": Mutation(
+        "diffusion/sedd.py",
         "log_s.exp().index_fill(-1, torch.tensor([mask], device=log_s.device), 0.0).sum(-1)",
         "log_s.exp().sum(-1)",
+        MATHEMATICS,
     ),
-    "score entropy without its constant": ("sedd.py", " + r * (torch.log(r) - 1))", ")"),
-    "log(v - 1) forgotten": ("sedd.py", " - math.log(logits.shape[-1] - 1)", ""),
-    "hidden share by subtraction": ("schedule.py", "hidden = t**self.power", "hidden = 1 - (1 - t**self.power)"),
-    "cosine derivative is 1 % off": (
-        "schedule.py",
+    "score entropy without its constant": Mutation(
+        "diffusion/sedd.py", " + r * (torch.log(r) - 1))", ")", MATHEMATICS
+    ),
+    "log(v - 1) forgotten": Mutation("diffusion/sedd.py", " - math.log(logits.shape[-1] - 1)", "", MATHEMATICS),
+    "hidden share by subtraction": Mutation(
+        "diffusion/schedule.py", "hidden = t**self.power", "hidden = 1 - (1 - t**self.power)", MATHEMATICS
+    ),
+    "cosine derivative is 1 % off": Mutation(
+        "diffusion/schedule.py",
         "math.pi / 2 * torch.sin(angle))",
         "1.01 * math.pi / 2 * torch.sin(angle))",
+        MATHEMATICS,
     ),
-    "stratified cells overlap": ("times.py", "(u / len(u) + cell / len(u)) % 1", "(u + cell / len(u)) % 1"),
-    "T-step bound without its first step": ("bound.py", "times = grid(steps)", "times = grid(steps)[:-1]"),
-    "first token is predicted": (
-        "autoregressive.py",
+    "stratified cells overlap": Mutation(
+        "diffusion/times.py", "(u / len(u) + cell / len(u)) % 1", "(u + cell / len(u)) % 1", MATHEMATICS
+    ),
+    "T-step bound without its first step": Mutation(
+        "diffusion/bound.py", "times = grid(steps)", "times = grid(steps)[:-1]", MATHEMATICS
+    ),
+    "first token is predicted": Mutation(
+        "diffusion/autoregressive.py",
         "torch.tensor([0], device=x0.device), False",
         "torch.tensor([0], device=x0.device), True",
+        MATHEMATICS,
+    ),
+    # Training.
+    "times weigh without their density": Mutation(
+        "diffusion/mdlm.py", "level.weight, 0.0) / when.density", "level.weight, 0.0)", NOISE
+    ),
+    "gradient per token, padding included": Mutation(
+        "training/loop.py", "(team.world / total)", "(team.world / real.numel())", LOOP
+    ),
+    "gradient per token of a micro-batch": Mutation(
+        "training/loop.py", "(team.world / total)", "(team.world / real[part].sum())", LOOP
+    ),
+    "loss and bound swapped": Mutation(
+        "training/loop.py",
+        "(found.loss.detach().sum(), found.bound.detach().sum())",
+        "(found.bound.detach().sum(), found.loss.detach().sum())",
+        LOOP,
+    ),
+    "every part gets the first rows' noise": Mutation(
+        "training/loop.py", "drawn.rows(whole)", "drawn.rows(slice(0, part.stop - part.start))", LOOP
+    ),
+    "every process gets the same noise": Mutation("training/loop.py", "drawn.rows(whole)", "drawn.rows(part)", LOOP),
+    "every step gets the same noise": Mutation(
+        "training/noise.py", "seed_of(seed, step, use)", "seed_of(seed, use)", LOOP
+    ),
+    "every step drops the same features": Mutation(
+        "training/loop.py", "seed_of(settings.seed, step, DROPOUT,", "seed_of(settings.seed, DROPOUT,", LOOP
+    ),
+    "learning rate late by one": Mutation(
+        "training/optim.py", "done = step if optim.reference else step + 1", "done = step", OPTIM
+    ),
+    "learning rate of a later phase goes on": Mutation(
+        "training/loop.py", "optim.learning_rate(step - phase.start,", "optim.learning_rate(step,", LOOP
+    ),
+    "weight decay on vectors": Mutation(
+        "model/backbone.py", "if p.ndim < 2), decay=False)", "if p.ndim < 2))", OPTIM
+    ),
+    "average decays one update late": Mutation("training/ema.py", "(1 + n) / (10 + n)", "n / (9 + n)", OPTIM),
+    "average counts updates from zero": Mutation(
+        "training/loop.py", "n=step - phase.start + 1,", "n=step - phase.start,", LOOP
+    ),
+    "average and weights swapped": Mutation("training/ema.py", "1 - decay_at(n, decay)", "decay_at(n, decay)", OPTIM),
+    "Muon without momentum": Mutation("training/optim.py", ".mul_(MOMENTUM)", ".mul_(0)", MUON),
+    "Muon takes q, k, v for one matrix": Mutation(
+        "model/backbones/transformer.py", '3 if "qkv" in name else 1', "1", MUON
+    ),
+    "moments of the optimizer not restored": Mutation(
+        "training/state.py",
+        "wanted = tensors(state)",
+        'wanted = {name: t for name, t in tensors(state).items() if name.startswith("weight.")}',
+        STATE,
+    ),
+    "average not restored": Mutation(
+        "training/state.py", "((wanted, file), (averages, averaged))", "((wanted, file),)", STATE
+    ),
+    "objective's state not advanced": Mutation("training/loop.py", "state.denoiser.advance(sums.seen)", "pass", LOOP),
+    "objective's state not restored": Mutation(
+        "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE
+    ),
+    "carried memory dropped": Mutation(
+        "training/loop.py", "torch.cat(sums.memory) if sums.memory else None", "None", LOOP
+    ),
+    "carried memory not restored": Mutation("training/state.py", "if MEMORY in file.keys()", "if False", STATE),
+    "validation with the noise of training": Mutation("training/validation.py", "use=VALID", "use=0", VALIDATION),
+    "validation at the times of training": Mutation(
+        "training/validation.py", "objective = objective.precise()", "pass", VALIDATION
+    ),
+    "validation with dropout": Mutation("training/validation.py", "denoiser.eval()", "denoiser.train()", VALIDATION),
+    "warm start forgets who reads before": Mutation(
+        "model/backbones/transformer.py", "reads_before=causal or self.reads_before", "reads_before=causal", LOOP
+    ),
+    # Sampling.
+    "temperature applied twice": Mutation(
+        "sampling/masked.py", "shape.sharpen(logits)", "shape.sharpen(shape.sharpen(logits))", LOGITS
+    ),
+    "top-p drops the crossing token": Mutation(
+        "sampling/logits.py", "(total - probs >= mass) if", "(total >= mass) if", LOGITS
+    ),
+    "the mask may be drawn": Mutation(
+        "sampling/masked.py", "logits = forbid(logits, look.mask)", "pass", "contracts/test_processes.py"
+    ),
+    "a frozen mask is filled": Mutation(
+        "text/prompt/canvas.py",
+        "(self.tokens == self.mask) & ~self.frozen",
+        "self.tokens == self.mask",
+        f"{INDEPENDENCE}::test_a_visible_token_that_is_not_frozen_is_kept_and_a_frozen_mask_is_not_filled",
+    ),
+    "given tokens are hidden again": Mutation(
+        "sampling/masked.py",
+        "seen_hidden(~work.canvas.frozen, span)",
+        "seen_hidden(torch.ones_like(work.canvas.frozen), span)",
+        f"{REMASK}::test_steps_bound_the_calls_and_given_tokens_stay",
+    ),
+    "a row's numbers depend on its place": Mutation(
+        "sampling/masked.py",
+        "keys(seed, ids)",
+        "keys(seed, torch.arange(len(ids)))",
+        "contracts/test_processes.py",
+    ),
+    "a row's clock runs with its neighbours": Mutation(
+        "sampling/masked.py",
+        "torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1)",
+        "1",
+        f"{INDEPENDENCE}::test_batch_size_order_and_neighbours_change_nothing",
+    ),
+    "first hitting prefers the end": Mutation(
+        "sampling/policies/planned.py",
+        "return ranks(hidden, u), sigma_at",
+        "return ranks(hidden, u * (5 + torch.arange(u.shape[1]))), sigma_at",
+        f"{LAWS}::test_first_hitting_is_the_mean_over_all_orders",
+    ),
+    "ancestral grid without its last step": Mutation(
+        "sampling/policies/planned.py",
+        "self.schedule.at(grid(self.steps).to(",
+        "self.schedule.at(grid(self.steps)[:-1].to(",
+        f"{LAWS}::test_the_planned_grid_has_the_law_of_the_grid",
+    ),
+    "ancestral shows the end of a step": Mutation(
+        "sampling/policies/planned.py",
+        "level.sigma.float()[step]",
+        "level.sigma.float()[step + 1]",
+        f"{LAWS}::test_the_grid_shows_the_noise_level_at_the_start_of_each_step",
+    ),
+    "D3PM reveals as if no mass were on masks": Mutation(
+        "sampling/policies/reverse.py",
+        "* (1 - p_mask) / (t.hidden + t.alpha * p_mask)",
+        "/ t.hidden + 0 * p_mask",
+        f"{LAWS}::test_d3pm_steps_follow_the_enumerated_reverse_process",
+    ),
+    "what has just come is hidden again": Mutation(
+        "sampling/policies/remask.py",
+        "look.free & ~look.hidden & ~fresh",
+        "look.free & ~look.hidden",
+        f"{REMASK}::test_a_denoiser_that_contradicts_itself_is_drawn_by_the_enumerated_law",
+    ),
+    "a pattern does not look ahead": Mutation(
+        "sampling/patterns/constraint.py",
+        "found.append(self.back(found[-1], i))",
+        "found.append(torch.ones_like(found[-1]))",
+        f"{PATTERNS}::test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability",
+    ),
+    "memory of rows that have left": Mutation(
+        "sampling/autoregressive.py",
+        "torch.isin(state.rows, asked.live).nonzero().squeeze(-1)",
+        "torch.arange(len(asked.live))",
+        f"{INDEPENDENCE}::test_the_autoregressive_cache_changes_nothing_also_when_rows_differ_in_prompt_and_length",
+    ),
+    "guidance with g - 1": Mutation(
+        "sampling/guidance.py",
+        "(1 - weight) * without",
+        "(weight - 1) * without",
+        f"{GUIDANCE}::test_classifier_free_guidance_follows_the_enumerated_law",
+    ),
+    "sampler with a schedule of its own": Mutation(
+        "sampling/recipe.py", 'schedule=getattr(objective, "schedule", None)', "schedule=None", OWN
+    ),
+    "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.grid", "steps = None", OWN),
+    "scored by the objective's defaults": Mutation(
+        "sampling/score.py", "model.objective.precise()", "type(model.objective)().precise()", SCORING
+    ),
+    "a prompt without its document's eos": Mutation(
+        "sampling/tasks/continuation.py",
+        "return model.writes_documents if self.document is None else self.document",
+        "return bool(self.document)",
+        ROWS,
+    ),
+    "healing forgotten": Mutation(
+        "sampling/tasks/continuation.py", "heals(prompt, tokenizer) and not constrained", "False", ROWS
     ),
 }
 
 
+def run(folder: Path, tests: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a folder that holds src and tests."""
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *options,
+            *(f"tests/{one}" for one in tests),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the package and its tests, with what Python has compiled of them."""
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
 def outcome(name: str) -> str | None:
     """The first test that fails under a mutation, or None if all pass."""
-    file, before, after = MUTATIONS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        path = copy / "src/unmask/diffusion" / file
+    mutation = MUTATIONS[name]
+    with tempfile.TemporaryDirectory() as draft:
+        folder = copied(Path(draft))
+        path = folder / "src/unmask" / mutation.file
         text = path.read_text(encoding="utf-8")
-        if text.count(before) < 1:
-            raise SystemExit(f"mutation {name!r}: {file} no longer holds {before!r}; bring the list up to date")
-        path.write_text(text.replace(before, after, 1), encoding="utf-8")
-        run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/diffusion"],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-        )
-    failed = re.search(r"FAILED tests/(\S+)", run.stdout)
-    if run.returncode not in (0, 1) or (run.returncode == 1 and failed is None):
-        raise SystemExit(f"mutation {name!r}: the tests did not run\n{run.stdout}{run.stderr}")
+        path.write_text(text.replace(mutation.before, mutation.after), encoding="utf-8")
+        ran = run(folder, [mutation.tests], "-x")
+    failed = re.search(r"(?:FAILED|ERROR) tests/(\S+)", ran.stdout)
+    if ran.returncode not in (0, 1) or (ran.returncode == 1 and failed is None):
+        raise SystemExit(f"mutation {name!r}: the tests did not run\n{ran.stdout}{ran.stderr}")
     return failed[1] if failed else None
+
+
+def check(names: list[str]) -> None:
+    """Refuse mutations of text that is not there, or there twice, and tests that fail without any mutation."""
+    for name in names:
+        file, before, after, _ = MUTATIONS[name]
+        found = (ROOT / "src/unmask" / file).read_text(encoding="utf-8").count(before)
+        if found != 1 or before == after:
+            raise SystemExit(f"mutation {name!r}: {file} holds {before!r} {found} times; bring the list up to date")
+    ran = run(ROOT, sorted({MUTATIONS[name].tests for name in names}), "-n", "2")
+    if ran.returncode:
+        raise SystemExit(f"the tests fail without any mutation\n{ran.stdout}{ran.stderr}")
 
 
 def main(word: str = "") -> int:
     names = [name for name in MUTATIONS if word in name]
+    check(names)
     survivors = 0
     with ThreadPoolExecutor(2) as pool:
         for name, failed in zip(names, pool.map(outcome, names), strict=True):
-            print(f"{name:<36} {'noticed by ' + failed if failed else 'SURVIVES'}", flush=True)
+            print(f"{name:<42} {'noticed by ' + failed if failed else 'SURVIVES'}", flush=True)
             survivors += failed is None
     print(f"{len(names)} mutations, {survivors} survive")
     return 1 if survivors else 0

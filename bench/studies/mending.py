@@ -8,10 +8,10 @@ import numpy as np
 
 from studies.results import Cell, Mean, Table, mean
 from studies.stories import say
-from unmask.evaluation.quality.assessment import of_tokens
+from unmask.evaluation.quality.assessment import text_of_tokens
 from unmask.evaluation.quality.judges import Judge
-from unmask.evaluation.quality.perplexity import perplexity, read
-from unmask.evaluation.quality.variety import entropy
+from unmask.evaluation.quality.perplexity import perplexity, read_by_judge
+from unmask.evaluation.quality.variety import row_entropy
 from unmask.model.model import Model
 from unmask.sampling.tasks.continuation import sample
 
@@ -34,9 +34,9 @@ def study(
         for name, sampler in SAMPLERS.items():
             began = perf_counter()
             drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed)
-            documents = [of_tokens(one.tokens, model.text_tokenizer()).documents for one in drawn]
+            documents = [text_of_tokens(one.tokens, model.text_tokenizer()).documents for one in drawn]
             said = [judged(judge, documents) for judge in judges.values()]
-            rich = mean([entropy(np.array(one.tokens)) for one in drawn])
+            rich = mean([row_entropy(np.array(one.tokens)) for one in drawn])
             calls = max(one.calls for one in drawn)
             rows.append((steps, name, calls, *said, rich))
             texts += [{"steps": steps, "method": name, "text": one.text} for one in drawn]
@@ -48,7 +48,7 @@ def study(
 
 
 def judged(judge: Judge, samples: Sequence[Sequence[str]]) -> Mean:
-    found = perplexity(read(judge, samples), "pooled")
+    found = perplexity(read_by_judge(judge, samples), "pooled")
     return Mean(found.perplexity, found.standard_error)
 
 

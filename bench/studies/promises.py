@@ -15,7 +15,7 @@ import numpy as np
 from studies.results import Cell, Share, Table, mean, perplexity
 from studies.stories import same_tokens, say, verdicts
 from unmask.evaluation.quality.judges import Judge
-from unmask.evaluation.quality.variety import entropy
+from unmask.evaluation.quality.variety import row_entropy
 from unmask.model.model import Model
 from unmask.sampling.control import Control
 from unmask.sampling.tasks.continuation import Sample, sample
@@ -128,7 +128,7 @@ def measured(found: Sequence[tuple[Promise, Sample]], judges: dict[str, Judge], 
     said = [perplexity(*zip(*[verdict.all for verdict in some], strict=True)) for some in paid]
     calls = float(np.mean([one.calls for _, one in found]))
     again = "-" if not free else f"{calls * len(found) / good:.0f}" if good else f"> {calls * len(found):.0f}"
-    richness = mean([entropy(np.array(one.tokens)) for _, one in found])
+    richness = mean([row_entropy(np.array(one.tokens)) for _, one in found])
     return Share(good, len(found)), side_by_side(found), *said, richness, f"{calls:.1f}", again
 
 

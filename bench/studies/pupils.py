@@ -213,7 +213,7 @@ def learn(
     # Every hidden cell counts alike: the weights of the bound let rows with few of them drown the others.
     goal = OBJECTIVES.usual(objective)
     parameters = list(network.train().parameters())
-    adamw, shadow = optim.chosen(Denoiser(network, goal), how), ema.begin(parameters)
+    adamw, shadow = optim.optimizer_of(Denoiser(network, goal), how), ema.begin_average(parameters)
     for step in range(asked.steps):
         tokens, given = rows(step)
         drawn = noise.draw(*tokens.shape, seed=asked.seed, step=step)

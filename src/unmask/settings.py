@@ -1,14 +1,14 @@
-"""Settings to TOML and back: what is written reads back equal; an unknown name is refused with the nearest one.
+"""Settings to TOML and back: written settings read back equal; an unknown name is refused with the nearest one.
 
-A settings dataclass is a table. A component of a registry is a table with its `name`, or, where its registry says so,
-one line (`schedule = "log-linear:eps=0"`). Fields that are derived from others are neither written nor read.
+A settings dataclass is a table. A component of a registry is a table with its `name`, or, if its registry is inline,
+one line (`schedule = "log-linear:eps=0"`). Derived fields are neither written nor read.
 """
 
 import inspect
 import tokenize
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def described(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as plain values and tables; a component's name comes first, None is left out."""
+    """A settings dataclass as plain values and tables; a component's name comes first, None is omitted."""
     found: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
     for name in own_fields(type(settings)):
         value = getattr(settings, name)
@@ -42,8 +42,8 @@ def dumps(settings: Any) -> str:
     return tomli_w.dumps(described(settings))
 
 
-def read(path: str | Path, default: T) -> T:
-    """The settings a file holds, the others as in `default`."""
+def read_toml(path: str | Path, default: T) -> T:
+    """The settings in a file, with those of `default` for the rest."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         return merged(default, tomllib.loads(text))
@@ -56,9 +56,9 @@ def read(path: str | Path, default: T) -> T:
 
 
 def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
-    """The default with some values replaced, each checked for its name and type.
+    """The default with some values replaced; names and types are checked.
 
-    A table that names another component than the default's begins from that component's own defaults.
+    A table that names another component than the default's starts from that component's own defaults.
     """
     values, given = dict(values), title
     if hasattr(default, "registry"):
@@ -73,7 +73,7 @@ def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
     for name, value in values.items():
         where = f"{given}.{name}" if given else name
         if name in now and name not in known:
-            raise UserError(f"{where} is not set by hand: it follows from the data and the other settings.")
+            raise UserError(f"{where} cannot be set: it follows from the data and the other settings.")
         if name not in known:
             raise unknown(f"setting in [{given}]" if given else "setting", name, known)
         now[name] = replaced(now[name], value, hints[name], where)
@@ -81,10 +81,10 @@ def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
 
 
 def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
-    """A value in the place of another, of the same kind."""
+    """The new value of a field, checked against the type of the old one."""
     if hasattr(old, "registry") and old.registry.inline:
         if not isinstance(value, str):
-            raise UserError(f"{where} is written as one line, such as {spelled(old)!r}; saw {value!r}.")
+            raise UserError(f"{where} must be one line, such as {spelled(old)!r}; saw {value!r}.")
         return old.registry.make(value)
     if is_dataclass(old) and not isinstance(old, type):
         if not isinstance(value, Mapping):
@@ -94,7 +94,7 @@ def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
 
 
 def fitted(value: Any, kind: Any, where: str) -> Any:
-    """A value of the type a field asks for: whole numbers may stand for others, nothing else is converted."""
+    """A value of the field's type: int is accepted for float, nothing else is converted."""
     if get_origin(kind) in (Union, UnionType):
         for one in get_args(kind):
             try:
@@ -119,14 +119,14 @@ def fitted(value: Any, kind: Any, where: str) -> Any:
 
 @cache
 def help_of(kind: type) -> dict[str, str]:
-    """What the comment after each field of a dataclass says of it: the one place where an option is explained."""
+    """The comment after each field of a dataclass, by name: the help text of the option."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if not is_dataclass(one) or one.__module__ == "builtins":
             continue
         try:
             source = inspect.getsource(one)
-        except (OSError, TypeError):  # a class that was made by a program
+        except (OSError, TypeError):  # a class without source
             continue
         name = ""
         for token in tokenize.generate_tokens(StringIO(source).readline):
@@ -138,9 +138,3 @@ def help_of(kind: type) -> dict[str, str]:
                 )
     names = {one.name for one in fields(kind)}
     return {name: text for name, text in found.items() if name in names}
-
-
-def default_of(kind: type, name: str) -> Any:
-    """The default of a field; MISSING where it has none."""
-    one = next(one for one in fields(kind) if one.name == name)
-    return one.default if one.default_factory is MISSING else one.default_factory()

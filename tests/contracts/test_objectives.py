@@ -15,7 +15,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.random import Noise
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.sampling.score import log_likelihood, scored_by
-from unmask.serving.http.requests import Controls, Kitchen
+from unmask.serving.http.requests import Controls, Requests
 from unmask.serving.http.scoring import estimator_of
 from unmask.serving.limits import Limits
 from unmask.training import noise
@@ -42,8 +42,8 @@ def test_evaluation_scoring_and_serving_measure_what_was_trained(name, tmp_path)
         trained = objective.precise().nats(
             network, rows(), noise=drawn, mask=model.mask, frozen=frozen, parts=model.parts, state=model.state
         )
-        _, evaluated = measure.settled(model, How())
-        served = estimator_of(Kitchen(model, Limits(), Controls(model, Limits())))
+        _, evaluated = measure.settle_measurement(model, How())
+        served = estimator_of(Requests(model, Limits(), Controls(model, Limits())))
         for one in (evaluated, served):
             # Estimators of a loss that needs σ keep away from t = 0, where it is infinite.
             t = drawn.t if not one.means.endswith("t >= 0.001") else (drawn.t - 1e-3) / (1 - 1e-3)

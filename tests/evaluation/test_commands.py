@@ -14,14 +14,14 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.sources import gather
-from unmask.text.tokens.vocabulary import build
+from unmask.text.tokens.vocabulary import build_tokenizer
 
 TEXT = "the cat sat on the mat.\n\nthe dog sat on the log.\n\na bird sang in the tree.\n"
 
 
 def made(folder: Path, objective: str = "mdlm", *, scale: float = 0.3, **shape) -> str:
     """A checkpoint with random weights that are not small."""
-    tokenizer = build("byte")
+    tokenizer = build_tokenizer("byte")
     causal = objective == "ar"
     torch.manual_seed(0)
     network = Transformer(
@@ -196,7 +196,7 @@ def test_prepared_data_gives_the_number_of_its_text_and_another_tokenizers_is_re
     source.write_text(TEXT)
     for name, kind in (("same", "byte"), ("other", "character")):
         with gather(source) as sources:
-            list(prepare(sources, build(kind, [TEXT]), tmp_path / name))
+            list(prepare(sources, build_tokenizer(kind, [TEXT]), tmp_path / name))
     of_text = asked(capsys, "evaluate", folder / "mdlm", source, "--json")
     of_shards = asked(capsys, "evaluate", folder / "mdlm", tmp_path / "same", "--json", "--split", "train")
     assert of_shards["nats_per_token"] == of_text["nats_per_token"]

@@ -233,7 +233,7 @@ def test_damaged_notes_and_configs_are_refused_by_name(saved):
     (saved / "unmask.json").write_text(note)
     told = json.loads((saved / "config.json").read_text())
     for change, words in [
-        ({"n_heads": 5}, "cannot be cut into 5 heads"),
+        ({"n_heads": 5}, "cannot be split into 5 heads"),
         ({"n_blocks": 2}, r"blocks\.2\..* does not belong there"),
         ({"n_blocks": "3"}, "must be a whole number"),
         ({"mask_index": 99}, "mask_index = 99"),
@@ -330,7 +330,7 @@ def test_a_crash_that_cleans_nothing_up_leaves_no_folder_that_looks_complete(tmp
 
 def test_the_probe_leaves_the_network_as_it_found_it():
     net = random_network(replace(KINDS["plain"], dropout=0.5)).train()
-    told = probe.record(net, mask=3, objective="mdlm")
+    told = probe.record_probe(net, mask=3, objective="mdlm")
     assert net.training
     assert probe.check(net, told, mask=3, objective="mdlm") == 0
 

@@ -1,4 +1,4 @@
-"""Official to ours and back is the same folder; what the official layout cannot say is refused."""
+"""Official to ours and back is the same folder; what the official layout cannot store is refused."""
 
 import json
 from dataclasses import replace

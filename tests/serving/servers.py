@@ -9,7 +9,7 @@ import uvicorn
 from unmask.model.model import Model
 from unmask.serving.http.app import Service, create
 from unmask.serving.http.guard import Rules
-from unmask.serving.http.run import Running, bound, settings
+from unmask.serving.http.run import ServerSettings, bound, settings
 from unmask.serving.limits import Limits
 
 
@@ -21,7 +21,7 @@ def serving(
     others = {name: rules.pop(name) for name in ("origins", "tracebacks") if name in rules}
     service = Service(name, limits or Limits(), Rules(**rules), **others)
     with bound("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(settings(create(model, service), Running("", name, grace=grace)))
+        server = uvicorn.Server(settings(create(model, service), ServerSettings("", name, grace=grace)))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

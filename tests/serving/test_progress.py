@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.serving.progress import Growing, begun
+from unmask.serving.progress import Growing, stop_begun
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import byte, character
 
@@ -83,7 +83,7 @@ def test_a_stop_text_ends_the_text_before_all_is_filled():
 
 @pytest.mark.parametrize("text, held", [("", 0), ("xe", 1), ("xen", 2), ("xend", 0), ("enen", 2)])
 def test_the_beginning_of_a_stop_text_is_held_back(text, held):
-    assert begun(text, ["end", "fin"]) == held
+    assert stop_begun(text, ["end", "fin"]) == held
 
 
 def test_bytes_that_make_no_character_are_shown_when_nothing_more_can_come():

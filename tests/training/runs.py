@@ -62,7 +62,7 @@ def scored(current: State, team: Team) -> list[float]:
 
 
 def save(out: Path, current: State, step: int, team: Team) -> Path:
-    return state.save(
+    return state.save_state(
         out,
         current,
         state.Point(step=step),

@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
         (["--out", "{out}", "--data", "{nowhere}"], "does not exist"),
         (["--out", "{text}", "--data", "{text}"], "is a file; give a folder"),
         (["--out", "{full}", "--data", "{text}"], "is not empty and holds no run"),
-        (["--out", "{run}", "--data", "{text}"], "already holds a run. Go on with it by --resume"),
+        (["--out", "{run}", "--data", "{text}"], "already holds a run. Resume it with --resume"),
         (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its seed"),
         (["--out", "{run}", "--resume", "--optim.name", "adamw"], "a resumed run keeps its optim.name: it has muon"),
         (["--out", "{out}", "--data", "{empty}"], "empty"),

@@ -35,7 +35,7 @@ def stories(count: int = 3000) -> str:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_config_reads_and_its_head_says_command_cost_and_result(path):
-    asked = toml.read(path, Train())
+    asked = toml.read_toml(path, Train())
     assert tomllib.loads(path.read_text()).keys() <= vars(asked).keys()
     head = path.read_text().split("\n\n")[0]
     assert f"--config configs/{path.name}" in head
@@ -45,7 +45,7 @@ def test_every_config_reads_and_its_head_says_command_cost_and_result(path):
 
 @pytest.mark.parametrize("name, vocab, told", [("owt", 50258, 169_627_218), ("lm1b", 30522, 139_292_986)])
 def test_the_paper_s_networks_have_the_paper_s_size(name, vocab, told):
-    asked = toml.read(CONFIGS / f"{name}.toml", Train())
+    asked = toml.read_toml(CONFIGS / f"{name}.toml", Train())
     assert cost.parameters(spec_of(asked, phases(asked)[0], vocab=vocab)) == told
 
 
@@ -56,8 +56,8 @@ def test_the_first_steps_of_the_tiny_run_follow_the_stored_curve(tmp_path):
     short = ["--steps", "60", "--run.log-every", "10", "--run.eval-every", "60", "--run.eval-rows", "64"]
     arguments = ["--config", str(CONFIGS / "tiny.toml"), "--data", str(text), "--out", str(out), *short]
     assert main(["train", *arguments]) == 0
-    seen = [[line["step"], line["bound"]] for line in metrics.read(out) if "bound" in line]
-    seen += [[line["step"], line["valid"]] for line in metrics.read(out) if "valid" in line]
+    seen = [[line["step"], line["bound"]] for line in metrics.read_metrics(out) if "bound" in line]
+    seen += [[line["step"], line["valid"]] for line in metrics.read_metrics(out) if "valid" in line]
     told = json.loads(CURVE.read_text())
     assert [step for step, _ in seen] == [step for step, _ in told]
     assert [bound for _, bound in seen] == pytest.approx([bound for _, bound in told], rel=5e-3)

@@ -1,15 +1,20 @@
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from toys.objective import Toy
+from toys.recurrent import RecurrentSpec
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.processes.team import Alone
 from unmask.text.corpus.rows import Batch
-from unmask.training.loop import Diverged, begin, train
+from unmask.training import ema, noise, optim
+from unmask.training.loop import Diverged, begin, gradients, train
 from unmask.training.phases import continued, phases, sight
 from unmask.training.settings import Run, Warm
 
@@ -35,6 +40,47 @@ def test_passes_that_add_up_give_the_same_step_as_one(name):
         assert (a - b).abs().median() < 1e-5
 
 
+ASKED = {**OBJECTIVES, "flat": settings(objective=MDLM(times=Count(), weight="flat"))}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_loss_bound_and_gradient_of_a_step_are_those_of_the_objective_per_real_token(name):
+    asked = ASKED[name]
+    rows, real = CHAIN.rows(16, 0), torch.arange(LENGTH) < torch.arange(5, 21)[:, None]
+    told = replace(asked, optim=replace(asked.optim, micro=5, clip=0.0))
+    _, (first,) = trained(told, steps=1, batch=lambda step: Batch(rows, real))
+    denoiser, drawn = network(asked), noise.draw(16, LENGTH, seed=asked.seed, step=0)
+    found, _ = denoiser(rows, drawn, mask=MASK, frozen=~real, lengths=real.sum(1))
+    tokens = asked.objective.counted(real)
+    (found.loss.sum() / tokens).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in denoiser.parameters()])
+    seen = (found.loss.sum() / tokens, found.bound.sum() / tokens, norm)
+    assert [first.loss, first.bound, first.norm] == pytest.approx([value.item() for value in seen], rel=1e-4)
+    assert (first.loss == first.bound) == (name != "flat")
+
+
+@dataclass(frozen=True)
+class OneOfTwo(Alone):
+    """A process whose other has as many tokens."""
+
+    world: int = 2
+
+    def sum(self, values):
+        return 2 * values
+
+
+def test_the_gradients_of_two_processes_are_those_of_one_on_average():
+    asked, rows = settings(), CHAIN.rows(16, 0)
+
+    def gradient(part, team):
+        state, batch = begin(network(asked), asked), Batch(rows[part], torch.ones(rows[part].shape, dtype=torch.bool))
+        gradients(state, state.denoiser, batch, 0, phases(asked)[0], asked, mask=MASK, team=team)
+        return torch.cat([p.grad.flatten() for p in state.denoiser.parameters()])
+
+    halves = [gradient(slice(8 * rank, 8 * rank + 8), OneOfTwo(rank=rank)) for rank in (0, 1)]
+    torch.testing.assert_close((halves[0] + halves[1]) / 2, gradient(slice(0, 16), Alone()), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_first_loss_is_that_of_a_network_that_knows_nothing(name):
     _, (first, *_) = trained(OBJECTIVES[name], steps=1)
@@ -50,6 +96,36 @@ def test_dropout_is_a_function_of_the_step_too():
     torch.manual_seed(12345)
     _, seen = trained(asked, steps=3)
     assert [p.loss for p in told] == [p.loss for p in seen]
+
+
+@pytest.mark.parametrize(("objective", "dropout", "different"), [("mdlm", 0, 4), ("ar", 0.3, 4), ("ar", 0, 1)])
+def test_each_step_draws_its_own_noise_and_dropout(objective, dropout, different):
+    asked = replace(OBJECTIVES[objective], model=Architecture(width=32, blocks=2, heads=2, dropout=dropout))
+    asked, one = replace(asked, optim=replace(asked.optim, lr=0.0)), CHAIN.batch(16)(0)
+    _, told = trained(asked, steps=4, batch=lambda step: one)
+    assert len({p.norm for p in told}) == different
+
+
+def test_the_objectives_state_is_brought_to_the_next_step_by_what_all_parts_saw():
+    asked = settings(objective=Toy(), optim=replace(settings().optim, micro=5))
+    state, told = trained(asked, steps=3)
+    level = 1.0
+    for progress in told:
+        level = (level + progress.bound) / 2
+    assert state.denoiser.state["level"].item() == pytest.approx(level, rel=1e-5)
+    assert state.denoiser.state["steps"].item() == 3
+
+
+def test_what_the_network_carries_reaches_the_same_rows_of_the_next_step():
+    asked = settings(objective=Autoregressive(), model=RecurrentSpec(width=16))
+    asked = replace(asked, optim=replace(asked.optim, lr=0.0, micro=5))
+    rows, denoiser = CHAIN.rows(16, 0), network(asked)
+    state, (_, second) = trained(asked, steps=2, batch=lambda step: Batch(rows.roll(-step, 0), rows >= 0))
+    with torch.no_grad():
+        _, memory = denoiser(rows, noise.draw(16, LENGTH, seed=0, step=0), mask=MASK)
+        told, memory = denoiser(rows.roll(-1, 0), noise.draw(16, LENGTH, seed=0, step=1), mask=MASK, memory=memory)
+    assert second.bound == pytest.approx(told.bound.sum().item() / (16 * (LENGTH - 1)), rel=1e-5)
+    torch.testing.assert_close(state.memory, memory)
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_batch():
@@ -89,6 +165,18 @@ def test_a_warm_run_is_two_phases_that_share_the_steps():
     assert not after.causal
     assert before.reads_before
     assert after.reads_before
+
+
+def test_a_later_phase_has_a_learning_rate_and_an_average_of_its_own():
+    asked = settings(steps=10, recipe="warm", warm=Warm(share=0.4))
+    second = phases(asked)[1]
+    state = begin(network(asked, 1), asked)
+    before = [average.clone() for average in state.shadow]
+    first = next(train(state, second, asked, CHAIN.batch(16), mask=MASK))
+    assert first.lr == optim.learning_rate(0, steps=6, optim=asked.optim)
+    decay = ema.decay_at(1, asked.optim.ema)
+    for old, average, weight in zip(before, state.shadow, state.denoiser.parameters(), strict=True):
+        torch.testing.assert_close(average, decay * old + (1 - decay) * weight)
 
 
 def test_a_warm_start_knows_at_once_what_the_first_phase_learned():

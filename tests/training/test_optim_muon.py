@@ -35,7 +35,7 @@ def test_an_update_has_the_size_of_adamws():
     torch.manual_seed(0)
     net = network(ASKED)
     before = [p.detach().clone() for p in net.parameters()]
-    optimizer = optim.chosen(net, Optim(name="muon", lr=1e-2))
+    optimizer = optim.optimizer_of(net, Optim(name="muon", lr=1e-2))
     for p in net.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -81,7 +81,7 @@ from unmask.training import optim
 from unmask.training.settings import Optim
 torch.manual_seed(0)
 net = network(ASKED)
-ours = optim.chosen(net, Optim(name="muon", lr=0.1, weight_decay=0.1))
+ours = optim.optimizer_of(net, Optim(name="muon", lr=0.1, weight_decay=0.1))
 mine = [(p, 3 if "qkv" in name else 1) for name, p in net.named_parameters() if p in ours.matrices]
 theirs = [nn.Parameter(part.clone()) for p, n in mine for part in p.detach().chunk(n)]
 other = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")

@@ -30,13 +30,13 @@ ODD = Train(
 def test_settings_written_as_toml_read_back_equal(settings, tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text(toml.dumps(settings), encoding="utf-8")
-    assert toml.read(path, Train(steps=99, seed=99)) == settings
+    assert toml.read_toml(path, Train(steps=99, seed=99)) == settings
 
 
 def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("steps = 3\n[optim]\nlr = 1\n")
-    assert toml.read(path, ODD) == replace(ODD, steps=3, optim=replace(ODD.optim, lr=1.0))
+    assert toml.read_toml(path, ODD) == replace(ODD, steps=3, optim=replace(ODD.optim, lr=1.0))
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path):
         ("steps = 0\n", "steps must be at least 1, not 0"),
         ("[optim]\nema = 1.5\n", "ema is a share"),
         ("steps =\n", "is not TOML"),
-        ("[model]\ntime_conditioning = true\n", "needs a place to put the noise level"),
-        ("[model]\nvocab = 9\n", "model.vocab is not set by hand"),
+        ("[model]\ntime_conditioning = true\n", "needs features for the noise level"),
+        ("[model]\nvocab = 9\n", "model.vocab cannot be set"),
         ("[objective]\nname = 'sedd'\nweight = 'flat'\n", "no setting in [objective] is called 'weight'"),
         ("[objective]\nschedule = 'cosin'\n", "Did you mean 'cosine'?"),
         ("[objective]\ntimes = 'bell:maen=0'\n", "Did you mean 'mean'?"),
@@ -63,14 +63,14 @@ def test_a_mistake_in_a_file_is_named_with_the_file(content, said, tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(content)
     with pytest.raises(UserError) as error:
-        toml.read(path, Train())
+        toml.read_toml(path, Train())
     assert said in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_a_missing_file_is_named():
     with pytest.raises(UserError, match=r"cannot read nowhere\.toml"):
-        toml.read("nowhere.toml", Train())
+        toml.read_toml("nowhere.toml", Train())
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

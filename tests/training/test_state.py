@@ -5,7 +5,10 @@ import pytest
 import torch
 
 import unmask.model.checkpoint
+from toys.objective import Toy
+from toys.recurrent import RecurrentSpec
 from training.small import MASK, Chain, network, settings
+from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError
 from unmask.settings import described
 from unmask.training import metrics
@@ -18,12 +21,12 @@ CHAIN = Chain.make()
 
 
 def save(out, state, point, keep=2):
-    return disk.save(
+    return disk.save_state(
         out,
         state,
         point,
         mask=MASK,
-        objective=settings().objective,
+        objective=state.denoiser.objective,
         tokenizer=None,
         settings=described(settings()),
         keep=keep,
@@ -35,9 +38,18 @@ def steps(state, asked, start, count):
     return [next(run).loss for _ in range(count)]
 
 
-@pytest.mark.parametrize("changes", [{}, {"ema": 0.0}, {"name": "muon"}])
-def test_a_restored_state_goes_on_bit_for_bit(tmp_path, changes):
-    asked = settings(optim=replace(settings().optim, **changes))
+RUNS = {
+    "adamw": settings(),
+    "without an average": settings(optim=replace(settings().optim, ema=0.0)),
+    "muon": settings(optim=replace(settings().optim, name="muon")),
+    "an objective with parts and a state": settings(objective=Toy()),
+    "a network that carries": settings(objective=Autoregressive(), model=RecurrentSpec(width=16)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_restored_state_goes_on_bit_for_bit(tmp_path, run):
+    asked = RUNS[run]
     state = begin(network(asked), asked)
     steps(state, asked, 0, 3)
     folder = save(tmp_path, state, Point(step=3, tokens=9, seconds=1.5))
@@ -46,10 +58,12 @@ def test_a_restored_state_goes_on_bit_for_bit(tmp_path, changes):
     other = begin(network(asked), asked)
     assert disk.restore(folder, other) == Point(step=3, tokens=9, seconds=1.5)
     assert steps(other, asked, 3, 3) == told
-    for a, b in zip(
-        [*state.network.parameters(), *state.shadow], [*other.network.parameters(), *other.shadow], strict=True
-    ):
-        assert torch.equal(a, b)
+    one, two = (
+        [*some.denoiser.parameters(), *some.shadow, *some.denoiser.state.values(), some.memory]
+        for some in (state, other)
+    )
+    for a, b in zip(one, two, strict=True):
+        assert torch.equal(a, b) if a is not None else b is None
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path):
@@ -104,7 +118,7 @@ def test_a_resumed_run_forgets_the_lines_behind_its_checkpoint_and_one_that_was_
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     metrics.forget(tmp_path, 2)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2]
+    assert [line["step"] for line in metrics.read_metrics(tmp_path)] == [1, 2]
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unmask.errors import UserError
-from unmask.views.curves import HEAD, Curve, compared, figure, nearest, of_run, read, row, smoothed
+from unmask.views.curves import HEAD, Curve, compared, curves_figure, nearest, of_run, read_curve, row, smoothed
 
 
 def write(folder, lines):
@@ -22,7 +22,7 @@ def run(tmp_path):
 
 
 def test_a_run_is_read_as_training_and_validation_lines_without_one_that_was_cut_off(run):
-    curve = read(run)
+    curve = read_curve(run)
     assert [line["step"] for line in curve.steps] == [10, 20, 30]
     assert [line["valid"] for line in curve.valid] == [5.0, 5.5]
     assert curve.hours == [0.5, 1.0, 1.5]
@@ -30,7 +30,7 @@ def test_a_run_is_read_as_training_and_validation_lines_without_one_that_was_cut
 
 def test_a_run_without_steps_is_refused(tmp_path):
     with pytest.raises(UserError, match="no step to draw yet"):
-        read(write(tmp_path / "empty", [{"step": 1, "valid": 5.0, "error": 0.1}]))
+        read_curve(write(tmp_path / "empty", [{"step": 1, "valid": 5.0, "error": 0.1}]))
 
 
 def test_smoothing_keeps_a_constant_and_follows_a_change():
@@ -40,12 +40,12 @@ def test_smoothing_keeps_a_constant_and_follows_a_change():
 
 
 def test_a_row_has_the_latest_and_the_best_validation(run):
-    cells = dict(zip(HEAD, row(read(run)), strict=True))
+    cells = dict(zip(HEAD, row(read_curve(run)), strict=True))
     assert cells["step"] == "30"
     assert cells["validation"] == "5.5000 ± 0.5000"
     assert cells["best"] == "5.0000 at step 12"
     assert cells["hours"] == "1.50"
-    bare = Curve("a", read(run).steps, [])
+    bare = Curve("a", read_curve(run).steps, [])
     assert row(bare)[3:5] == ["", ""]
 
 
@@ -56,8 +56,8 @@ def test_a_validation_is_drawn_where_the_nearest_training_line_is(run):
 
 @pytest.mark.slow
 def test_the_figure_has_a_line_for_each_run_by_step_and_by_time(run):
-    curves = [read(run), Curve("other", read(run).steps, [])]
-    drawn = figure(curves, smooth=0.0, log=True)
+    curves = [read_curve(run), Curve("other", read_curve(run).steps, [])]
+    drawn = curves_figure(curves, smooth=0.0, log=True)
     by_step, by_time = drawn.axes
     assert by_step.get_xscale() == "log"
     assert by_step.get_ylabel() == "bound, nats per token"

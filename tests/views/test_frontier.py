@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.views.frontier import HEAD, PARTIAL, by_sampler, cells, figure, part
+from unmask.views.frontier import HEAD, PARTIAL, by_sampler, cells, frontier_figure, frontier_part
 
 
 def test_a_point_has_a_cell_for_each_column(points):
@@ -25,7 +25,7 @@ def test_points_of_one_sampler_and_temperature_are_one_line(points):
 
 @pytest.mark.slow
 def test_the_figure_shows_perplexity_by_passes_time_and_entropy(points):
-    drawn = figure(points, "pooled")
+    drawn = frontier_figure(points, "pooled")
     assert [axes.get_xlabel() for axes in drawn.axes] == [
         "forward passes",
         "seconds per sample",
@@ -33,8 +33,8 @@ def test_the_figure_shows_perplexity_by_passes_time_and_entropy(points):
     ]
     ancestral = drawn.axes[0].get_lines()
     assert [8, 31] in [list(line.get_xdata()) for line in ancestral]
-    shown = part(points, drawn, {"seed": 0}, partial=True)
+    shown = frontier_part(points, drawn, {"seed": 0}, partial=True)
     assert shown.warnings == [PARTIAL, "ancestral: low <entropy>"]
     assert shown.note == "Perplexity: exp of the judge's nats per token. Error bars over 8 samples."
     assert len(shown.rows) == 3
-    assert PARTIAL not in part(points, drawn, {}, partial=False).warnings
+    assert PARTIAL not in frontier_part(points, drawn, {}, partial=False).warnings

@@ -7,7 +7,7 @@ from PIL import Image
 
 from unmask.errors import UserError
 from unmask.views.film import Cell, Film
-from unmask.views.gif import DARK, Colours, gif, laid_out, look
+from unmask.views.gif import DARK, Colours, gif, laid_out, shade
 
 
 def test_a_gif_has_a_frame_before_and_after_every_call(shown):
@@ -58,7 +58,7 @@ def test_words_are_not_broken_unless_they_are_longer_than_a_line():
 @pytest.mark.parametrize("colours", [Colours(), DARK])
 def test_colours_tell_masks_new_and_doubtful_tokens_apart(came, log_prob, call, seen, colours):
     expected = tuple(None if name is None else getattr(colours, name) for name in seen)
-    assert look(Cell("a", came, log_prob), call, 20, colours) == expected
+    assert shade(Cell("a", came, log_prob), call, 20, colours) == expected
 
 
 def test_a_picture_needs_room_and_time(shown):

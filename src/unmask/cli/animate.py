@@ -47,7 +47,7 @@ def run(settings: Settings) -> None:
         raise UserError(f"an animation needs more than 0 seconds; saw {settings.seconds}.")
     if kind == ".gif":
         pillow()
-    shown = draw(load(settings.model), settings)
+    shown = draw_film(load(settings.model), settings)
     if kind == ".html":
         settings.out.write_text(html(shown, seconds=settings.seconds), encoding="utf-8")
     else:
@@ -56,7 +56,7 @@ def run(settings: Settings) -> None:
     print(f"{settings.out}: {shown.calls} network calls, {settings.out.stat().st_size / 1000:,.0f} kB")
 
 
-def draw(model: Model, settings: Settings) -> Film:
+def draw_film(model: Model, settings: Settings) -> Film:
     """One text and its film."""
     found: Sample | Infilled
     if settings.template is not None:

@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
 from unmask.model.classifier import Classifier, save_classifier
 from unmask.text.corpus.records import labelled
-from unmask.training.classifier import Head, accuracy, train_head
+from unmask.training.classifier import Head, held_out_accuracy, train_head
 
 NOISE = (0.0, 0.5, 0.9)  # shares of hidden tokens at which the accuracy on held-out texts is measured
 
@@ -60,7 +60,9 @@ def run(settings: Settings) -> None:
             print(f"step {step}: {sum(recent) / len(recent):.3f} nats per label", file=sys.stderr)
     some = sorted(held)
     right = {
-        f"{t:g}": accuracy(classifier, [texts[i] for i in some], [labels[i] for i in some], mask=model.mask, t=t)
+        f"{t:g}": held_out_accuracy(
+            classifier, [texts[i] for i in some], [labels[i] for i in some], mask=model.mask, t=t
+        )
         for t in NOISE
     }
     facts = {"head": asdict(settings.head), "texts": len(train), "held_out": len(some), "accuracy_when_hidden": right}

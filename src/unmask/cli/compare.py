@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from unmask.cli.table import read_result
 from unmask.errors import UserError
 from unmask.evaluation.comparison import differences, results, verdict
 
@@ -27,7 +28,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    first, second = (results(read(path), str(path)) for path in (settings.first, settings.second))
+    first, second = (results(read_result(path), str(path)) for path in (settings.first, settings.second))
     shared = [name for name in first if name in second]
     if not shared:
         raise UserError(f"the files have no result in common: {', '.join(first)} and {', '.join(second)}.")
@@ -35,17 +36,8 @@ def run(settings: Settings) -> None:
         print(json.dumps({name: as_object(first[name], second[name]) for name in shared}, ensure_ascii=False))
         return
     for name in shared:
-        for line in lines(name if len(shared) > 1 else "", first[name], second[name]):
+        for line in comparison_lines(name if len(shared) > 1 else "", first[name], second[name]):
             print(line)
-
-
-def read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from None
 
 
 def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +47,7 @@ def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
     return {"verdict": numbers, "differences": [asdict(difference) for difference in changed]}
 
 
-def lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+def comparison_lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
     found = verdict(first, second)
     title = f"{name}: " if name else ""
     if found is None:
@@ -68,9 +60,9 @@ def lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Ite
         return
     yield "differences in the set-up, most important first:"
     for change in changed:
-        yield f"  {change.name}: {short(change.first)} -> {short(change.second)}   [{change.effect}]"
+        yield f"  {change.name}: {short_value(change.first)} -> {short_value(change.second)}   [{change.effect}]"
 
 
-def short(value: Any) -> str:
+def short_value(value: Any) -> str:
     text = "nothing" if value is None else str(value)
     return text if len(text) <= 48 else f"{text[:20]}…{text[-20:]}"

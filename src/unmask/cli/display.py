@@ -21,7 +21,7 @@ from unmask.training.loop import Progress
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 from unmask.training.state import Point
-from unmask.training.validation import Score
+from unmask.training.validation import Validation
 
 CALLS = 64  # most network calls of a preview
 
@@ -98,7 +98,7 @@ class Display:
             rest = f"norm {line['norm']:.2f}  lr {line['lr']:.2e}"
             self.say(f"step {line['step']}  {learned}  {rest}  {speed}  {left}")
 
-    def score(self, step: int, score: Score) -> None:
+    def score(self, step: int, score: Validation) -> None:
         self.flush()
         self.record({"step": step, "valid": score.bound, "error": score.error})
         self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats per token")
@@ -154,7 +154,7 @@ class Silence:
     def flush(self) -> None:
         pass
 
-    def score(self, step: int, score: Score) -> None:
+    def score(self, step: int, score: Validation) -> None:
         pass
 
     def preview(self, model: Model) -> None:

@@ -21,14 +21,14 @@ from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched,
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
 from unmask.evaluation.likelihood.detokenize import detokenizer
-from unmask.evaluation.likelihood.measure import How, Work
+from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.processes.team import Team, together
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.records import records
-from unmask.text.corpus.tokenized import read
+from unmask.text.corpus.tokenized import read_documents
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def run(settings: Settings) -> None:
 def measure_and_print(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     if settings.pairs:
-        answer = of_pairs(model, settings, team)
+        answer = measured_pairs(model, settings, team)
         if team.rank == 0:
             deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
-    work = answers(model, settings) if settings.given else text(model, settings)
+    work = measured_answers(model, settings) if settings.given else text(model, settings)
     tally, seconds = watched(work, team=team)
     if team.rank:
         return
@@ -85,19 +85,19 @@ def measure_and_print(settings: Settings, team: Team) -> None:
     deliver(answer, likelihood_lines(answer), as_json=settings.json, out=settings.out)
 
 
-def text(model: Model, settings: Settings) -> Work:
-    data = read(
+def text(model: Model, settings: Settings) -> Measurement:
+    data = read_documents(
         settings.data,
         model.text_tokenizer(),
         layout=settings.layout,
         split=settings.split,
         detokenize=detokenizer(settings.detokenize),
     )
-    work = measure.prepared(model, data, settings.how)
+    work = measure.measurement_of(model, data, settings.how)
     return replace(work, data={**work.data, "detokenizer": settings.detokenize, "layout": asdict(settings.layout)})
 
 
-def answers(model: Model, settings: Settings) -> Work:
+def measured_answers(model: Model, settings: Settings) -> Measurement:
     """Answers to prompts: one row each, in which the prompt is not scored."""
     prompt, answer = settings.given, settings.layout.field
     entries = [(entry[prompt], entry[answer]) for entry in records(settings.data, prompt, answer)]
@@ -106,10 +106,10 @@ def answers(model: Model, settings: Settings) -> Work:
     )
 
 
-def of_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
+def measured_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
     """Minimal pairs: the share of good sentences that have fewer nats than the bad ones."""
     entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
-    entries = list(measure.spread(entries, settings.how.rows))
+    entries = list(measure.spread_evenly(entries, settings.how.rows))
     work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
     tally, seconds = watched(work, team=team)
     if tally.whole == 0:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from unmask.cli.samples import draw
+from unmask.cli.samples import drawn_texts
 from unmask.cli.table import write_text
 from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import assess
@@ -60,29 +60,29 @@ class Settings:
 
 def run(settings: Settings) -> None:
     model = load(settings.model)
-    recipes = list(grid(model, settings))
+    recipes = list(recipes_of(model, settings))
     reader = judge(settings.judge)
-    kept = recorded(model, reader, settings)
+    kept = frontier_record(model, reader, settings)
     require_matplotlib("eval")  # before the work
     points: list[dict[str, Any]] = []
     try:
         for recipe in recipes:
             points.append(point(model, reader, recipe, settings))
             print("  ".join(frontier.cells(points[-1])), file=sys.stderr)
-            save(points, kept, settings, partial=len(points) < len(recipes))
+            save_points(points, kept, settings, partial=len(points) < len(recipes))
     except KeyboardInterrupt:
         if not points:
             raise
         print("unmask: stopped; the points so far are kept", file=sys.stderr)
     out = Path(settings.out)
-    figure = frontier.figure(points, settings.definition)
+    figure = frontier.frontier_figure(points, settings.definition)
     figure.savefig(ending(out, "png"), dpi=150)
-    part = frontier.part(points, figure, kept, partial=len(points) < len(recipes))
+    part = frontier.frontier_part(points, figure, kept, partial=len(points) < len(recipes))
     write_text(ending(out, "html"), page("Quality against cost", [part]))
     print("\n".join(str(ending(out, kind)) for kind in ("json", "png", "html")))
 
 
-def grid(model: Model, settings: Settings) -> Iterator[Recipe]:
+def recipes_of(model: Model, settings: Settings) -> Iterator[Recipe]:
     """Every recipe to try; a recipe that the model cannot use is an error before anything is drawn."""
     default = model.objective.facts.sampler
     others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model)]
@@ -99,18 +99,18 @@ def grid(model: Model, settings: Settings) -> Iterator[Recipe]:
 
 
 def point(model: Model, reader: Judge, recipe: Recipe, settings: Settings) -> dict[str, Any]:
-    texts, cost = draw(model, recipe, n=settings.n, length=settings.length)
+    texts, cost = drawn_texts(model, recipe, n=settings.n, length=settings.length)
     quality = assess(texts, reader, definition=settings.definition)
     return finite({**asdict(recipe), **cost, **quality})
 
 
-def recorded(model: Model, reader: Judge, settings: Settings) -> dict[str, Any]:
+def frontier_record(model: Model, reader: Judge, settings: Settings) -> dict[str, Any]:
     wanted = asdict(replace(settings, model="", judge="", out=""))
     wanted = {name: value for name, value in wanted.items() if name not in ("model", "judge", "out", "seed")}
     return record(model, seed=settings.seed, settings=wanted, data={"samples": settings.n}, judge=reader.about)
 
 
-def save(points: Sequence[dict[str, Any]], kept: dict[str, Any], settings: Settings, *, partial: bool) -> None:
+def save_points(points: Sequence[dict[str, Any]], kept: dict[str, Any], settings: Settings, *, partial: bool) -> None:
     content = {"frontier": list(points), "definition": settings.definition, "partial": partial, "record": kept}
     out = Path(settings.out)
     out.parent.mkdir(parents=True, exist_ok=True)

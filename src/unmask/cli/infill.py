@@ -64,9 +64,9 @@ def run(settings: Settings) -> None:
             best = [event for event in events if isinstance(event, Infilled)]
         else:
             best = list(watch(events, model.text_tokenizer(), Console()))
-        write(best, text, model, as_json=settings.json)
+        write_candidates(best, text, model, as_json=settings.json)
         found += best
-    print(report(found, settings.looks), file=sys.stderr)
+    print(infill_report(found, settings.looks), file=sys.stderr)
 
 
 def read_templates(settings: Settings) -> list[str]:
@@ -86,7 +86,7 @@ def read_templates(settings: Settings) -> list[str]:
     return lines
 
 
-def write(found: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
+def write_candidates(found: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
     """The candidates on stdout, best first: score, likelihood of the blanks with its error, text."""
     for one in found:
         if as_json:
@@ -95,12 +95,12 @@ def write(found: Iterable[Infilled], template: str, model: Model, *, as_json: bo
             continue
         numbers = f"{one.score:9.2f} {one.log_likelihood:9.2f} ±{one.error:.2f}  "
         if sys.stdout.isatty():
-            Console(highlight=False).print(numbers, shown(model.text_tokenizer(), one), sep="")
+            Console(highlight=False).print(numbers, painted_blanks(model.text_tokenizer(), one), sep="")
         else:
             print(numbers + one.text.replace("\n", "\\n"), flush=True)
 
 
-def shown(tokenizer: Tokenizer, one: Infilled) -> Text:
+def painted_blanks(tokenizer: Tokenizer, one: Infilled) -> Text:
     """The text with its blanks in colour."""
     came = {event.position for event in one.trace}
     text = Text()
@@ -109,7 +109,7 @@ def shown(tokenizer: Tokenizer, one: Infilled) -> Text:
     return text
 
 
-def report(found: list[Infilled], looks: int) -> str:
+def infill_report(found: list[Infilled], looks: int) -> str:
     """The meaning of the numbers."""
     return (
         f"score: log p(blanks | given text); with several lengths: log p(given text | blank lengths) plus the\n"

@@ -30,8 +30,8 @@ def run(settings: Settings) -> None:
         raise UserError("which runs? Give their folders: unmask plot runs/mine.")
     if not 0 <= settings.smooth < 1:
         raise UserError(f"smooth must lie in [0, 1); saw {settings.smooth}.")
-    read = [curves.read(Path(folder)) for folder in settings.runs]
-    figure = curves.figure(read, smooth=settings.smooth, log=settings.log)
+    read = [curves.read_curve(Path(folder)) for folder in settings.runs]
+    figure = curves.curves_figure(read, smooth=settings.smooth, log=settings.log)
     out = Path(settings.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out.with_name(f"{out.name}.png"), dpi=150)

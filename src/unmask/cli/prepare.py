@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from unmask.errors import UserError
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST, merge, read_json
-from unmask.text.corpus.prepare import Progress as Step
+from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
@@ -85,7 +85,7 @@ def run(settings: Settings) -> None:
         if part[1] > 1:
             print(f"part {settings.part} is in {settings.out}; when all parts are done, merge them with --merge")
             return
-    summary(settings.out)
+    print_summary(settings.out)
 
 
 def cores() -> int:
@@ -122,7 +122,7 @@ def _share(step: Step) -> str:
     return f"{100 * step.bytes / step.total:.0f} %, " if step.total else ""
 
 
-def summary(out: Path) -> None:
+def print_summary(out: Path) -> None:
     manifest = read_json(out / MANIFEST)
     print(f"{out}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards")
     for split, totals in manifest["splits"].items():

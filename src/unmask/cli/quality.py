@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.status import Status
 
 from unmask.cli.flags import Drawing
-from unmask.cli.samples import draw
+from unmask.cli.samples import drawn_texts
 from unmask.cli.table import deliver, quality_lines
 from unmask.evaluation.likelihood.measure import finite
-from unmask.evaluation.quality.assessment import Text, assess, fingerprint, read_samples, training_texts
+from unmask.evaluation.quality.assessment import SampleText, assess, read_samples, texts_fingerprint, training_texts
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import load
@@ -70,19 +70,19 @@ def run(settings: Settings) -> None:
         texts = read_samples(Path(settings.what), field=settings.key, tokenizer=tokenizer)
     else:
         model = load(settings.what)
-        texts, drawn = draw(model, settings.recipe, n=settings.n, length=settings.length)
+        texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length)
     training = list(training_texts(settings.train)) if settings.train else []
-    answer = judged(texts, reader, settings, training)
+    answer = judged_samples(texts, reader, settings, training)
     answer |= {"seconds": round(time.perf_counter() - began, 3), "drawn": drawn or None}
-    answer["record"] = recorded(model, texts, reader, settings)
+    answer["record"] = quality_record(model, texts, reader, settings)
     if answer["warning"]:
         print(f"unmask: warning: {answer['warning']}", file=sys.stderr)
     answer = finite(answer)
     deliver(answer, quality_lines(answer), as_json=settings.json, out=settings.out)
 
 
-def judged(
-    texts: Sequence[Text], reader: Judge | None, settings: Settings, training: Sequence[str]
+def judged_samples(
+    texts: Sequence[SampleText], reader: Judge | None, settings: Settings, training: Sequence[str]
 ) -> dict[str, Any]:
     console = Console(file=sys.stderr)
     with Status("scoring samples", console=console) if console.is_terminal else nullcontext() as status:
@@ -102,11 +102,13 @@ def judged(
         )
 
 
-def recorded(model: Model | None, texts: Sequence[Text], reader: Judge | None, settings: Settings) -> dict[str, Any]:
+def quality_record(
+    model: Model | None, texts: Sequence[SampleText], reader: Judge | None, settings: Settings
+) -> dict[str, Any]:
     wanted = {name: getattr(settings, name) for name in ("definition", "context", "tokens", "train")}
     if model is not None:
         wanted |= {"n": settings.n, "length": settings.length, **asdict(settings.recipe)}
-    data = {"name": settings.what, "sha256": fingerprint(texts), "samples": len(texts)}
+    data = {"name": settings.what, "sha256": texts_fingerprint(texts), "samples": len(texts)}
     return record(
         model,
         seed=None if model is None else settings.recipe.seed,

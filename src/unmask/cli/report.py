@@ -7,7 +7,6 @@
 Writes runs/mine/report.html, a self-contained page. Results in the run's folder are shown.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from unmask.cli.flags import Drawing
-from unmask.cli.table import accuracy_lines, likelihood_lines, quality_lines, write_text
+from unmask.cli.table import accuracy_lines, likelihood_lines, quality_lines, read_result, write_text
 from unmask.errors import UserError
 from unmask.evaluation.comparison import results
 from unmask.evaluation.record import record
@@ -52,7 +51,7 @@ def run(settings: Settings) -> None:
     kept = record(model, seed=settings.recipe.seed, settings=dict(model.settings), data={})
     parts = [
         *report.learning(settings.run),
-        *measured(settings),
+        *result_parts(settings),
         *emerging(model, settings),
         report.of_record(kept),
     ]
@@ -61,11 +60,11 @@ def run(settings: Settings) -> None:
     print(f"{out}: {', '.join(part.title for part in parts)}; {out.stat().st_size / 1000:,.0f} kB")
 
 
-def measured(settings: Settings) -> Iterator[Part]:
+def result_parts(settings: Settings) -> Iterator[Part]:
     """Every result that can be shown, by its kind."""
     found = [path for path in sorted(settings.run.glob("*.json")) if path.name not in OWN_FILES]
     for path in (*found, *settings.results):
-        content = read(path)
+        content = as_table(read_result(path))
         if "frontier" in content:
             yield report.of_frontier(content)
         elif path in settings.results or "record" in content or "results" in content:
@@ -93,13 +92,8 @@ def emerging(model: Model, settings: Settings) -> Iterator[Part]:
         yield report.of_samples((event for event in events if isinstance(event, Sample)), model.tokenizer)
 
 
-def read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from None
+def as_table(content: Any) -> dict[str, Any]:
+    """A result's object; anything else is no result."""
     return content if isinstance(content, dict) else {}
 
 

@@ -25,7 +25,7 @@ from unmask.model.model import Model
 from unmask.processes.team import Team, collected, together
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
-from unmask.sampling.tasks.rows import Event, Moment, record
+from unmask.sampling.tasks.rows import Event, Moment, note_events
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.terminal import printable, watch
 
@@ -53,10 +53,10 @@ class Settings:
 
 def run(settings: Settings) -> None:
     with together() as team:
-        draw(shared(settings, team), team)
+        draw_samples(shared_batches(settings, team), team)
 
 
-def shared(settings: Settings, team: Team) -> Settings:
+def shared_batches(settings: Settings, team: Team) -> Settings:
     """Batches small enough that every process has one."""
     if team.world == 1:
         return settings
@@ -66,7 +66,7 @@ def shared(settings: Settings, team: Team) -> Settings:
     return replace(settings, recipe=replace(settings.recipe, batch=min(settings.recipe.batch, share)))
 
 
-def draw(settings: Settings, team: Team) -> None:
+def draw_samples(settings: Settings, team: Team) -> None:
     model = load(settings.model)
     tokenizer = model.text_tokenizer()
     warning = doubt(model, settings.length or model.spec.length, settings.recipe)
@@ -87,7 +87,7 @@ def draw(settings: Settings, team: Team) -> None:
         mine = [event for event in events if isinstance(event, Sample)]
         finished = sorted(collected(team, mine), key=lambda sample: sample.row)
     elif settings.stream:
-        finished = streamed(events, tokenizer, as_json=settings.json)
+        finished = print_steps(events, tokenizer, as_json=settings.json)
     elif sys.stdout.isatty() and not settings.json:
         # Print only after the live view has been cleared.
         finished = list(watch(events, tokenizer, Console(), pace=settings.pace))
@@ -95,13 +95,13 @@ def draw(settings: Settings, team: Team) -> None:
         finished = (event for event in events if isinstance(event, Sample))
     done = []
     for sample in finished:
-        write(sample, as_json=settings.json, event=settings.stream)
+        write_sample(sample, as_json=settings.json, event=settings.stream)
         done.append(sample)
     if team.rank == 0:
         print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
 
 
-def write(sample: Sample, *, as_json: bool, event: bool) -> None:
+def write_sample(sample: Sample, *, as_json: bool, event: bool) -> None:
     """One sample on stdout: its text, or a line of JSON in ASCII, which survives every locale."""
     if as_json:
         line = {name: getattr(sample, name) for name in FIELDS}
@@ -110,7 +110,7 @@ def write(sample: Sample, *, as_json: bool, event: bool) -> None:
         print(printable(sample.text) if sys.stdout.isatty() else sample.text, flush=True)
 
 
-def streamed(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json: bool) -> Iterator[Sample]:
+def print_steps(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json: bool) -> Iterator[Sample]:
     """Print the new tokens of each row after each network call, and yield the samples."""
     for event in events:
         if isinstance(event, Sample):
@@ -118,7 +118,7 @@ def streamed(events: Iterable[Moment | Sample], tokenizer: Tokenizer, *, as_json
             continue
         step = event.step
         new: list[list[Event]] = [[] for _ in step.canvas.tokens]
-        record(new, step)
+        note_events(new, step)
         for row, (tokens, came) in enumerate(zip(step.canvas.tokens.tolist(), new, strict=True), event.first):
             if not came:
                 continue

@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from unmask.evaluation.quality.assessment import Text, of_tokens
+from unmask.evaluation.quality.assessment import SampleText, text_of_tokens
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 
 
-def draw(model: Model, recipe: Recipe, *, n: int, length: int | None = None) -> tuple[list[Text], dict[str, Any]]:
+def drawn_texts(
+    model: Model, recipe: Recipe, *, n: int, length: int | None = None
+) -> tuple[list[SampleText], dict[str, Any]]:
     """Texts, and their sampler, law, forward passes per batch and seconds per sample."""
     events = generate(model, recipe, n=n, length=length)
     samples = [event for event in events if isinstance(event, Sample)]
@@ -19,4 +21,4 @@ def draw(model: Model, recipe: Recipe, *, n: int, length: int | None = None) -> 
         "calls": sum(max(sample.calls for sample in batch) for batch in batches) / len(batches),
         "seconds_per_sample": sum(batch[0].seconds for batch in batches) / len(samples),
     }
-    return [of_tokens(sample.tokens, model.text_tokenizer()) for sample in samples], cost
+    return [text_of_tokens(sample.tokens, model.text_tokenizer()) for sample in samples], cost

@@ -51,7 +51,7 @@ def key_of(settings: Settings) -> str | None:
 
 def run(settings: Settings) -> None:
     try:
-        from unmask.serving.http.run import Running, bound, is_loopback, serve
+        from unmask.serving.http.run import ServerSettings, bound, is_loopback, serve
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: pip install 'unmask[serve]'.") from None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
@@ -69,7 +69,7 @@ def run(settings: Settings) -> None:
         "classifier",
         "limits",
     )
-    running = Running(name=name, key=key_of(settings), **{one: getattr(settings, one) for one in same})
+    running = ServerSettings(name=name, key=key_of(settings), **{one: getattr(settings, one) for one in same})
     model = load(settings.checkpoint)
     model.text_tokenizer()
     if settings.classifier is not None:

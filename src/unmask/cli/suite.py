@@ -41,41 +41,43 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    sets = zero_shot.chosen(settings.sets)
+    sets = zero_shot.chosen_sets(settings.sets)
     model = load(settings.model)
     results, missing = [], {}
     for one in sets:
         try:
-            results.append(measured(model, one, settings))
+            results.append(measured_set(model, one, settings))
         except UserError as error:
             missing[one.name] = str(error)
         finally:
             if settings.out and results:
-                write_text(settings.out, json.dumps(whole(results, missing)) + "\n")
+                write_text(settings.out, json.dumps(suite_object(results, missing)) + "\n")
     if not results:
         raise UserError("no text of the suite could be measured: " + "; ".join(missing.values()))
-    print(shown(results, missing, settings.format))
+    print(suite_table(results, missing, settings.format))
 
 
-def measured(model: Model, one: zero_shot.TextSet, settings: Settings) -> dict[str, Any]:
-    texts, source, differs = zero_shot.texts(one, settings.data_root)
+def measured_set(model: Model, one: zero_shot.TextSet, settings: Settings) -> dict[str, Any]:
+    texts, source, differs = zero_shot.set_texts(one, settings.data_root)
     data = tokenized(source, texts, model.text_tokenizer(), limit=settings.documents or None)
-    work = measure.prepared(model, data, settings.how)
+    work = measure.measurement_of(model, data, settings.how)
     about = {"detokenizer": one.detokenizer, "differs": differs, "limit": settings.documents}
     work = replace(work, data={**work.data, **about})
     tally, seconds = watched(work, title=one.name)
     return measure.result(work, tally, seconds=seconds, set=one.name, title=one.title, differs=differs)
 
 
-def whole(results: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict[str, Any]:
+def suite_object(results: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict[str, Any]:
     return {"results": list(results), "missing": missing}
 
 
-def shown(results: Sequence[dict[str, Any]], missing: dict[str, str], form: str) -> str:
+def suite_table(results: Sequence[dict[str, Any]], missing: dict[str, str], form: str) -> str:
     """The table as text, markdown or json."""
     if form == "json":
-        return json.dumps(whole(results, missing), ensure_ascii=False)
-    rows = [cells(one) for one in results] + [(name, "-", "-", "-", "-", "-", why) for name, why in missing.items()]
+        return json.dumps(suite_object(results, missing), ensure_ascii=False)
+    rows = [suite_cells(one) for one in results] + [
+        (name, "-", "-", "-", "-", "-", why) for name, why in missing.items()
+    ]
     if form == "markdown":
         return "\n".join(map(line, [HEAD, ["---"] * len(HEAD), *rows]))
     widths = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
@@ -87,7 +89,7 @@ def line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def cells(one: dict[str, Any]) -> tuple[str, ...]:
+def suite_cells(one: dict[str, Any]) -> tuple[str, ...]:
     low, high = one["perplexity_interval"]
     error = one["standard_error"]
     return (

@@ -12,14 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
-from unmask.evaluation.likelihood.measure import Work
+from unmask.evaluation.likelihood.measure import Measurement
 from unmask.evaluation.likelihood.passes import Tally, summary
 from unmask.processes.team import Team
 
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
-def watched(work: Work, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
+def watched(work: Measurement, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
     """Run a measurement with a progress bar on standard error (rank 0's); Ctrl-C keeps the results so far."""
     began, tally, now = time.perf_counter(), None, ""
     console = Console(file=sys.stderr)
@@ -149,3 +149,13 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}.") from None
+
+
+def read_result(path: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None

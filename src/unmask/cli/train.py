@@ -39,7 +39,7 @@ from unmask.training.loop import Diverged, Progress, State, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train, settled
 from unmask.training.state import Point
-from unmask.training.validation import Score, validate
+from unmask.training.validation import Validation, validate
 
 Voice = Display | Silence
 
@@ -56,10 +56,10 @@ class Settings:
 def default(arguments: list[str]) -> Settings:
     """The settings before the flags: those of a run to resume or of --config, and the components that flags name."""
     config, out = option(arguments, "--config"), option(arguments, "--out")
-    asked = toml.read(config, Train()) if config else Train()
+    asked = toml.read_toml(config, Train()) if config else Train()
     out = out or asked.out
     if "--resume" in arguments and out and (Path(out) / "settings.toml").is_file():
-        asked = toml.read(Path(out) / "settings.toml", Train())
+        asked = toml.read_toml(Path(out) / "settings.toml", Train())
     for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES)):
         name = option(arguments, f"--{field_name}.name")
         if name and name != getattr(asked, field_name).name:
@@ -163,7 +163,7 @@ def run_phase(
     def save() -> Path:
         display.flush()
         try:
-            return state.save(
+            return state.save_state(
                 out,
                 current,
                 point,
@@ -234,7 +234,7 @@ def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team
     def show() -> None:
         assert exports is not None
         # A sharded network may be too large for one device.
-        exports.to("cpu" if state.is_sharded(current) else team.device)
+        exports.to("cpu" if state.state_is_sharded(current) else team.device)
         network, parts = exports.backbone.freeze(), dict(exports.parts.items())
         display.preview(
             Model(network, data.tokenizer.mask, phase.objective, data.tokenizer, parts=parts, state=exports.state)
@@ -243,7 +243,7 @@ def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team
     team.lead(show)
 
 
-def scored(current: State, asked: Train, phase: Phase, data: Data, team: Team) -> Score | None:
+def scored(current: State, asked: Train, phase: Phase, data: Data, team: Team) -> Validation | None:
     """The bound on the validation split with the averaged weights, if there is such a split."""
     batches = data.valid(asked.run.eval_rows)
     if not batches:

@@ -24,7 +24,7 @@ def record(
     """
     return {
         "unmask": unmask.__version__,
-        "commit": commit(),
+        "commit": source_commit(),
         "model": None if model is None else of_model(model),
         "data": data,
         "settings": settings,
@@ -74,7 +74,7 @@ def cpu() -> str:
 
 
 @cache
-def commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of the source tree, marked if files have changed since; None for an installed package."""
     root = Path(unmask.__file__).resolve().parents[2]
     if not (root / ".git").exists():

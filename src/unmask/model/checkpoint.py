@@ -1,8 +1,8 @@
-"""A checkpoint: a folder with config.json, model.safetensors, tokenizer files, and unmask.json, which proves it.
+"""A checkpoint: a folder with config.json, model.safetensors, tokenizer files, and unmask.json with its checks.
 
-The first two are those of the published checkpoints where these can hold the network: a published checkpoint is one
-of ours without a proof. unmask.json holds what made the weights, their sha256 and a self-test; `load` refuses a
-folder that fails any of them. `model/formats` has the layouts.
+The first two have the published layout where it supports the network, so a published checkpoint is one of ours
+without unmask.json. unmask.json holds the settings of the run, the sha256 of the weights and a self-test; `load`
+refuses a folder that fails any check. `model/formats` has the layouts.
 """
 
 import re
@@ -44,7 +44,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # owner/name
 def load(path: str | Path, *, trainable: bool = False) -> Model:
     """A checkpoint, ours or a published one, from a folder or the hub: checked, mapped into memory, on the CPU.
 
-    It is ready for inference (`freeze`): `trainable=True` leaves gradients on instead.
+    It is ready for inference (`freeze`); `trainable=True` keeps gradients on.
     """
     folder, hub = find(path)
     files, layout = recognised(folder)
@@ -81,13 +81,13 @@ def load(path: str | Path, *, trainable: bool = False) -> Model:
 
 
 def on_meta(spec: Spec, objective: Objective) -> Denoiser:
-    """All that the weights fill, without memory for them."""
+    """The denoiser on the meta device: no memory for its weights."""
     with torch.device("meta"):
         return Denoiser(skeleton(spec), objective)
 
 
 def check_against(files: Files, layout: Format, denoiser: Denoiser) -> None:
-    """Refuse tensors that are not those of the network."""
+    """Refuse tensors that do not belong to the network."""
     network = denoiser.backbone
     expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
     found = {layout.renamed(name): what for name, what in files.tensors.items()}
@@ -110,9 +110,9 @@ def save(
     parts: Mapping[str, nn.Module] | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint of the network as it is; the folder appears when it is complete, or not at all.
+    """Write a checkpoint of the network; the folder appears only when it is complete.
 
-    `dtype` is what the file holds; of weights that are rounded, the rounded network is what the self-test records.
+    `dtype` is the type of the weights in the file. The self-test is recorded with the rounded weights.
     """
     folder, objective = Path(folder), objective_of(objective)
     if tokenizer is not None:
@@ -138,31 +138,31 @@ def write_note(
     objective: Objective,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """unmask.json for the files that are already in the folder."""
+    """Write unmask.json for the files that are already in the folder."""
     proof = {
         "version": __version__,
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
         "weights": weights_fingerprint(folder),
-        "probe": probe.record(network, mask=mask, objective=objective),
+        "probe": probe.record_probe(network, mask=mask, objective=objective),
     }
     write_json(folder / NOTE, {**said, **proof})
 
 
 def read_tokenizer(folder: Path, note: Mapping[str, Any], spec: Spec, mask: int, *, hub: bool) -> Tokenizer | None:
-    """The folder's tokenizer, refused if it is not the one the network was trained with."""
+    """The folder's tokenizer; refuses one that the network was not trained with."""
     told = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(folder)
     elif told is not None:
-        raise UserError(f"{folder} has lost its tokenizer.json: the network was saved with one. {AGAIN}")
+        raise UserError(f"tokenizer.json is missing from {folder}: the network was saved with one. {AGAIN}")
     elif hub and spec.vocab == GPT2:
-        tokenizer = Tokenizer.load("hf:gpt2")  # published repositories leave it out
+        tokenizer = Tokenizer.load("hf:gpt2")  # published repositories do not include it
     else:
         return None
     if told is not None and tokenizer.fingerprint != told:
         raise UserError(
             f"the tokenizer in {folder} is not the one this network was saved with (fingerprint "
-            f"{tokenizer.fingerprint[:12]}, not {told[:12]}): its ids would mean other words. Put the first one back."
+            f"{tokenizer.fingerprint[:12]}, not {told[:12]}): its ids would mean other words. Restore the original."
         )
     check_tokenizer(tokenizer, spec, mask, folder)
     return tokenizer
@@ -178,13 +178,13 @@ def check_tokenizer(tokenizer: Tokenizer, spec: Spec, mask: int, folder: Path) -
 
 
 def in_run(folder: Path) -> Path:
-    """A training run's folder stands for its best checkpoint, or its last; any other for itself."""
+    """The best, else the last, checkpoint of a training run's folder; any other folder itself."""
     inside = (folder / name for name in ("best", "last"))
     return next((one for one in inside if (one / "config.json").is_file()), folder)
 
 
 def find(path: str | Path) -> tuple[Path, bool]:
-    """The folder of a checkpoint, and whether it was fetched from the hub."""
+    """The folder of a checkpoint, and whether it was downloaded from the hub."""
     folder, ours = in_run(Path(path)), shipped()
     if str(path) in ours and not (folder / "config.json").is_file():
         return ours[str(path)], False
@@ -204,9 +204,9 @@ def find(path: str | Path) -> tuple[Path, bool]:
 
     try:
         return Path(snapshot_download(name, allow_patterns=FROM_HUB)), True
-    except Exception as error:  # no such repository, no network, no permission: the hub's words say which
+    except Exception as error:  # no such repository, no network, no permission: the hub's message says which
         raise UserError(
-            f"there is no folder {name}, and the hub did not give it: {str(error).splitlines()[0].rstrip('.')}."
+            f"there is no folder {name}, and the hub download failed: {str(error).splitlines()[0].rstrip('.')}."
             f"{hint} Without a network, put its config.json and model.safetensors (and, for text, a tokenizer.json) "
             "into a folder and give that folder."
         ) from None

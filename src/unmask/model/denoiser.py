@@ -1,6 +1,6 @@
-"""Denoiser: a backbone with what its objective learns itself; one module, trained and saved as a whole.
+"""Denoiser: a backbone with the learned parts of its objective; one module, trained and saved as a whole.
 
-Its forward pass is the objective's `nats`, so that DDP and FSDP see everything that a step computes.
+Its forward pass is the objective's `nats`, so that DDP and FSDP see the whole computation of a step.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from unmask.random import Noise
 
 
 @dataclass
-class Looking:
-    """A network as an objective sees it: it knows where rows end, who sees whom, and what was carried over."""
+class NetworkView:
+    """A network as an objective calls it, with the lengths of rows, the attention rule and the carried memory."""
 
     module: Backbone
     lengths: Int[Tensor, " b"] | None = None
     allowed: Bool[Tensor, "l l"] | None = None
-    memory: Tensor | None = None  # of the step before
-    carried: list[Tensor] = field(default_factory=list)  # for the step after
+    memory: Tensor | None = None  # from the previous step
+    carried: list[Tensor] = field(default_factory=list)  # for the next step
 
     def __call__(self, x: Tensor, sigma: Float[Tensor, "..."], rows: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         if self.module.spec.carries:
@@ -67,8 +67,8 @@ class Denoiser(nn.Module):
         allowed: Bool[Tensor, "l l"] | None = None,
         memory: Tensor | None = None,
     ) -> tuple[Nats, Tensor | None]:
-        """Loss and bound of clean rows, and the memory for the next step; `objective` overrides the own one."""
-        look = Looking(self.backbone, lengths, allowed, memory)
+        """Loss and bound of clean rows, and the memory for the next step; `objective` replaces the denoiser's own."""
+        look = NetworkView(self.backbone, lengths, allowed, memory)
         chosen = self.objective if objective is None else objective
         nats = chosen.nats(
             look, x0, noise=noise, mask=mask, frozen=frozen, parts=dict(self.parts.items()), state=self.state
@@ -76,15 +76,15 @@ class Denoiser(nn.Module):
         return nats, look.carried[0] if look.carried else None
 
     def advance(self, seen: Mapping[str, Tensor]) -> None:
-        """Bring the objective's state to the next step."""
+        """Update the objective's state after a step."""
         self.state = self.objective.advance(self.state, seen)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a file of weights holds: `backbone.`, `parts.` and `state.`, by name."""
+        """All tensors of a weights file by name: `backbone.`, `parts.` and `state.`."""
         return {**self.state_dict(), **{f"state.{name}": value for name, value in self.state.items()}}
 
 
 def skeleton_of(spec_network: Backbone, objective: Objective) -> Denoiser:
-    """A denoiser without memory for its weights."""
+    """A denoiser on the meta device: no memory for its weights."""
     with torch.device("meta"):
         return Denoiser(spec_network, objective)

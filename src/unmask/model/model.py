@@ -1,4 +1,4 @@
-"""Model: a network with its objective, its tokenizer, and all that is known of how it was made."""
+"""Model: a network with its objective, its tokenizer, and the record of its training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,23 +17,23 @@ from unmask.model.backbone import Backbone, Spec
 from unmask.text.tokens.tokenizer import Tokenizer
 
 HOME = Path(unmask.__file__).parent / "shipped"
-GPT2 = 50258  # ids of a published network that reads GPT-2's tokens
+GPT2 = 50258  # ids of a published network with GPT-2's tokenizer
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network, its objective and tokenizer, and what is known of how it was made."""
+    """A network with its objective, its tokenizer, and the record of its training."""
 
     network: Backbone
     mask: int
     objective: Objective = field(default_factory=MDLM)
     tokenizer: Tokenizer | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # those of the run that made it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the training run
     step: int | None = None
     ema: bool | None = None  # None: not recorded
     folder: Path | None = None
-    self_test: float | None = None  # the largest difference to the recorded answers; None: nothing was recorded
-    parts: Mapping[str, nn.Module] = field(default_factory=dict)  # what the objective has learned itself
+    self_test: float | None = None  # largest difference from the recorded answers; None: none recorded
+    parts: Mapping[str, nn.Module] = field(default_factory=dict)  # learned parts of the objective
     state: Mapping[str, Tensor] = field(default_factory=dict)  # of the objective
 
     @property
@@ -51,7 +51,7 @@ class Model:
 
     @property
     def packing(self) -> str | None:
-        """How the rows it was trained on were made: stream, wrap, rows; None: not recorded."""
+        """How its training rows were packed: stream, wrap, rows; None: not recorded."""
         text = self.settings.get("text")
         return str(text["pack"]) if isinstance(text, Mapping) and "pack" in text else None
 
@@ -62,16 +62,16 @@ class Model:
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """The default sampling settings that its maker wrote down; empty: none."""
+        """The default sampling settings stored in its checkpoint; empty: none."""
         said = self.settings.get("sampling")
         return said if isinstance(said, Mapping) else {}
 
     def log_probs(self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b l v"]:
         """log p(x_0 | x_t) at all positions (b l v): for inspection."""
-        return log_probs(self.network, x_t, mask=self.mask, objective=self.objective, sigma=sigma)
+        return network_log_probs(self.network, x_t, mask=self.mask, objective=self.objective, sigma=sigma)
 
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer, where text is to be read or written; without one, an error that says what is missing."""
+        """The tokenizer; if there is none, an error that says what is missing."""
         if self.tokenizer is None:
             where = self.folder or "its folder"
             gpt2 = self.spec.vocab == GPT2 and self.mask == GPT2 - 1
@@ -80,7 +80,7 @@ class Model:
         return self.tokenizer
 
 
-def log_probs(
+def network_log_probs(
     network: Backbone,
     x_t: Int[Tensor, "b l"],
     *,
@@ -88,9 +88,9 @@ def log_probs(
     objective: Objective | str = "mdlm",
     sigma: Float[Tensor, " b"] | None = None,
 ) -> Float[Tensor, "b l v"]:
-    """What the network believes everywhere (b l v): for inspection, not for loops over large vocabularies.
+    """log p(x_0 | x_t) at all positions (b l v): for inspection, not for loops over large vocabularies.
 
-    Of a causal objective, row i predicts the token after token i.
+    With a causal objective, position i predicts the token after token i.
     """
     objective, vocab = objective_of(objective), network.spec.vocab
     if x_t.numel() and not 0 <= int(x_t.min()) <= int(x_t.max()) < vocab:
@@ -105,5 +105,5 @@ def log_probs(
 
 
 def shipped(home: Path = HOME) -> dict[str, Path]:
-    """The models that come with the package, by name: each folder has a card that says what it is and can do."""
+    """The models that come with the package, by name; each folder has a model card."""
     return {config.parent.name: config.parent for config in sorted(home.glob("*/config.json"))}

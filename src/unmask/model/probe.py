@@ -1,4 +1,4 @@
-"""The self-test of a checkpoint: a fixed input, and the log-probabilities its network must give for it."""
+"""The self-test of a checkpoint: a fixed input, and the log-probabilities that its network must give for it."""
 
 import math
 from typing import Any
@@ -8,14 +8,14 @@ import torch
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
-from unmask.model.model import log_probs
+from unmask.model.model import network_log_probs
 
 TOLERANCE = 1e-3  # relative to 1 + |value|: float32 on another machine stays far within it
 SEQUENCES, LONGEST, IDS = 2, 16, 8
 
 
-def record(network: Backbone, *, mask: int, objective: Objective | str) -> dict[str, Any]:
-    """A probe of the network as it is now: a few tokens, half of them hidden, and some ids' log-probabilities."""
+def record_probe(network: Backbone, *, mask: int, objective: Objective | str) -> dict[str, Any]:
+    """A probe of the current network: a few tokens, half of them hidden, and the log-probabilities of some ids."""
     a = network.spec
     g = torch.Generator().manual_seed(0)
     length = min(a.length, LONGEST)
@@ -25,16 +25,18 @@ def record(network: Backbone, *, mask: int, objective: Objective | str) -> dict[
     ids = torch.randint(a.vocab, (IDS,), generator=g).tolist()
     ids = sorted({id for id in ids if id != mask} or {id for id in range(a.vocab) if id != mask})
     probe = {"tokens": tokens.tolist(), "sigma": [0.5, 2.0], "ids": ids}
-    return probe | {"log_probs": answers(network, probe, mask=mask, objective=objective)}
+    return probe | {"log_probs": probe_answers(network, probe, mask=mask, objective=objective)}
 
 
-def answers(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str) -> list[list[float]]:
+def probe_answers(
+    network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str
+) -> list[list[float]]:
     """The log-probabilities of the probe's ids at its hidden positions, or at all positions if it is causal."""
     tokens = torch.tensor(probe["tokens"])
     device = network.device
     training = network.training
     with torch.no_grad():
-        found = log_probs(
+        found = network_log_probs(
             network.eval(),
             tokens.to(device),
             mask=mask,
@@ -48,10 +50,10 @@ def answers(network: Backbone, probe: dict[str, Any], *, mask: int, objective: O
 
 
 def check(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str) -> float:
-    """The largest difference to the recorded answers, relative to 1 + |recorded|; refused if it is too large."""
+    """The largest difference from the recorded answers, relative to 1 + |recorded|; refused if it is too large."""
     try:
         told = probe["log_probs"]
-        seen = answers(network, probe, mask=mask, objective=objective)
+        seen = probe_answers(network, probe, mask=mask, objective=objective)
         pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise UserError(f"the self-test in unmask.json is damaged ({error!r}): save the checkpoint again.") from None

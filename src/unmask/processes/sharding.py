@@ -1,8 +1,8 @@
-"""Tensors that are spread over processes (FSDP2): cutting a network up, looking at parts and wholes, files.
+"""Tensors sharded over processes (FSDP2): shard a network, read parts and wholes, write and read files.
 
-`local` and `whole` take ordinary tensors too, so that the code around them need not ask which kind it has. The
-files are safetensors, written and read by torch.distributed.checkpoint: any number of processes reads what any
-other number wrote, and whole files too.
+`local` and `whole` accept ordinary tensors too, so that callers need not distinguish them. The files are safetensors,
+written and read by torch.distributed.checkpoint: any number of processes can read what any other number wrote, and
+whole files too.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 
-SHARDS = "shard-*.safetensors"  # what the library calls its files, one a process
+SHARDS = "shard-*.safetensors"  # the library's file names, one file per process
 
 
 @runtime_checkable
@@ -29,14 +29,14 @@ class Layered(Protocol):
 
 
 def shard(network: Layered, device: torch.device) -> None:
-    """Cut a network up in place, by layers: a process keeps its part of each and sees the whole only in passing."""
+    """Shard a network in place, by layers: a process keeps its part and gathers each layer only while it runs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # A block's result is a view of a product, which FSDP warns of; nothing is ever written into such a result.
+    # A block's result is a view of a product, which FSDP warns about; nothing is ever written into it.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    # Also what is outside the layers is given back after a pass: kept, it would outlive a change of the weights.
+    # Reshard the parameters outside the layers too: gathered ones would be stale after a change of the weights.
     for unit in network.units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
     fully_shard(network, mesh=mesh, reshard_after_forward=True)  # type: ignore[call-overload]
@@ -52,12 +52,12 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor; all processes must ask for it."""
+    """The whole tensor; all processes must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def share(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor that all processes have, cut up as another is; beside an ordinary one it stays whole."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor that all processes have, sharded like another; whole if that one is an ordinary tensor."""
     if not is_sharded(like):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -65,8 +65,8 @@ def share(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the parts of all processes into a folder, on the disk when this returns; all must call it."""
+def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the parts of all processes into a folder and sync it; all processes must call this."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -80,14 +80,14 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         raise UserError(f"could not write {folder}: {first}. Nothing was changed.") from None
 
 
-def read(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Fill the tensors, parts or wholes, from the safetensors files of a folder."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # one process alone is what it warns of
+        with warnings.catch_warnings(action="ignore"):  # it warns about a single process
             load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)))
     except (CheckpointException, SafetensorError, OSError, RuntimeError) as error:
         first = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error

@@ -64,7 +64,7 @@ def mixed(
 
 
 @runtime_checkable
-class Judge(Protocol):
+class Guide(Protocol):
     """A differentiable classifier of noisy text: `model.classifier.Classifier`, or any other."""
 
     @property
@@ -83,7 +83,7 @@ class ByClassifier:
     backward pass per call. Exact: one forward pass of the classifier per asked position and token of the vocabulary.
     """
 
-    judge: Judge
+    judge: Guide
     label: int
     weight: float = 1.0  # g; 1 is Bayes' rule
     exact: bool = False

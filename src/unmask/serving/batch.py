@@ -1,7 +1,7 @@
-"""Joining: works that are drawn in the same way as one work of many rows, and apart again.
+"""Batching: works with the same policy and settings become one work of many rows, and are split again.
 
-A row's future depends on no other row, so this changes nothing but the time: one plan, one choice and one draw for
-all of them instead of one each.
+No row depends on another, so this changes nothing but the time: one plan, one choice and one draw for all works
+instead of one for each.
 """
 
 from collections.abc import Sequence
@@ -21,21 +21,21 @@ def width(work: Work) -> int:
 
 
 def passes(work: object) -> int:
-    """How often the network is shown each row in a call: guidance needs it with and without what is given."""
+    """Forward passes per row and call: guidance needs one with and one without the given text."""
     return 2 if isinstance(work, Work) and isinstance(work.shape.hook, ClassifierFree) else 1
 
 
 def alike(a: Work, b: Work) -> bool:
-    """Whether two works can be joined: same policy, same shape of the draw, and all of each seen at once."""
+    """Whether two works can be joined: same policy, same `Shape`, and one window each."""
     whole = all(work.spans == (Span(0, width(work), 0, width(work)),) for work in (a, b))
     kinds = [[(memory.dim(), memory.shape[2:]) for memory in work.memory] for work in (a, b)]
     return whole and a.policy == b.policy and a.shape == b.shape and kinds[0] == kinds[1]
 
 
 def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[list[int]]:
-    """The numbers of works that can be joined, group by group, none with more than `most` positions if it can be.
+    """The indices of works that can be joined, by group; a group of several works has at most `most` positions.
 
-    `apart` sets two kinds of works apart.
+    Works with different `apart` are never joined.
     """
     found: list[list[int]] = []
     sizes: list[int] = []
@@ -53,7 +53,7 @@ def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[l
 
 
 def join(works: Sequence[Work]) -> Work:
-    """All rows in one work, the shorter ones padded behind their end."""
+    """All rows in one work, the shorter ones padded at their end."""
     if len(works) == 1:
         return works[0]
     first, most = works[0], max(map(width, works))
@@ -79,8 +79,8 @@ def join(works: Sequence[Work]) -> Work:
     )
 
 
-def part(joined: Work, works: Sequence[Work]) -> list[Work]:
-    """The works that were joined, as they are now."""
+def split_work(joined: Work, works: Sequence[Work]) -> list[Work]:
+    """The joined works, split again."""
     if len(works) == 1:
         return [joined]
     sizes = [len(work.key) for work in works]
@@ -105,7 +105,7 @@ def own_spaced(work: Work) -> Tensor:
 
 
 def wider(values: Tensor, most: int, fill: int | bool) -> Tensor:
-    """Values (b w ..) padded to (b most ..); one value a row stays as it is."""
+    """Values (b w ..) padded to (b most ..); values per row (b) are unchanged."""
     if values.dim() == 1 or values.shape[1] == most:
         return values
     behind = [0, 0] * (values.dim() - 2)

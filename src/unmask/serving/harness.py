@@ -1,9 +1,9 @@
-"""A model for lm-evaluation-harness 0.4, known there as `unmask`.
+"""A model for lm-evaluation-harness 0.4, registered as `unmask`.
 
     python -m unmask.serving.harness run --model unmask --model_args pretrained=runs/mine,passes=32 --tasks lambada
 
-is the harness's own command line with this model added. What it is told of a masked model is a lower bound on the
-log-likelihood, averaged over `passes` passes; of an autoregressive one the log-likelihood itself.
+is the harness's own command line with this model added. For a masked model the reported number is a lower bound on
+the log-likelihood, averaged over `passes` forward passes; for an autoregressive one it is the log-likelihood itself.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ try:
 except ImportError:
     raise UserError("the harness needs lm-eval: pip install 'unmask[eval]'.") from None
 
-TOKENS = 256  # that are generated where a task does not say
+TOKENS = 256  # generated where a task sets no number
 
 
 @register_model("unmask")
@@ -56,10 +56,10 @@ class Harness(LM):
         self.tokenizer = self.model.text_tokenizer()
         if device and (
             torch.cuda.is_available() or not device.startswith("cuda")
-        ):  # it says cuda unless told otherwise
+        ):  # its default is cuda
             self.model.network.to(device)
         wanted = How(estimator=estimator, passes=int(passes), seed=int(seed), batch_tokens=int(batch_tokens))
-        self.how, self.estimator = measure.settled(self.model, wanted)
+        self.how, self.estimator = measure.settle_measurement(self.model, wanted)
         self.recipe = Recipe(sampler=sampler, steps=steps, seed=int(seed), batch=1)
 
     @property
@@ -67,7 +67,7 @@ class Harness(LM):
         return self.tokenizer.fingerprint
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation given its context; and whether greedy decoding, left to right, would give it."""
+        """log p(continuation | context), and whether greedy decoding from left to right gives the continuation."""
         passages = [self.passage(*request.args) for request in requests]
         paid = iter(self.nats([passage for passage in passages if passage.scored]))
         found = []
@@ -78,7 +78,7 @@ class Harness(LM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, each by itself; one longer than the model's length is cut side by side."""
+        """log p of whole texts; a text longer than the model's length is cut into adjacent pieces."""
         shape = Cut(
             way="rows",
             length=self.model.spec.length,
@@ -101,7 +101,7 @@ class Harness(LM):
         return found
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What follows each context, up to the first of its stops."""
+        """The continuation of each context, up to the first of its stop texts."""
         found = []
         for request in requests:
             context, options = request.args
@@ -112,7 +112,7 @@ class Harness(LM):
 
     def passage(self, context: str, continuation: str) -> Passage:
         """A continuation and as much of its context as the model can see."""
-        # A space between the two belongs to the continuation: there tokens begin.
+        # A space between the two belongs to the continuation, because tokens begin with a space.
         kept = context.rstrip()
         continuation, context = context[len(kept) :] + continuation, kept
         before, ids = self.tokenizer.encode_batch([context, continuation])
@@ -125,7 +125,7 @@ class Harness(LM):
         return given_and_answer(before, ids, size=len(continuation.encode()), number=0, lead=lead)
 
     def nats(self, passages: Sequence[Passage]) -> np.ndarray:
-        """What each passage costs, the mean over the passes."""
+        """−log p of each passage in nats, the mean over the passes."""
         if not passages:
             return np.zeros(0)
         tally: Tally | None = None
@@ -167,7 +167,7 @@ class Harness(LM):
 
 @torch.no_grad()
 def greedy(model: Model, passage: Passage) -> bool:
-    """Whether the likeliest token, place by place from the left, is the passage's own at every place."""
+    """Whether greedy decoding from left to right gives the passage's own token at every position."""
     x = torch.from_numpy(np.asarray(passage.tokens, np.int64))[None]
     x = x.to(model.device)
     free = range(passage.given, x.shape[1])

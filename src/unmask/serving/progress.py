@@ -1,8 +1,8 @@
-"""Progress: what has come of a request so far: texts that fill in any order, and their certain beginnings.
+"""Progress of a request: texts that fill in any order, and the final part at their beginning.
 
-A client that only understands text appended to text is sent that part: up to the first blank, without half a
-character at its end, and without what may yet turn out to be the beginning of a stop text. Where tokens may be hidden
-again nothing is certain until all of them are there.
+A client that can only append text is sent the final part: up to the first blank, without an incomplete character at
+its end, and without a possible beginning of a stop text. If tokens may be hidden again, nothing is final until all
+of them are drawn.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from unmask.serving.tick import Job, Turn
 from unmask.text.tokens.pieces import UNFINISHED
 from unmask.text.tokens.tokenizer import Tokenizer
 
-CONTEXT = 8  # tokens before the answer that may change how its first token is written
+CONTEXT = 8  # tokens before the answer that may change how its first token is decoded
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
-    """What tokens add to the text before them."""
+    """The text that tokens add to the text before them."""
     near = list(before[-CONTEXT:])
     known = tokenizer.decode(near)
     both = tokenizer.decode([*near, *ids])
     return both[len(known) :] if both.startswith(known) else tokenizer.decode(ids)
 
 
-def begun(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end of a text may be the beginning of a stop text.
+def stop_begun(text: str, stops: Sequence[str]) -> int:
+    """The number of characters at the end of a text that may begin a stop text.
 
     >>> begun("the e", ["end", "fin"])
     1
@@ -37,35 +37,35 @@ def begun(text: str, stops: Sequence[str]) -> int:
 
 @dataclass
 class Growing:
-    """One candidate: the answer's tokens, None where they are still to come."""
+    """One candidate: the answer's tokens, None at blanks."""
 
     tokenizer: Tokenizer
     before: list[int]  # the prompt
     ids: list[int | None]
     stops: tuple[str, ...] = ()
     ends: frozenset[int] = frozenset()  # tokens that end the text
-    revised: bool = False  # a token that has come may be hidden again, as long as others are
-    healed: bool = False  # its first token brings the space that the prompt ended in, which is not said again
+    revised: bool = False  # drawn tokens may be hidden again while blanks are left
+    healed: bool = False  # its first token contains the space at the end of the prompt, which is not sent again
     sent: str = ""
     settled: int = field(default=0, init=False)  # tokens up to the first blank, or up to the end
     ended: bool = field(default=False, init=False)  # by a stop text or an end token, whatever is still hidden
 
     def put(self, position: int, token: int | None) -> None:
-        """A token that came, or None for one that was hidden again."""
+        """Set a token, or None if it was hidden again."""
         self.ids[position] = token
 
     @property
     def over(self) -> bool:
-        """Nothing will be added any more."""
+        """Whether the text is complete."""
         return self.ended or self.settled == len(self.ids)
 
     @property
     def finish(self) -> str:
-        """OpenAI's word for why the text ends."""
+        """OpenAI's finish_reason."""
         return "stop" if self.ended else "length"
 
     def more(self) -> str:
-        """The text that has become certain since the last time."""
+        """The text that has become final since the last call."""
         if not self.advance():
             return ""
         known = [id for id in self.ids[: self.settled] if id is not None]
@@ -74,19 +74,19 @@ class Growing:
         found = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
         if not self.over:
             whole = text.rstrip(UNFINISHED)
-            certain = len(whole) - begun(whole, self.stops)
+            certain = len(whole) - stop_begun(whole, self.stops)
             if found is not None and found > certain:
                 found = None  # another stop text may begin before this one
             text = text if found is not None else text[:certain]
         if found is not None:
             self.ended, text = True, text[:found]
-        if not text.startswith(self.sent):  # a decoder that changes what it wrote: wait until it agrees
+        if not text.startswith(self.sent):  # the decoder changed text that was sent: wait until it agrees
             return ""
         new, self.sent = text[len(self.sent) :], text
         return new
 
     def advance(self) -> bool:
-        """Move over what is known at the front; whether there was anything."""
+        """Advance over the known tokens at the front; returns whether there were any."""
         if self.revised and None in self.ids:
             return False
         before = (self.settled, self.ended)
@@ -100,7 +100,7 @@ class Growing:
 
 @dataclass(frozen=True)
 class Came:
-    """How a token came."""
+    """When and how surely a token was drawn."""
 
     call: int
     confidence: float
@@ -110,12 +110,12 @@ class Came:
 class Filling:
     """The candidates of one request."""
 
-    work: Job  # as it enters the engine
+    work: Job  # for the engine
     method: Method
     seed: int
-    rows: list[list[int]]  # the tokens of each candidate, masks where they are still to come
-    answers: list[Growing]  # the part of each that is the answer
-    starts: list[int]  # where that begins
+    rows: list[list[int]]  # the tokens of each candidate, masks at blanks
+    answers: list[Growing]  # the answer in each
+    starts: list[int]  # first position of each answer
     prompt_tokens: int
     calls: int = 0
     came: list[dict[int, Came]] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Filling:
         self.came = [{} for _ in self.rows]
 
     def take(self, turn: Turn) -> None:
-        """Put in what a turn brought, and take out what it hid again."""
+        """Apply a turn: set the tokens it drew, and remove those it hid again."""
         self.calls += 1
         width = turn.work.canvas.tokens.shape[1]
         for at, id, prob in zip(turn.brought.rows, turn.brought.ids, turn.brought.probs, strict=True):
@@ -137,7 +137,7 @@ class Filling:
             del self.came[row][position]
 
     def put(self, row: int, position: int, id: int | None) -> None:
-        """A token, or None for a blank."""
+        """Set a token, or None for a blank."""
         self.rows[row][position] = self.work.canvas.mask if id is None else id
         answer, place = self.answers[row], position - self.starts[row]
         if 0 <= place < len(answer.ids):
@@ -145,10 +145,10 @@ class Filling:
 
     @property
     def drawn(self) -> int:
-        """Tokens that were drawn and stand."""
+        """Drawn tokens that are visible now."""
         return sum(map(len, self.came))
 
     @property
     def over(self) -> bool:
-        """Every answer has come to its end, whatever is still hidden after it."""
+        """Whether every answer has ended, whatever is still hidden after it."""
         return all(answer.over for answer in self.answers)

@@ -1,8 +1,8 @@
-"""One tick: the questions of many requests in one forward pass, and their answers taken apart again.
+"""One tick: the questions of many requests in one forward pass, and their answers split again.
 
-Works of masked diffusion are joined. Any other process is `Running` and asks by itself, with its own memory. Random
-numbers are a work's own and padding is shown to nobody, so what a work becomes does not depend on what else is in the
-tick, but for the last bits of float arithmetic.
+Works of masked diffusion are joined. Any other process is `Running` and calls the network by itself, with its own
+memory. Each work has its own random numbers, and no position sees padding, so the result of a work does not depend on
+the other works of the tick, except for the last bits of float arithmetic.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.masked import Masked, Work, ask, commit, look_at, within
 from unmask.sampling.process import Ask, Committed, Process, answer
-from unmask.serving.batch import groups, join, part, passes, width
+from unmask.serving.batch import groups, join, passes, split_work, width
 from unmask.text.prompt.canvas import Canvas
 
-LOGITS = 2**26  # numbers that the head makes at a time: 256 MB
+LOGITS = 2**26  # numbers that the head computes at a time: 256 MB
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class Halves(Protocol):
 
 @dataclass(frozen=True)
 class Running:
-    """Rows drawn by a process that is not plain masked diffusion."""
+    """Rows sampled by a process other than plain masked diffusion."""
 
     process: Process
     state: Any
@@ -52,7 +52,7 @@ Job = Work | Running
 
 
 def begun(process: Process, state: Any) -> Job:
-    """A request at its start, as the engine takes it."""
+    """A new request in the engine's form."""
     return state if isinstance(process, Masked) else Running(process, state)
 
 
@@ -67,27 +67,27 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one tick made of a work."""
+    """The result of one tick for a work."""
 
     work: Job
     brought: Tokens
-    masked: list[int] = field(default_factory=list)  # flat positions hidden again, when what was brought stood there
-    draft: Tokens | None = None  # the likeliest token at every position still hidden, if it was asked for
+    masked: list[int] = field(default_factory=list)  # flat positions hidden again after the drawn tokens were set
+    draft: Tokens | None = None  # the most likely token at every position still hidden, on request
 
 
 @dataclass(frozen=True)
 class Question:
-    """What works that are drawn in the same way ask together."""
+    """The joint question of works with the same policy and settings."""
 
     works: list[Work]
     joined: Work
-    asked: Ask  # as the works' policy asks
-    rows: Int[Tensor, " n"]  # what the network is asked: these, or all that is hidden where a draft is wanted
+    asked: Ask  # the question of the works' policy
+    rows: Int[Tensor, " n"]  # positions whose logits are computed: these, or all hidden ones if a draft is wanted
     draft: bool
 
     @property
     def shown(self) -> list[Int[Tensor, "b w"]]:
-        """What the network is shown: the rows, and for guidance the same rows again without what is given."""
+        """The network's input: the rows, and for guidance the same rows again without the given text."""
         tokens, frozen = self.asked.tokens, self.asked.frozen
         if passes(self.joined) == 1:
             return [tokens]
@@ -96,7 +96,7 @@ class Question:
 
 
 def question(works: list[Work], draft: bool) -> Question:
-    """The next question of works that each have one."""
+    """The joint next question of unfinished works."""
     joined = join(works)
     asked = ask(joined)
     if asked is None:
@@ -107,7 +107,7 @@ def question(works: list[Work], draft: bool) -> Question:
 
 @torch.inference_mode()
 def advance(network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
-    """Every job after one more network call. One that fails does so alone; its place holds the exception."""
+    """Every job after one more network call. A failure affects one job only; its entry is the exception."""
     turns: dict[int, Turn | Exception] = {
         i: by_itself(network, job) for i, job in enumerate(jobs) if isinstance(job, Running)
     }
@@ -128,7 +128,7 @@ def by_itself(network: Halves, job: Running) -> Turn | Exception:
         now = Running(job.process, after)
         tokens = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
         return Turn(now, tokens, hidden_again(job.canvas, now.canvas, brought))
-    except Exception as error:  # the mistake of one request, which must not stop the others
+    except Exception as error:  # an error of one request must not stop the others
         return error
 
 
@@ -136,7 +136,7 @@ def jointly(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], v
     """Works of masked diffusion after one forward pass for all of them."""
     members = groups(works, drafts, most=LOGITS // vocab)
     questions = [question([works[i] for i in group], drafts[group[0]]) for group in members]
-    hidden = together(network, questions)
+    hidden = one_pass(network, questions)
     turns: dict[int, Turn | Exception] = {}
     for some, states in in_portions(list(zip(members, questions, strict=True)), hidden, vocab=vocab):
         answers = network.head(torch.cat(states)).split([len(state) for state in states])
@@ -145,8 +145,8 @@ def jointly(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], v
     return [turns[i] for i in range(len(works))]
 
 
-def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tensor, "n d"], ...]:
-    """The hidden states that each question asks for, from one pass over all rows, padded to the widest."""
+def one_pass(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tensor, "n d"], ...]:
+    """The hidden states for each question, from one forward pass over all rows, padded to the widest."""
     most = max(one.asked.tokens.shape[1] for one in questions)
     tokens, sigmas, rows, lengths = [], [], [], []
     first = 0
@@ -169,7 +169,7 @@ def together(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tens
 def in_portions(
     questions: Sequence[tuple[list[int], Question]], hidden: Sequence[Tensor], *, vocab: int
 ) -> list[tuple[list[tuple[list[int], Question]], list[Tensor]]]:
-    """Neighbours whose logits fit into memory together; one that is too large stands alone."""
+    """Groups of adjacent questions whose logits fit into memory together; one that is too large is its own group."""
     portions: list[tuple[list[tuple[list[int], Question]], list[Tensor]]] = []
     room = 0
     for one, states in zip(questions, hidden, strict=True):
@@ -183,7 +183,7 @@ def in_portions(
 
 
 def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]:
-    """Works after their answer. If they fail together they are tried one by one, so that only the culprits do."""
+    """Works after their answer. If they fail together they are retried one by one, so that only faulty ones fail."""
     try:
         seeing, *blind = logits.chunk(passes(one.joined))
         work = guided(one, blind[0]) if blind else one.joined
@@ -191,27 +191,27 @@ def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]
         found = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
         masked = again(one, after, brought)
         draft = drafted(one, work, seeing, set(found.rows)) if one.draft else None
-    except Exception as error:  # the mistake of one of them, which must not stop the others
+    except Exception as error:  # an error of one of them must not stop the others
         if len(one.works) == 1:
             return [error]
-        return [turn for work, part in alone(one, logits) for turn in taken(question([work], one.draft), part)]
+        return [turn for work, own in alone(one, logits) for turn in taken(question([work], one.draft), own)]
     each = zip(
-        part(replace(after, shape=one.joined.shape), one.works),
-        shared(found, one),
+        split_work(replace(after, shape=one.joined.shape), one.works),
+        tokens_by_work(found, one),
         owned(masked, one),
-        shared(draft, one) if draft is not None else [None] * len(one.works),
+        tokens_by_work(draft, one) if draft is not None else [None] * len(one.works),
         strict=True,
     )
     return [Turn(work, tokens, hidden, lean) for work, tokens, hidden, lean in each]
 
 
 def places(one: Question, rows: Int[Tensor, " k"]) -> Tensor | slice:
-    """Where the answers at some of the rows stand among all that were asked for."""
+    """The indices of some rows among all rows of the question."""
     return torch.searchsorted(one.rows, rows) if one.draft else slice(None)
 
 
 def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
-    """The joined work, its guidance given the answer it would otherwise ask the network for."""
+    """The joined work; its guidance uses the given logits instead of a further network call."""
     hook = one.joined.shape.hook
     assert isinstance(hook, ClassifierFree)
 
@@ -222,12 +222,12 @@ def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
 
 
 def again(one: Question, after: Work, brought: Committed) -> list[int]:
-    """The flat positions that held a token, if only for a moment, and are hidden now."""
+    """Flat positions that had a token before or during this call and are hidden now."""
     return hidden_again(one.joined.canvas, after.canvas, brought) if one.joined.policy.revises else []
 
 
 def hidden_again(before: Canvas, after: Canvas, brought: Committed) -> list[int]:
-    """The flat positions that held a token before or for a moment, and are hidden now."""
+    """Flat positions that had a token before or during this call and are hidden now."""
     held = ~before.hidden.flatten().index_fill(0, brought.rows, False)
     return rows_where(after.hidden & held.view_as(after.hidden)).tolist()
 
@@ -241,10 +241,10 @@ def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Work, Tenso
     return [(work, torch.cat(both)) for work, both in zip(one.works, parts, strict=True)]
 
 
-def shared(tokens: Tokens, one: Question) -> list[Tokens]:
-    """Tokens at flat positions over the joined canvas, as each work's own."""
+def tokens_by_work(tokens: Tokens, one: Question) -> list[Tokens]:
+    """Tokens at flat positions over the joined canvas, split by work."""
     found = [Tokens([], [], []) for _ in one.works]
-    for (i, at), id, prob in zip(own(tokens.rows, one), tokens.ids, tokens.probs, strict=True):
+    for (i, at), id, prob in zip(own_places(tokens.rows, one), tokens.ids, tokens.probs, strict=True):
         found[i].rows.append(at)
         found[i].ids.append(id)
         found[i].probs.append(prob)
@@ -252,15 +252,15 @@ def shared(tokens: Tokens, one: Question) -> list[Tokens]:
 
 
 def owned(rows: list[int], one: Question) -> list[list[int]]:
-    """Flat positions over the joined canvas, as each work's own."""
+    """Flat positions over the joined canvas, split by work."""
     found: list[list[int]] = [[] for _ in one.works]
-    for i, at in own(rows, one):
+    for i, at in own_places(rows, one):
         found[i].append(at)
     return found
 
 
-def own(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
-    """Which work each flat position over the joined canvas belongs to, and where it is there."""
+def own_places(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
+    """The work of each flat position over the joined canvas, and its flat position there."""
     most = width(one.joined)
     owner = [(i, row * width(work)) for i, work in enumerate(one.works) for row in range(len(work.key))]
     for at in rows:
@@ -269,7 +269,7 @@ def own(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
 
 
 def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
-    """What the model would say now at every position that is left."""
+    """The most likely token at every position that is still hidden."""
     wide = replace(one.asked, rows=one.rows)
     log_p = forbid(within(work, wide, one.rows, work.shape.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)
     best = log_p.max(-1)

@@ -1,4 +1,4 @@
-"""The head of a classifier, trained on noisy text while the trunk stays as it is."""
+"""Trains the head of a classifier on noisy text; the trunk is fixed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Head:
     """Settings of the training."""
 
     steps: int = 500  # updates of the head
-    batch: int = 32  # texts in each
-    lr: float = 1e-2  # AdamW's, falling to 0
+    batch: int = 32  # texts per update
+    lr: float = 1e-2  # initial learning rate of AdamW; decays to 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Head:
 def noisy(
     texts: Sequence[Sequence[int]], t: Float[Tensor, " b"], source: torch.Generator, *, mask: int, schedule: Schedule
 ) -> tuple[Int[Tensor, "b l"], Float[Tensor, " b"], Int[Tensor, " b"]]:
-    """Texts padded to the longest, hidden as at time t; the noise levels σ, and the lengths."""
+    """Texts padded to the longest, with tokens hidden as at time t; the noise levels σ, and the lengths."""
     lengths = torch.tensor([len(text) for text in texts])
     tokens = torch.full((len(texts), int(lengths.max())), mask)
     for row, text in enumerate(texts):
@@ -52,7 +52,7 @@ def train_head(
     how: Head | None = None,
     schedule: Schedule | None = None,
 ) -> Iterator[float]:
-    """Teach the linear layer, text at every noise level; yields the nats a label after every update."""
+    """Train the linear layer on text at all noise levels; yields the loss in nats per label after every update."""
     how, schedule = how or Head(), schedule or LogLinear()
     source = torch.Generator().manual_seed(how.seed)
     truth = torch.tensor(labels)
@@ -82,7 +82,7 @@ def judged(
     mask: int,
     schedule: Schedule,
 ) -> Float[Tensor, "b labels"]:
-    """What the classifier says of noisy texts; the trunk is only looked at."""
+    """log p(label) of noisy texts; no gradient reaches the trunk."""
     tokens, sigma, lengths = noisy(texts, t, source, mask=mask, schedule=schedule)
     device = classifier.table.device
     with torch.no_grad():
@@ -90,7 +90,7 @@ def judged(
     return classifier.of_hidden(hidden, lengths.to(device)).cpu()
 
 
-def accuracy(
+def held_out_accuracy(
     classifier: Classifier,
     texts: Sequence[Sequence[int]],
     labels: Sequence[int],
@@ -99,7 +99,7 @@ def accuracy(
     t: float,
     batch: int = 64,
 ) -> float:
-    """The share of texts, hidden as at time t, whose likeliest label is right."""
+    """The share of texts, with tokens hidden as at time t, whose most likely label is right."""
     source = torch.Generator().manual_seed(0)
     right = 0
     for first in range(0, len(texts), batch):

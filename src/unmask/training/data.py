@@ -1,4 +1,4 @@
-"""The data of a run: prepared tokens, made from text first where nobody has done so."""
+"""The data of a run: prepared tokens; raw text is tokenized first."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
 from unmask.training.state import resolved
 
-A_WORKER = 32 << 20  # bytes of text that are worth another process
+A_WORKER = 32 << 20  # bytes of text per worker process
 
 
 @dataclass(frozen=True)
 class Data:
-    """Rows to learn from and rows to judge by."""
+    """Training rows and validation rows."""
 
     tokenizer: Tokenizer
     batches: Batches
@@ -36,7 +36,7 @@ class Data:
         return len(self.batches.packed)
 
     def valid(self, rows: int) -> list[Batch]:
-        """About the first `rows` rows that were held out, in batches."""
+        """About the first `rows` held-out rows, in batches."""
         if self.held_out is None or not rows:
             return []
         size = min(self.batches.size, rows)
@@ -55,21 +55,21 @@ def opened(asked: Train, folder: str | Path) -> Data:
 
 
 def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
-    """The data of a run; text is tokenized into `out`/data, unless the run has begun with what is there."""
+    """The data of a run; text is tokenized into `out`/data, unless a resumed run has it already."""
     if (Path(asked.data) / MANIFEST).is_file():
         return opened(asked, Path(asked.data))
     folder = out / "data"
     if not (folder / MANIFEST).is_file() or not (out / "settings.toml").is_file():
-        write(asked, folder, say)
+        write_data(asked, folder, say)
     return opened(asked, folder)
 
 
-def write(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
+def write_data(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
     """Tokenize the text of a run into a folder."""
     text = asked.text
     layout = Layout(text.documents, text.separator, text.field)
     with gather(asked.data) as sources:
-        tokenizer = chosen(text, asked.init, sources, layout, say)
+        tokenizer = chosen_tokenizer(text, asked.init, sources, layout, say)
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
@@ -77,8 +77,10 @@ def write(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
             say(f"tokenizing: {done.documents:,} documents, {done.tokens:,} tokens")
 
 
-def chosen(text: Text, init: str, sources: Sequence[Source], layout: Layout, say: Callable[[str], None]) -> Tokenizer:
-    """The tokenizer of a run: the one that is named, or that of the checkpoint it begins with, or a new bpe."""
+def chosen_tokenizer(
+    text: Text, init: str, sources: Sequence[Source], layout: Layout, say: Callable[[str], None]
+) -> Tokenizer:
+    """The tokenizer of a run: the named one, or that of the --init checkpoint, or a new bpe."""
     name = text.tokenizer
     if name == "auto" and init:
         tokenizer = checkpoint.load(resolved(init)).tokenizer

@@ -1,4 +1,4 @@
-"""The moving average of the weights: what is evaluated, sampled from and exported."""
+"""The moving average of the weights, used for evaluation, sampling and export."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from unmask.processes.sharding import local
 
 
 def decay_at(n: int, decay: float) -> float:
-    """min(decay, (1 + n)/(10 + n)) at the n-th update, n = 1, 2, ...: short memory at first. [reference]"""
+    """min(decay, (1 + n)/(10 + n)) at the n-th update, n = 1, 2, ...: a short average at first. [reference]"""
     return min(decay, (1 + n) / (10 + n))
 
 
-def begin(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+def begin_average(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """The average before any update: the weights themselves."""
     return [p.detach().clone() for p in parameters]
 
@@ -28,7 +28,7 @@ def update(shadow: list[Tensor], parameters: Iterable[nn.Parameter], *, n: int, 
 
 @contextmanager
 def in_place(shadow: list[Tensor], parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """The averaged weights in the network while the block runs, then the others again."""
+    """Put the averaged weights into the network while the block runs, then the trained ones back."""
     kept = list(parameters)
     exchange(shadow, kept)
     try:
@@ -39,7 +39,7 @@ def in_place(shadow: list[Tensor], parameters: Iterable[nn.Parameter]) -> Iterat
 
 @torch.no_grad()
 def exchange(shadow: list[Tensor], parameters: list[nn.Parameter]) -> None:
-    """Swap values, not memory: a sharded network knows its memory by other ways than its parameters."""
+    """Swap values, not storage: a sharded network also refers to its storage outside its parameters."""
     for average, p in zip(shadow, parameters, strict=True):
         kept = local(p).clone()
         local(p).copy_(local(average))

@@ -1,4 +1,4 @@
-"""What a run will cost, before it starts."""
+"""The estimated cost of a run, before it starts."""
 
 import os
 import time
@@ -13,16 +13,16 @@ from unmask.training import optim
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 
-USUAL_SHARE = 0.5  # of the machine's matrix rate that a whole step reaches, about
+USUAL_SHARE = 0.5  # typical share of the machine's matrix rate that a training step reaches
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunCost:
     parameters: int
-    rows: int  # rows of the data in one pass
-    tokens: int  # tokens of the data in one pass
-    passes: float  # over the data in the phase
-    flops: float  # of one step
+    rows: int  # rows of the data
+    tokens: int  # tokens of the data
+    passes: float  # epochs of the phase
+    flops: float  # per step
     bytes: int  # of memory
     seconds: float  # of the phase, if a step reaches the usual share of the matrix rate
 
@@ -34,7 +34,7 @@ class Estimate:
         ]
 
     def warnings(self, settings: Train) -> list[str]:
-        """What the user should know before the time is spent."""
+        """Warnings to show before the run starts."""
         found = []
         if self.rows < settings.optim.batch:
             found.append(
@@ -42,7 +42,7 @@ class Estimate:
                 "step. Give more data, a smaller optim.batch or a smaller text.length."
             )
         if self.passes > 100:
-            found.append(f"the run passes over the data {self.passes:.0f} times: expect it to be learned by heart.")
+            found.append(f"the run passes over the data {self.passes:.0f} times: expect memorisation.")
         if self.bytes > machine_bytes():
             found.append(
                 f"the run needs about {self.bytes / 1e9:.1f} GB and this machine has {machine_bytes() / 1e9:.1f} GB: "
@@ -51,14 +51,14 @@ class Estimate:
         return found
 
 
-def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) -> Estimate:
-    """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs a second."""
+def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) -> RunCost:
+    """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs per second."""
     batch = settings.optim.batch
     share = phase.objective.facts.asked
     flops = cost.training_flops(a, rows=share) * batch * a.length
     if settings.optim.name == "muon":
         flops += optim.flops(skeleton(a))
-    return Estimate(
+    return RunCost(
         parameters=cost.parameters(a),
         rows=rows,
         tokens=rows * a.length,
@@ -72,7 +72,7 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
 
 
 def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:
-    """The machine's FLOPs a second in multiplying square matrices: the best of several in a short time."""
+    """The machine's FLOPs per second for products of square matrices: the best of several in a short time."""
     a, b = torch.randn(2, size, size)
     out = torch.empty(size, size)
     best, end = float("inf"), time.perf_counter() + seconds
@@ -84,7 +84,7 @@ def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:
 
 
 def machine_bytes() -> int:
-    """The memory this process may use: the machine's, or its container's."""
+    """Bytes of memory that this process may use: the machine's, or its container's."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))

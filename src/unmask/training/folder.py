@@ -1,4 +1,4 @@
-"""A run's folder before the first step: empty or a run to go on with, its data and its settings in place."""
+"""A run's folder before the first step: new or a run to resume, with its data and settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")
 
 
 def claim(asked: Train, say: Callable[[str], None], *, resume: bool, world: int) -> None:
-    """Make the run's folder ready: checked, with its data and its settings."""
+    """Check the run's folder and write its data and settings."""
     out = claimed(asked, resume=resume)
     if asked.optim.batch % world:
         raise UserError(
@@ -27,7 +27,7 @@ def claim(asked: Train, say: Callable[[str], None], *, resume: bool, world: int)
 
 
 def claimed(asked: Train, *, resume: bool) -> Path:
-    """The run's folder, refused if it holds another run or other things."""
+    """The run's folder; refused if it holds another run or other files."""
     if not asked.out:
         raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
     if not asked.data:
@@ -38,8 +38,8 @@ def claimed(asked: Train, *, resume: bool) -> Path:
     saved = out / "settings.toml"
     if saved.is_file():
         if not resume:
-            raise UserError(f"{out} already holds a run. Go on with it by --resume, or give another --out.")
-        before, now = fixed(settled(toml.read(saved, Train()))), fixed(asked)
+            raise UserError(f"{out} already holds a run. Resume it with --resume, or give another --out.")
+        before, now = fixed(settled(toml.read_toml(saved, Train()))), fixed(asked)
         changed = [name for name in now if before[name] != now[name]]
         if changed:
             first = changed[0]
@@ -54,7 +54,7 @@ def claimed(asked: Train, *, resume: bool) -> Path:
 
 
 def fixed(settings: Train) -> dict[str, Any]:
-    """What a resumed run cannot change."""
+    """Settings that a resumed run cannot change."""
     return {name: getattr(settings, name) for name in FIXED} | {"optim.name": settings.optim.name}
 
 

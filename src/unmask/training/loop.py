@@ -20,12 +20,12 @@ from unmask.training import ema, noise, optim
 from unmask.training.phases import Phase, sight
 from unmask.training.settings import Train
 
-TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of randomness that must not meet
+TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of random numbers that must not share any
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """A batch: tokens, and which of them are real; the others are padding at the end."""
+    """A batch: tokens, and which of them are real; the rest is padding at the end."""
 
     @property
     def tokens(self) -> Int[Tensor, "b l"]: ...
@@ -36,12 +36,12 @@ class Rows(Protocol):
 
 @dataclass
 class State:
-    """All that a step changes."""
+    """Everything that a step changes."""
 
-    denoiser: Denoiser  # the network, with what its objective learns and remembers
+    denoiser: Denoiser  # the network, with the parts and state of its objective
     optimizer: torch.optim.AdamW
     shadow: list[Tensor]  # averaged weights, in the order of the parameters; empty without EMA
-    memory: Tensor | None = None  # what the network carries from step to step, of this process's rows
+    memory: Tensor | None = None  # carried from step to step, for this process's rows
 
     @property
     def network(self) -> Backbone:
@@ -50,7 +50,7 @@ class State:
 
 @dataclass
 class Sums:
-    """What the passes of a step add up to."""
+    """Sums over the forward passes of a step."""
 
     nats: Float[Tensor, "2"]  # loss and bound
     seen: dict[str, Tensor] = field(default_factory=dict)  # for the objective's state
@@ -66,12 +66,12 @@ class Sums:
 
 @dataclass(frozen=True)
 class Progress:
-    """What one update brought."""
+    """Metrics of one update."""
 
     step: int  # updates so far
-    loss: float  # what was minimised, nats per token
+    loss: float  # the minimised loss, nats per token
     bound: float  # an unbiased estimate of the bound (of the likelihood for ar), nats per token
-    norm: float  # of the gradient, before it was clipped
+    norm: float  # gradient norm before clipping
     lr: float
     tokens: int  # of the whole batch
     seconds: float  # of this step
@@ -85,8 +85,8 @@ def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
     """The state before the first step of a phase."""
     team.place(denoiser.train().requires_grad_(True))
     denoiser.state = {name: value.to(team.device) for name, value in denoiser.state.items()}
-    shadow = ema.begin(denoiser.parameters()) if settings.optim.ema else []
-    return State(denoiser, optim.chosen(denoiser, settings.optim), shadow)
+    shadow = ema.begin_average(denoiser.parameters()) if settings.optim.ema else []
+    return State(denoiser, optim.optimizer_of(denoiser, settings.optim), shadow)
 
 
 def train(
@@ -135,7 +135,7 @@ def gradients(
     mask: int,
     team: Team,
 ) -> tuple[Sums, int]:
-    """Add up the gradients of a step; gives loss and bound per token and the number of tokens, of all processes."""
+    """Accumulate the gradients of a step; returns loss and bound per token and the tokens of all processes."""
     x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
     total = team.sum(phase.objective.counted(real))
     drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN).to(team.device)
@@ -159,7 +159,7 @@ def gradients(
                 allowed=allowed,
                 memory=None if state.memory is None else state.memory[part],
             )
-            # Gradients of several processes are averaged, so each counts for all of them.
+            # Gradients of several processes are averaged, so each is scaled by their number.
             (found.loss.sum() * (team.world / total)).backward()
         sums.add(found, memory)
     sums.nats = team.sum(sums.nats) / total

@@ -1,4 +1,4 @@
-"""The curves of a run: one JSON object a line in metrics.jsonl."""
+"""The curves of a run: one JSON object per line in metrics.jsonl."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def append(out: Path, values: dict[str, Any]) -> None:
 
 
 def mean(steps: Sequence[Progress]) -> dict[str, Any]:
-    """Some steps as one line: means of what they brought, sums of what they took."""
+    """Several steps as one line: means of loss and norm, sums of tokens and seconds."""
     last = steps[-1]
     means = {name: sum(getattr(p, name) for p in steps) / len(steps) for name in ("loss", "bound", "norm")}
     sums = {name: sum(getattr(p, name) for p in steps) for name in ("tokens", "seconds")}
@@ -28,7 +28,7 @@ def mean(steps: Sequence[Progress]) -> dict[str, Any]:
 
 
 def forget(out: Path, step: int) -> None:
-    """Drop the lines behind a step: a resumed run writes them again."""
+    """Drop the lines after a step: a resumed run writes them again."""
     path = out / FILE
     if path.is_file():
         kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
@@ -38,17 +38,17 @@ def forget(out: Path, step: int) -> None:
 
 
 def step_of(line: str) -> float:
-    """The step of a line; one that a kill cut short has none, and is behind everything."""
+    """The step of a line; infinite for a line that a kill cut short."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
 
-def read(out: Path) -> list[dict[str, Any]]:
+def read_metrics(out: Path) -> list[dict[str, Any]]:
     """All lines of a run."""
     try:
         lines = (out / FILE).read_text(encoding="utf-8").splitlines()
     except OSError:
-        raise UserError(f"{out} holds no {FILE}: it is not a run, or has not begun.") from None
+        raise UserError(f"{out} holds no {FILE}: it is not a run, or has not started.") from None
     return [json.loads(line) for line in lines if step_of(line) < float("inf")]

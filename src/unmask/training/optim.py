@@ -1,4 +1,4 @@
-"""The optimizer: AdamW in one pass over memory, or Muon; a learning rate that is a pure function of the step."""
+"""The optimizer: fused AdamW, or Muon; the learning rate is a pure function of the step."""
 
 import math
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from unmask.processes import sharding
 from unmask.processes.sharding import local, whole
 from unmask.training.settings import Optim
 
-POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of x, x³ and x⁵: brings any x in (0.01, 1] near 1 in so many rounds
+POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of x, x³ and x⁵: brings any x in (0.01, 1] near 1 in `ROUNDS` rounds
 ROUNDS = 5
 MOMENTUM = 0.95
-SIZE = 0.2  # root mean square of an update of AdamW, in learning rates
+SIZE = 0.2  # root mean square of an AdamW update, in units of the learning rate
 
 
 def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    """x with all singular values near 1 (0.7 to 1.2, unless they were tiny): a polynomial, again and again."""
+    """x with all singular values near 1 (0.7 to 1.2, unless they were tiny), by iterating a polynomial."""
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.mT).mT
     a, b, c = POLYNOMIAL
@@ -33,7 +33,7 @@ def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
 
 
 def flops(network: Backbone) -> float:
-    """Operations of one update, two for each multiply-add: a product with the square of the short side, per round."""
+    """FLOPs of one update, two per multiply-add: a product with the square of the short side per round."""
     total = 0.0
     for p, parts in network.matrices().items():
         long, short = sorted((p.shape[0] // parts, p.shape[1]), reverse=True)
@@ -42,7 +42,7 @@ def flops(network: Backbone) -> float:
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW that leaves the matrices of the blocks to the orthogonal rule."""
+    """AdamW, with orthogonal updates for the matrices of the blocks."""
 
     def __init__(self, network: Backbone, groups: list[dict[str, Any]], optim: Optim) -> None:
         super().__init__(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
@@ -60,19 +60,19 @@ class Muon(torch.optim.AdamW):
             momentum = self.state[p]["momentum"].mul_(MOMENTUM).add_(p.grad)
             ahead = sharding.whole(p.grad + MOMENTUM * momentum)
             move = torch.cat([SIZE * math.sqrt(max(part.shape)) * orthogonal(part) for part in ahead.chunk(parts)])
-            p.mul_(1 - lr * decay).sub_(sharding.share(move, p), alpha=lr)
-            p.grad = None  # so that AdamW passes it by
+            p.mul_(1 - lr * decay).sub_(sharding.shard_like(move, p), alpha=lr)
+            p.grad = None  # so that AdamW skips it
         return super().step(closure)
 
     def memory(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """What is remembered of a matrix before its first update."""
+        """The initial optimizer state of a matrix."""
         return {"momentum": torch.zeros_like(p)}
 
 
 def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
-    """The learning rate of update `step` (0, 1, ... steps − 1): linear growth, then the schedule.
+    """The learning rate of update `step` (0, 1, ... steps − 1): linear warm-up, then the schedule.
 
-    The first update has lr/warmup; with `reference` it has 0, and every later one is late by one.
+    The first update has lr/warmup; with `reference` it has 0, and the schedule is delayed by one update.
     """
     done = step if optim.reference else step + 1
     if done < optim.warmup:
@@ -84,7 +84,7 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
 
 
-def chosen(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
+def optimizer_of(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
     """The optimizer that the settings name."""
     groups = grouped(denoiser, optim)
     if optim.name == "muon":
@@ -93,7 +93,7 @@ def chosen(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
 
 
 def grouped(denoiser: Denoiser, optim: Optim) -> list[dict[str, Any]]:
-    """The parameters as the network groups them, and what the objective learns itself: decay on matrices alone."""
+    """The network's parameter groups, and the objective's own parameters with decay on matrices only."""
     parts = list(denoiser.parts.parameters())
     groups = [
         *denoiser.backbone.groups(),
@@ -108,7 +108,7 @@ def grouped(denoiser: Denoiser, optim: Optim) -> list[dict[str, Any]]:
 
 
 def memory(optimizer: torch.optim.AdamW, p: nn.Parameter) -> dict[str, Tensor]:
-    """What the optimizer remembers of a parameter before the first update."""
+    """The initial optimizer state of a parameter."""
     if isinstance(optimizer, Muon) and p in optimizer.matrices:
         return optimizer.memory(p)
     moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
@@ -121,7 +121,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Shorten the gradient to a norm of at most `limit` (0: never); returns the norm it had."""
+    """Clip the gradient to a norm of at most `limit` (0: no clipping); returns the norm before."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = whole(nn.utils.get_total_norm(gradients))
     if limit:

@@ -14,7 +14,7 @@ def at_least(low: float, **values: float) -> None:
             raise UserError(f"{name} must be at least {low}, not {value}.")
 
 
-def share(**values: float) -> None:
+def check_shares(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
@@ -35,7 +35,7 @@ class Text:
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)
-        share(valid=self.valid)
+        check_shares(valid=self.valid)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Optim:
     def __post_init__(self) -> None:
         at_least(1, batch=self.batch)
         at_least(0, micro=self.micro, lr=self.lr, warmup=self.warmup, weight_decay=self.weight_decay, clip=self.clip)
-        share(floor=self.floor, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
+        check_shares(floor=self.floor, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""The training state on disk: kill the process at any moment and the last complete checkpoint is there.
+"""The training state on disk: after a kill at any moment the last complete checkpoint is there.
 
     runs/mine/
-      settings.toml                  what was asked for
+      settings.toml                  the settings of the run
       metrics.jsonl                  the curves
       data/                          prepared tokens, unless --data was prepared already
       checkpoints/step-00000500/     config.json, model.safetensors, unmask.json, tokenizer: for `unmask.load`
         training.safetensors         weights and AdamW's moments; of a sharded network shard-*.safetensors
         training.json                step, best step so far, version of this layout
-      best -> checkpoints/...        the lowest bound on validation
+      best -> checkpoints/...        the lowest validation bound
       last -> checkpoints/...
 
-A folder appears under its name when it is complete and on the disk (`appearing`), so every name can be trusted.
+A folder gets its name only when it is complete and on the disk (`appearing`), so every named folder is complete.
 """
 
 import json
@@ -41,18 +41,18 @@ from unmask.training.loop import State
 FORMAT = 1
 FOLDER = "checkpoints"
 TENSORS, NOTE = "training.safetensors", "training.json"
-MEMORY = "memory"  # what the network carries from step to step, of all rows
+MEMORY = "memory"  # carried from step to step, for all rows
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where a run is."""
+    """The progress of a run."""
 
     step: int = 0  # updates so far
     best_step: int | None = None  # the checkpoint with the lowest bound of this phase
     best: float | None = None  # that bound
-    tokens: int = 0  # seen so far
-    seconds: float = 0.0  # spent in steps so far
+    tokens: int = 0  # trained on so far
+    seconds: float = 0.0  # in steps so far
 
 
 def folder_of(out: Path, step: int) -> Path:
@@ -64,7 +64,7 @@ def steps_in(out: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (out / FOLDER).glob("step-*") if path.is_dir())
 
 
-def save(
+def save_state(
     out: Path,
     state: State,
     point: Point,
@@ -76,13 +76,13 @@ def save(
     keep: int,
     team: Team = Alone(),
 ) -> Path:
-    """Write a checkpoint, then forget old ones: the last `keep` and the best stay. All processes must call it."""
+    """Write a checkpoint, then remove all but the last `keep` and the best. All processes must call it."""
     folder = folder_of(out, point.step)
     exports = exported(state, team)
     changed = tensors(state, team)
     parts = folder.with_name(f".{folder.name}.shards")
-    if is_sharded(state):
-        sharding.write(parts, changed)
+    if state_is_sharded(state):
+        sharding.write_shards(parts, changed)
 
     def publish() -> None:
         assert exports is not None
@@ -99,7 +99,7 @@ def save(
                 step=point.step,
                 ema=bool(state.shadow),
             )
-            if is_sharded(state):
+            if state_is_sharded(state):
                 for path in parts.glob(sharding.SHARDS):
                     path.rename(draft / path.name)
             else:
@@ -114,7 +114,7 @@ def save(
 
 
 def tidy(out: Path, point: Point, *, keep: int) -> None:
-    """Point to the last checkpoint and to the best, and remove those that are neither kept nor the best."""
+    """Update the links `last` and `best`, and remove all but the last `keep` checkpoints and the best."""
     try:
         point_to(out / "last", folder_of(out, point.step))
         if point.best_step is not None and folder_of(out, point.best_step).is_dir():
@@ -122,17 +122,17 @@ def tidy(out: Path, point: Point, *, keep: int) -> None:
         for step in set(steps_in(out)[:-keep]) - {point.best_step}:
             shutil.rmtree(folder_of(out, step))
     except OSError as error:
-        raise UserError(f"could not tidy {out}: {error}.") from None
+        raise UserError(f"could not update the checkpoints in {out}: {error}.") from None
 
 
 def exported(state: State, team: Team = Alone()) -> Denoiser | None:
-    """The network with its averaged weights, whole, on the CPU, in rank 0; all processes must call it."""
+    """The whole network with its averaged weights, on the CPU of rank 0; all processes must call it."""
     source = state.denoiser
     names = [name for name, _ in source.named_parameters()]
     values = state.shadow or [p.detach() for p in source.parameters()]
     found = dict(source.named_buffers())
     for name, value in zip(names, values, strict=True):
-        whole = sharding.whole(value)  # one at a time: the whole network may be too much for one device
+        whole = sharding.whole(value)  # one at a time: the whole network may not fit on one device
         if team.rank == 0:
             found[name] = whole
     if team.rank:
@@ -143,17 +143,17 @@ def exported(state: State, team: Team = Alone()) -> Denoiser | None:
     return exports
 
 
-def is_sharded(state: State) -> bool:
+def state_is_sharded(state: State) -> bool:
     return any(sharding.is_sharded(p) for p in state.denoiser.parameters())
 
 
 def plain(name: str) -> str:
-    """A parameter's name in training.safetensors, where those of the network have no prefix."""
+    """A parameter's name in training.safetensors: without the prefix of the network."""
     return name.removeprefix("backbone.")
 
 
 def tensors(state: State, team: Team = Alone()) -> dict[str, Tensor]:
-    """Everything a step changes, by name; the average is in model.safetensors, so the weights are here."""
+    """Everything that a step changes, by name; model.safetensors has the averaged weights, so the others are here."""
     found = {}
     for name, p in state.denoiser.named_parameters():
         found[f"weight.{plain(name)}"] = p.detach()
@@ -178,10 +178,10 @@ def read_point(folder: Path) -> Point:
 
 @torch.no_grad()
 def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
-    """Copy a checkpoint into a fresh state of the same shape; returns where the run was.
+    """Copy a checkpoint into a new state of the same shape; returns the progress of the run.
 
-    Values are copied into memory that torch laid out, not mapped from the file: where a tensor begins decides
-    how its sums are ordered, and a resumed run must add in the same order.
+    Values are copied into memory that torch allocated, not mapped from the file: the alignment of a tensor changes
+    the order of its sums, and a resumed run must add in the same order.
     """
     for p in state.denoiser.parameters():
         state.optimizer.state[p] = optim.memory(state.optimizer, p)
@@ -189,8 +189,8 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}
     wanted = tensors(state)
-    if is_sharded(state) or not (folder / TENSORS).is_file():
-        sharding.read(folder, {**wanted, **averages})
+    if state_is_sharded(state) or not (folder / TENSORS).is_file():
+        sharding.read_shards(folder, {**wanted, **averages})
         return read_point(folder)
     try:
         with safe_open(folder / TENSORS, "pt") as file, safe_open(folder / FILE, "pt") as averaged:
@@ -205,7 +205,7 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
 
 
 def resolved(source: str) -> str:
-    """A run's folder stands for its best checkpoint, or its last; anything else for itself."""
+    """The best, else the last, checkpoint of a run's folder; anything else unchanged."""
     return str(checkpoint.in_run(Path(source))) if Path(source).is_dir() else source
 
 
@@ -216,7 +216,7 @@ def clear_drafts(out: Path) -> None:
 
 
 def point_to(link: Path, folder: Path) -> None:
-    """Make a relative link to a folder, in one step."""
+    """Make a relative link to a folder, atomically."""
     draft = link.with_name(f".{link.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     draft.symlink_to(folder.relative_to(link.parent))

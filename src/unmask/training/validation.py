@@ -1,4 +1,4 @@
-"""The bound on text that was held out, with its standard error."""
+"""The bound on held-out text, with its standard error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from unmask.training.loop import VALID, Rows
 
 
 @dataclass(frozen=True)
-class Score:
+class Validation:
     """Nats per token, with the standard error over rows."""
 
     bound: float
@@ -29,13 +29,13 @@ def validate(
     mask: int,
     seed: int,
     team: Team = Alone(),
-) -> Score:
-    """The bound over some batches; the same seed hides the same tokens, so that scores of two steps compare well."""
+) -> Validation:
+    """The bound over some batches; the same seed hides the same tokens, so that two steps are comparable."""
     objective = objective.precise()
     sums = torch.zeros(5, dtype=torch.float64, device=team.device)
     denoiser.eval()
     for mine in range(team.rank, len(batches) + team.rank, team.world):
-        # All processes take part in each pass of a sharded network: a process without a batch of its own repeats one.
+        # All processes take part in each forward pass of a sharded network: one without a batch repeats one.
         number = min(mine, len(batches) - 1)
         rows = batches[number]
         x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
@@ -54,4 +54,4 @@ def validate(
             sums += torch.stack((n.sum(), c.sum(), (n * n).sum(), (n * c).sum(), (c * c).sum()))
     n, c, nn, nc, cc = team.sum(sums)
     mean = n / c
-    return Score(float(mean), float((nn - 2 * mean * nc + mean * mean * cc).clamp(min=0).sqrt() / c))
+    return Validation(float(mean), float((nn - 2 * mean * nc + mean * mean * cc).clamp(min=0).sqrt() / c))

@@ -34,9 +34,9 @@ class Curve:
         return hours
 
 
-def read(folder: Path) -> Curve:
+def read_curve(folder: Path) -> Curve:
     """The curve of a run's folder."""
-    lines = metrics.read(folder)
+    lines = metrics.read_metrics(folder)
     steps, valid = ([line for line in lines if key in line] for key in ("bound", "valid"))
     if not steps:
         raise UserError(f"{folder} has no step to draw yet.")
@@ -53,7 +53,7 @@ def smoothed(values: Sequence[float], keep: float) -> list[float]:
     return means
 
 
-def figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = False) -> "Figure":
+def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = False) -> "Figure":
     """The bound by step and by time: lines in training, dots with error bars on validation."""
     require_matplotlib("train")
     drawn, (by_step, by_time) = panels(2, width=11)
@@ -97,9 +97,9 @@ def compared(curves: Sequence[Curve], drawn: "Figure") -> Part:
 
 def of_run(folder: Path) -> Part:
     """One run as a part of a page: the figure and its latest numbers."""
-    curve = read(folder)
+    curve = read_curve(folder)
     _, step, bound, valid, best, hours = row(curve)
     facts = [("step", step), ("bound in training", f"{bound} nats per token"), ("hours in steps", hours)]
     if valid:
         facts += [("validation", f"{valid} nats per token"), ("best", best)]
-    return Part("Learning curves", picture=svg(figure([curve])), facts=facts)
+    return Part("Learning curves", picture=svg(curves_figure([curve])), facts=facts)

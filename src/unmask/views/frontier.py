@@ -15,7 +15,7 @@ HEAD = ("sampler", "steps", "temperature", "passes", "s per sample", "gen. perpl
 PARTIAL = "Partial: it was stopped before all points were done."
 
 
-def figure(points: Sequence[Point], definition: str) -> "Figure":
+def frontier_figure(points: Sequence[Point], definition: str) -> "Figure":
     """Perplexity by forward passes, by time and by entropy. Low and left is good, at the entropy of real text."""
     require_matplotlib("eval")
     from matplotlib import ticker
@@ -62,7 +62,7 @@ def cells(point: Point) -> tuple[str, ...]:
     )
 
 
-def part(
+def frontier_part(
     points: Sequence[Point], drawn: "Figure", record: Mapping[str, Any], *, partial: bool, title: str = ""
 ) -> Part:
     """The figure, its table and the record, as a part of a page."""

@@ -111,7 +111,7 @@ def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["
     before: list[Look | None] = [None] * len(letters)
     for call in calls:
         for i, letter in enumerate(letters):
-            now = look(letter.token, call, last, c)
+            now = shade(letter.token, call, last, c)
             if now == before[i]:
                 continue
             before[i] = now
@@ -143,7 +143,7 @@ def palette(c: Colours) -> "Image.Image":
     return found
 
 
-def look(cell: Cell, call: int, last: int, c: Colours) -> Look:
+def shade(cell: Cell, call: int, last: int, c: Colours) -> Look:
     """Background and ink of a token after `call` passes; in the last frame nothing is new."""
     age = call - cell.call
     if cell.call and age < 0:

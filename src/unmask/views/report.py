@@ -21,8 +21,10 @@ def learning(folder: Path) -> list[Part]:
 def of_frontier(content: Mapping[str, Any]) -> Part:
     """What `unmask frontier` saved."""
     points = content["frontier"]
-    drawn = frontier.figure(points, content["definition"])
-    return frontier.part(points, drawn, content["record"], partial=content["partial"], title="Quality against cost")
+    drawn = frontier.frontier_figure(points, content["definition"])
+    return frontier.frontier_part(
+        points, drawn, content["record"], partial=content["partial"], title="Quality against cost"
+    )
 
 
 def of_result(title: str, lines: Iterable[tuple[str, str]], record: Mapping[str, Any]) -> Part:

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from unmask.sampling.tasks.rows import Event, Moment, record
+from unmask.sampling.tasks.rows import Event, Moment, note_events
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.film import UNSURE
@@ -32,7 +32,7 @@ def watch(
                 continue
             if event.step.call == 1:
                 traces = [[] for _ in event.step.canvas.tokens]
-            record(traces, event.step)
+            note_events(traces, event.step)
             if monotonic() - shown >= 1 / PICTURES:
                 live.update(picture(event, traces, tokenizer, most=console.height), refresh=True)
                 shown = monotonic()

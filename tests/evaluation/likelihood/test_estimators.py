@@ -24,7 +24,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import log_mean
-from unmask.evaluation.likelihood.estimators import by_count, by_leaving_one_out, by_order, by_policy, estimator
+from unmask.evaluation.likelihood.estimators import bound_by_count, by_leaving_one_out, by_order, by_policy, estimator
 from unmask.random import Noise
 
 X0 = torch.tensor([0, 2, 1])
@@ -42,7 +42,7 @@ def test_the_count_form_is_unbiased_over_every_k_and_every_order():
     world, total = TableWorld.random(), 0.0
     for k in (1, 2, 3):
         t = torch.full((6,), (k - 0.5) / 3, dtype=DOUBLE)
-        total += float(by_count(world.network, X0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE).sum()) / 18
+        total += float(bound_by_count(world.network, X0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE).sum()) / 18
     assert total == pytest.approx(float(exact_bound(world.network, X0, mask=3)), abs=1e-12)
 
 
@@ -67,7 +67,7 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
             u = torch.where(rank < count - 1, s / 2, torch.where(rank > count - 1, (1 + s) / 2, s))
             u = u + 1e-12 * rank * (rank != count - 1)  # no ties
             t = torch.full((6,), (count - 0.5) / 3, dtype=DOUBLE)
-            nats = by_count(network, X0.expand(6, -1), t=t, u=u, mask=3, frozen=NONE)
+            nats = bound_by_count(network, X0.expand(6, -1), t=t, u=u, mask=3, frozen=NONE)
             by_k += w * beta.pdf(float(s), count, 4 - count) * float(nats.sum()) / 6 / 3
     assert by_k == pytest.approx(by_time, rel=1e-9)
 

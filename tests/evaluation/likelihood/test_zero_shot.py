@@ -8,7 +8,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.detokenize import DETOKENIZERS, detokenizer
-from unmask.evaluation.likelihood.zero_shot import SUITE, chosen, texts
+from unmask.evaluation.likelihood.zero_shot import SUITE, chosen_sets, set_texts
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())["detokenizers"]
 
@@ -62,7 +62,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("one", SUITE, ids=lambda one: one.name)
 def test_a_local_folder_gives_each_set_detokenized_and_says_where_it_is_not_the_papers(one, root):
-    found, source, differs = texts(one, root)
+    found, source, differs = set_texts(one, root)
     expected, other = EXPECTED[one.name]
     assert list(found) == expected
     assert bool(differs) == other
@@ -71,21 +71,21 @@ def test_a_local_folder_gives_each_set_detokenized_and_says_where_it_is_not_the_
 
 def test_the_papers_own_file_is_preferred(root):
     (root / "wikitext2" / "wiki.valid.raw").write_text("raw\n")
-    found, source, differs = texts(chosen(("wikitext",))[0], root)
+    found, source, differs = set_texts(chosen_sets(("wikitext",))[0], root)
     assert (list(found), source, differs) == (["raw\n"], "wikitext2/wiki.valid.raw", "")
 
 
 def test_what_is_missing_or_damaged_is_said(root, tmp_path):
     with pytest.raises(UserError, match="no text of the suite is called 'ptbb'"):
-        chosen(("ptbb",))
+        chosen_sets(("ptbb",))
     (root / "ptb" / "ptb.valid.txt").unlink()
     with pytest.raises(UserError, match="holds no file for ptb"):
-        texts(chosen(("ptb",))[0], root)
+        set_texts(chosen_sets(("ptb",))[0], root)
     with pytest.raises(UserError, match="there is no folder"):
-        texts(SUITE[0], tmp_path / "nowhere")
+        set_texts(SUITE[0], tmp_path / "nowhere")
     (root / "scientific" / "ori_pqal.json").write_text('{"1": {}}')
     with pytest.raises(UserError, match="not PubMedQA"):
-        list(texts(chosen(("pubmed",))[0], root)[0])
+        list(set_texts(chosen_sets(("pubmed",))[0], root)[0])
     (root / "ag_news" / "test.csv").write_text('"3","only a title"\n')
     with pytest.raises(UserError, match="has 2 columns, not 3"):
-        list(texts(chosen(("ag_news",))[0], root)[0])
+        list(set_texts(chosen_sets(("ag_news",))[0], root)[0])

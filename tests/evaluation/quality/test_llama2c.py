@@ -108,7 +108,7 @@ def test_the_network_is_the_one_the_file_describes(tied, tmp_path):
 
 @pytest.mark.parametrize("text", ["the abc", "a tab\nthe bcd", "été z", "ththabcbc", "a"])
 def test_tokens_merge_in_the_order_of_their_scores_and_unknown_letters_become_bytes(text, tmp_path):
-    tokenizer = llama2c.read_tokenizer(token_file(tmp_path), VOCAB)
+    tokenizer = llama2c.read_llama2c_tokenizer(token_file(tmp_path), VOCAB)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert ids == merged(text)
     assert tokenizer.decode(ids) == text

@@ -62,9 +62,9 @@ def test_pooled_perplexity_is_the_recorded_one_and_no_sample_is_dropped():
     one, samples, known = recorded()
     used = int(known["gen_samples_used"])
     assert used < len(samples)
-    found = quality.perplexity(quality.read(one, samples[:used]), "pooled")
+    found = quality.perplexity(quality.read_by_judge(one, samples[:used]), "pooled")
     assert found.perplexity == pytest.approx(float(known["gen_ppl"]), rel=1e-5)
-    every = quality.perplexity(quality.read(one, samples), "pooled")
+    every = quality.perplexity(quality.read_by_judge(one, samples), "pooled")
     counted = sum(
         int((row != one.eos)[1:].sum()) + int(one.eos in row[1:] and row[0] != one.eos) for row in one.tokens
     )
@@ -74,7 +74,7 @@ def test_pooled_perplexity_is_the_recorded_one_and_no_sample_is_dropped():
 
 def test_the_definitions_differ_as_they_say():
     one, samples, _ = recorded()
-    found = quality.perplexities(quality.read(one, samples))
+    found = quality.perplexities(quality.read_by_judge(one, samples))
     nats = one.nats(one.tokens)[:, 1:].double()
     alive = one.tokens[:, 1:] != one.eos
     assert found["mean"].perplexity == pytest.approx(float(nats.mean(1).exp().mean()), rel=1e-6)
@@ -100,7 +100,7 @@ class Counting:
 
 
 def test_a_sliding_window_gives_each_token_the_context_that_blocks_deny():
-    read = quality.read(Counting(), [["abcdefghij"], ["abc"]])
+    read = quality.read_by_judge(Counting(), [["abcdefghij"], ["abc"]])
     nan = float("nan")
     np.testing.assert_array_equal(read.blocks[0], [nan, 1, 2, 3, nan, 1, 2, 3, nan, 1])
     np.testing.assert_array_equal(read.sliding[0], [nan, 1, 2, 3, 2, 3, 2, 3, 2, 3])
@@ -108,7 +108,7 @@ def test_a_sliding_window_gives_each_token_the_context_that_blocks_deny():
 
 
 def test_the_first_eos_of_each_block_counts_and_no_other():
-    read = quality.read(Counting(), [["a", "", "b", "c"], ["abc"]])  # a . . b | . c
+    read = quality.read_by_judge(Counting(), [["a", "", "b", "c"], ["abc"]])  # a . . b | . c
     assert read.rows[0].tolist() == [0, 99, 99, 1, 99, 2]
     assert quality.perplexity(read, "pooled").tokens == 2 + 1 + 2  # in the second block eos comes first, unscored
     assert quality.perplexity(read, "sliding").tokens == 2 + 2
@@ -129,7 +129,7 @@ def test_the_error_bar_is_the_spread_of_repeated_sets_of_samples():
     values, told = [], []
     for _ in range(200):
         samples = [["a" * int(n)] for n in draws.integers(5, 40, 30)]
-        found = quality.perplexity(quality.read(Noisy(), samples), "pooled")
+        found = quality.perplexity(quality.read_by_judge(Noisy(), samples), "pooled")
         values.append(found.perplexity)
         told.append(found.standard_error)
     assert np.mean(told) == pytest.approx(np.std(values), rel=0.2)
@@ -191,7 +191,7 @@ def test_quality_prints_every_definition_variety_and_its_record(folder, capsys):
     one = judge(str(folder / "ar"))
     own = [float(np.exp(costs(one, [np.array(one.encode(text))])[0][1:12].mean())) for text in ("abab. cab",)]
     assert own[0] == pytest.approx(
-        quality.perplexity(quality.read(one, [["abab. cab"], ["a"]]), "mean").perplexity, rel=1e-5
+        quality.perplexity(quality.read_by_judge(one, [["abab. cab"], ["a"]]), "mean").perplexity, rel=1e-5
     )
 
 
@@ -225,4 +225,4 @@ def test_what_cannot_be_judged_is_refused_in_words(folder, capsys, arguments, wo
 
 def test_an_error_bar_needs_two_samples():
     with pytest.raises(UserError, match="at least 2"):
-        quality.perplexities(quality.read(Counting(), [["abc"]]))
+        quality.perplexities(quality.read_by_judge(Counting(), [["abc"]]))

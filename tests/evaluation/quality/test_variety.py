@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from unmask.evaluation.quality.assessment import Text, assess
+from unmask.evaluation.quality.assessment import SampleText, assess
 from unmask.evaluation.quality.copies import copies, hashes
-from unmask.evaluation.quality.variety import collapsed, distinct, entropy, variety
+from unmask.evaluation.quality.variety import collapsed, distinct, row_entropy, variety
 
 
 def test_entropy_is_that_of_the_counts():
-    assert entropy(np.array([1, 1, 2, 3])) == pytest.approx(1.5 * math.log(2))
-    assert entropy(np.array([7, 7, 7])) == 0
-    assert entropy(np.arange(8)) == pytest.approx(math.log(8))
+    assert row_entropy(np.array([1, 1, 2, 3])) == pytest.approx(1.5 * math.log(2))
+    assert row_entropy(np.array([7, 7, 7])) == 0
+    assert row_entropy(np.arange(8)) == pytest.approx(math.log(8))
 
 
 def test_repetition_and_overlap_count_grams_of_four():
@@ -71,14 +71,14 @@ def test_equal_windows_and_only_they_have_equal_hashes(n):
 
 def test_a_collapse_of_entropy_is_told():
     dull, rich = [np.array([1, 1, 1, 1, 2, 1, 1, 1])] * 2, [np.arange(8)] * 2
-    assert "collapsed" in str(collapsed(entropy(dull[0]), dull, None))
-    assert collapsed(entropy(rich[0]), rich, None) is None
+    assert "collapsed" in str(collapsed(row_entropy(dull[0]), dull, None))
+    assert collapsed(row_entropy(rich[0]), rich, None) is None
     assert "real text" in str(collapsed(1.7, rich, 2.0))
     assert collapsed(1.9, rich, 2.0) is None
 
 
 def test_samples_are_compared_with_training_text_as_long():
-    samples = [Text(("a a a a a a",)), Text(("b b b b",))]
+    samples = [SampleText(("a a a a a a",)), SampleText(("b b b b",))]
     found = assess(samples, None, training=["one two three four five six seven", "eight nine ten eleven"])
     assert found["entropy_of_training_text"] == pytest.approx((math.log(6) + math.log(4)) / 2)
     assert "real text" in found["warning"]

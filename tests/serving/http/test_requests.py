@@ -148,7 +148,7 @@ WRONG = [
     ({"pattern": "a", "form": "b"}, None, "exclude each other"),
     ({"whole": True}, None, "belong to a pattern"),
     ({"allowed": [{"position": 10, "tokens": [10**6]}]}, "allowed", "allowed tokens are ids in 0.."),
-    ({"allowed": [{"position": 99, "tokens": [1]}]}, "allowed", "none at the allowed position 99"),
+    ({"allowed": [{"position": 99, "tokens": [1]}]}, "allowed", "position 99 in allowed is beyond its end"),
     ({"allowed": [{"position": 10, "tokens": [1]}] * 2}, "allowed", "saw one twice"),
     ({"allowed": [{"position": 0, "tokens": [1]}]}, "allowed", "given at position 0 is not among those allowed"),
     ({"allowed": [{"position": 10, "tokens": []}]}, "allowed", "allowed: "),
@@ -229,7 +229,7 @@ def test_guidance_counts_twice_against_what_a_call_may_show(serve, masked):
     assert httpx.post(f"{address}/v1/completions", json=body({})).status_code == 200
     refused = httpx.post(f"{address}/v1/completions", json=body({"guidance": 2}))
     assert refused.status_code == 400
-    assert "each shown twice for its guidance" in refused.json()["error"]["message"]
+    assert "each taken twice for guidance" in refused.json()["error"]["message"]
 
 
 def test_a_pattern_too_large_for_so_much_text_is_refused(client, monkeypatch):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from unmask.errors import UserError
 from unmask.text.corpus import decompress as streams
 from unmask.text.corpus import documents
-from unmask.text.corpus.documents import Layout, pieces
+from unmask.text.corpus.documents import Layout, document_pieces
 from unmask.text.tokens import vocabulary
 
 STORIES = ["One day.\nA cat.", "A dog  sat.", "naïve 貓"]
@@ -28,7 +28,7 @@ STORIES = ["One day.\nA cat.", "A dog  sat.", "naïve 貓"]
 def read(path: Path, **layout) -> list[str]:
     """The documents of a file, put together from their pieces."""
     found, held = [], ""
-    for piece in pieces(path, Layout(**layout)):
+    for piece in document_pieces(path, Layout(**layout)):
         held += piece.text
         if piece.last:
             found.append(held)
@@ -127,7 +127,7 @@ def test_a_long_document_has_the_same_tokens_in_pieces_as_in_one(tmp_path, monke
     text = "".join(f"word{i % 7}'s" + draw.choice(" \n") * draw.randint(1, 9) for i in range(600))
     tokenizer = vocabulary.bpe([text], 400)
     monkeypatch.setattr(documents, "PIECE", 50)
-    cut = list(pieces(write(tmp_path / "a.txt", text), Layout("file")))
+    cut = list(document_pieces(write(tmp_path / "a.txt", text), Layout("file")))
     assert len(cut) > 100
     assert [id for piece in cut for id in tokenizer.encode(piece.text)] == tokenizer.encode(text)
 
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(megabytes: int) -> int:
         path = write(tmp_path / "big.txt", b"some words in a line\n" * (megabytes * 50_000))
         tracemalloc.start()
-        for _ in pieces(path, Layout("file")):
+        for _ in document_pieces(path, Layout("file")):
             pass
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

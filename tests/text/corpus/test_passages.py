@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.corpus.passages import Cut, Document, cut, fingerprint, windows
+from unmask.text.corpus.passages import Cut, Document, cut, tokens_fingerprint, windows
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())
 EOS = 99
@@ -90,8 +90,8 @@ def test_a_causal_network_without_a_first_mark_leaves_one_token_unscored():
 
 
 def test_the_fingerprint_tells_texts_and_their_borders_apart():
-    assert fingerprint(documents(2, 3)) == fingerprint(documents(2, 3))
-    assert fingerprint(documents(2, 3)) != fingerprint(documents(3, 2))
+    assert tokens_fingerprint(documents(2, 3)) == tokens_fingerprint(documents(2, 3))
+    assert tokens_fingerprint(documents(2, 3)) != tokens_fingerprint(documents(3, 2))
 
 
 def test_nonsense_is_refused():

@@ -227,7 +227,7 @@ def test_a_path_without_a_tokenizer_is_an_error_that_says_what_was_expected(tmp_
 
 def test_an_unknown_kind_is_an_error_with_a_guess():
     with pytest.raises(UserError, match="Did you mean 'character'"):
-        vocabulary.build("charcter")
+        vocabulary.build_tokenizer("charcter")
 
 
 def test_a_person_names_a_kind_or_a_path(tmp_path):

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion import mdlm
+from unmask.diffusion.certainty import CERTAINTY
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import MDLM, row_log_probs
 from unmask.diffusion.objective import Objective, objective_of
@@ -26,7 +27,7 @@ from unmask.random import Noise, keys
 from unmask.shapes import Network
 
 Nats = Callable[..., Float[Tensor, "b l"]]
-POLICIES = ("confidence", "margin", "entropy", "left")
+POLICIES = (*CERTAINTY, "left")
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, bu
     bound = "upper bound on -log p"
     order = _closed(by_order, budget=budget)
     return [
-        Estimator("count", _closed(by_count, top=top), f"{bound}, continuous time, by the number of masks"),
+        Estimator("count", _closed(bound_by_count, top=top), f"{bound}, continuous time, by the number of masks"),
         Estimator("time", _away(continuous.nats), f"{bound}, continuous time, by t >= 0.001 as in the reference"),
         Estimator("steps", discrete.nats, f"{bound}, {steps} steps of time"),
         Estimator("order", order, f"{bound}, the mean over random orders of the chain rule"),
@@ -128,7 +129,7 @@ def _away(nats: Nats) -> Nats:
     return lambda network, x0, *, t, **rest: nats(network, x0, t=away_from_zero(t), **rest)
 
 
-def by_count(
+def bound_by_count(
     network: Network,
     x0: Int[Tensor, "b l"],
     *,
@@ -189,7 +190,7 @@ def _state_by_state(
     for some in _pieces(asked, max(1, budget // length)):
         row, at = some // length, some % length
         hidden = hidden_for(row, at) & ~frozen[row]
-        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta distribution in `by_count`
+        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta distribution in `bound_by_count`
         x_t = torch.where(hidden, mask, x0[row])
         logits = network(x_t, level(share), torch.arange(len(some), device=x0.device) * length + at)
         found.append(row_nats(logits, x0[row, at], mask=mask))
@@ -221,27 +222,14 @@ def by_policy(policy: str, reveal: int) -> Nats:
             log_p = row_log_probs(network(x_t, level(share), rows), mask=mask)
             cost = -log_p.gather(1, x0[live].flatten()[rows, None]).squeeze(1)
             paid = cost.new_zeros(x0.shape) if paid is None else paid
-            chosen = _surest(sureness(log_p, rows % x0.shape[1], policy), here, rows, reveal)
+            sure = -(rows % x0.shape[1]).to(log_p.dtype) if policy == "left" else CERTAINTY[policy](log_p)
+            chosen = _surest(sure, here, rows, reveal)
             spread = cost.new_zeros(here.numel()).index_put((rows,), cost).view(here.shape)
             paid[live] = torch.where(chosen, spread, paid[live])
             hidden[live] = here & ~chosen
         return torch.zeros(x0.shape, device=x0.device) if paid is None else paid
 
     return nats
-
-
-def sureness(log_p: Float[Tensor, "n v"], position: Int[Tensor, " n"], policy: str) -> Float[Tensor, " n"]:
-    """The confidence of each prediction by a policy's measure; the greatest is revealed first."""
-    if policy == "left":
-        return -position.to(log_p.dtype)
-    if policy == "confidence":
-        return log_p.max(1).values
-    if policy == "margin":
-        top = log_p.topk(2, dim=1).values.exp()
-        return top[:, 0] - top[:, 1]
-    if policy == "entropy":
-        return torch.special.xlogy(log_p.exp(), log_p.exp()).sum(1)
-    raise unknown("policy", policy, POLICIES)
 
 
 def _surest(

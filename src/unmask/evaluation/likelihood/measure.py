@@ -16,9 +16,9 @@ from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team
-from unmask.text.corpus.passages import Cut, Passage, cut, fingerprint, given_and_answer
+from unmask.text.corpus.passages import Cut, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.rows import WAYS
-from unmask.text.corpus.tokenized import Data
+from unmask.text.corpus.tokenized import TokenizedText
 
 T = TypeVar("T")
 PASSES = 4  # the default, if neither passes nor precision nor seconds are given
@@ -64,7 +64,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Work:
+class Measurement:
     """A measurement to run: a model, rows of text and an estimator."""
 
     model: Model
@@ -74,9 +74,9 @@ class Work:
     data: Mapping[str, Any]  # for the record
 
 
-def prepared(model: Model, data: Data, how: How) -> Work:
+def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     """The rows of some documents, and the estimator, for a model."""
-    how, estimator = settled(model, how)
+    how, estimator = settle_measurement(model, how)
     tokenizer = model.text_tokenizer()
     shape = Cut(
         way=how.pack,
@@ -88,7 +88,7 @@ def prepared(model: Model, data: Data, how: How) -> Work:
         causal=model.objective.facts.causal,
     )
     passages, dropped = cut(data.documents, shape)
-    kept = spread(passages, how.rows)
+    kept = spread_evenly(passages, how.rows)
     about = {
         "name": data.name,
         "sha256": data.sha256,
@@ -99,12 +99,12 @@ def prepared(model: Model, data: Data, how: How) -> Work:
         "rows_left_out": len(passages) - len(kept),
         "tokens_dropped": dropped,
     }
-    return Work(model, kept, estimator, how, about)
+    return Measurement(model, kept, estimator, how, about)
 
 
-def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Work:
+def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Measurement:
     """Answers to prompts, one row each: the prompt is given, the answer is scored."""
-    how, estimator = settled(model, how)
+    how, estimator = settle_measurement(model, how)
     tokenizer, lead = model.text_tokenizer(), lead_of(model)
     passages = []
     for number, (prompt, answer) in enumerate(entries):
@@ -113,19 +113,19 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
             passages.append(given_and_answer(before, ids, size=len(answer.encode()), number=number, lead=lead))
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
-    kept = spread(passages, how.rows)
-    about = {"sha256": fingerprint(passages), "rows": len(kept), "rows_left_out": len(entries) - len(kept)}
-    return Work(model, kept, estimator, replace(how, pack="rows"), {**data, **about})
+    kept = spread_evenly(passages, how.rows)
+    about = {"sha256": tokens_fingerprint(passages), "rows": len(kept), "rows_left_out": len(entries) - len(kept)}
+    return Measurement(model, kept, estimator, replace(how, pack="rows"), {**data, **about})
 
 
-def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Work:
+def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Measurement:
     """The sentences of minimal pairs, good and bad in turn; masked models are scored by pseudo-likelihood."""
     if how.estimator == "auto" and can_leave_one_out(model):
         how = replace(how, estimator="pseudo")
-    how, estimator = settled(model, how)
+    how, estimator = settle_measurement(model, how)
     passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model))
-    about = {"sha256": fingerprint(passages), "pairs": len(entries)}
-    return Work(model, passages, estimator, replace(how, pack="rows"), {**data, **about})
+    about = {"sha256": tokens_fingerprint(passages), "pairs": len(entries)}
+    return Measurement(model, passages, estimator, replace(how, pack="rows"), {**data, **about})
 
 
 def lead_of(model: Model) -> int | None:
@@ -134,7 +134,7 @@ def lead_of(model: Model) -> int | None:
     return None if not model.objective.facts.causal else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
 
 
-def settled(model: Model, how: How) -> tuple[How, Estimator]:
+def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
     """Replace every `auto` and 0 by its value for this model."""
     steps = how.steps or model.objective.grid or 1000
     estimator = estimators.estimator(
@@ -171,14 +171,14 @@ def can_leave_one_out(model: Model) -> bool:
     return model.objective.facts.infills and model.objective.facts.conditionals
 
 
-def spread(things: Sequence[T], number: int) -> Sequence[T]:
+def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:
     """`number` of the things, evenly spread; 0: all."""
     if not number or number >= len(things):
         return things
     return [things[i * len(things) // number] for i in range(number)]
 
 
-def measured(work: Work, team: Team | None = None) -> Iterator[Tally]:
+def measured(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
     """Score rows until the precision, the time or the number of passes is reached; yields after every batch.
 
     The processes of a team must stop together, so a team checks the time only after a complete pass.
@@ -207,7 +207,7 @@ def measured(work: Work, team: Team | None = None) -> Iterator[Tally]:
             return
 
 
-def result(work: Work, tally: Tally, *, seconds: float, **more: Any) -> dict[str, Any]:
+def result(work: Measurement, tally: Tally, *, seconds: float, **more: Any) -> dict[str, Any]:
     """The result as an object: the numbers, their error bars and the record."""
     likelihood = summary(tally, by_document=work.how.pack == "rows")
     number = {

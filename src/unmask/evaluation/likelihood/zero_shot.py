@@ -157,7 +157,7 @@ SUITE = (
 )
 
 
-def chosen(names: tuple[str, ...]) -> list[TextSet]:
+def chosen_sets(names: tuple[str, ...]) -> list[TextSet]:
     """The sets of these names; without names, all."""
     known = {one.name: one for one in SUITE}
     for name in names:
@@ -175,7 +175,7 @@ def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
     return None
 
 
-def texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
+def set_texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
     """The detokenized texts of a set, their source, and how they differ from the paper's (empty: not at all)."""
     repair = detokenizer(one.detokenizer)
     if root is None:

@@ -12,7 +12,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.evaluation.quality import perplexity as quality
 from unmask.evaluation.quality import variety
-from unmask.evaluation.quality.copies import Words, copies
+from unmask.evaluation.quality.copies import WordIds, copies
 from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
@@ -20,12 +20,12 @@ from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST
 from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
-from unmask.text.corpus.tokenized import whole
+from unmask.text.corpus.tokenized import whole_documents
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Text:
+class SampleText:
     """A sample: its documents, split at eos if its tokens are known."""
 
     documents: tuple[str, ...]
@@ -35,7 +35,7 @@ class Text:
         return "\n".join(self.documents)
 
 
-def of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
+def text_of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> SampleText:
     """The text of some ids, split at each eos; other special tokens have no text."""
     parts: list[list[int]] = [[]]
     for token in tokens:
@@ -43,20 +43,20 @@ def of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
             parts.append([])
         else:
             parts[-1].append(token)
-    return Text(tuple(tokenizer.decode(part) for part in parts))
+    return SampleText(tuple(tokenizer.decode(part) for part in parts))
 
 
-def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[Text]:
+def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[SampleText]:
     """The samples of a .jsonl file; with a tokenizer, from their `tokens`, so that documents are split."""
     found = []
     for number, entry in enumerate(records(path, field), 1):
         if tokenizer is None:
-            found.append(Text((entry[field],)))
+            found.append(SampleText((entry[field],)))
             continue
         tokens = entry.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise UserError(f"sample {number} of {path} has no list of tokens; leave out --tokenizer.")
-        found.append(of_tokens(tokens, tokenizer))
+        found.append(text_of_tokens(tokens, tokenizer))
     return found
 
 
@@ -69,11 +69,11 @@ def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
         return
     with gather(where) as sources:
         named = [source for source in sources if source.split == split]
-        yield from whole(piece for source in named or sources for piece in source.pieces(Layout()))
+        yield from whole_documents(piece for source in named or sources for piece in source.pieces(Layout()))
 
 
 def assess(
-    samples: Sequence[Text],
+    samples: Sequence[SampleText],
     judge: Judge | None,
     *,
     definition: str = "pooled",
@@ -90,11 +90,13 @@ def assess(
     result: dict[str, Any] = {}
     encode: Callable[[str], Any]
     if judge is None:
-        encode = Words()
+        encode = WordIds()
         rows = [encode(sample.joined) for sample in samples]
         result["cut"] = 0
     else:
-        read = quality.read(judge, [sample.documents for sample in samples], context=context, most=most, after=after)
+        read = quality.read_by_judge(
+            judge, [sample.documents for sample in samples], context=context, most=most, after=after
+        )
         found = quality.perplexities(read)
         chosen = quality.perplexity(read, definition)
         result |= {
@@ -110,7 +112,7 @@ def assess(
         encode, rows = judge.encode, list(read.rows)
     various = variety.variety(rows)
     as_long = _as_long(training, rows, encode) if training else None
-    real = None if as_long is None else float(np.mean([variety.entropy(row) for row in as_long]))
+    real = None if as_long is None else float(np.mean([variety.row_entropy(row) for row in as_long]))
     likeness, why = mauve(judge, rows, as_long)
     result |= {
         "units": "words" if judge is None else "the judge's tokens",
@@ -142,7 +144,7 @@ def _as_long(
     return [ids[a:b] for a, b in pairwise(np.cumsum([0, *map(len, rows)]))]
 
 
-def fingerprint(samples: Sequence[Text]) -> str:
+def texts_fingerprint(samples: Sequence[SampleText]) -> str:
     """sha256 over the texts."""
     digest = sha256()
     for sample in samples:

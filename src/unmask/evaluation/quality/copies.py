@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from unmask.evaluation.quality.variety import Number, number
+from unmask.evaluation.quality.variety import Number, mean_number
 
 GRAM = 8  # words: shorter matches may be coincidence
 FACTOR = 0x9E3779B97F4A7C15
@@ -24,7 +24,7 @@ class Copies:
     text: str  # that copy
 
 
-class Words:
+class WordIds:
     """Words as numbers, the same for samples and training text."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Words:
 
 def copies(samples: Sequence[str], training: Iterable[str]) -> Copies:
     """How much of the samples occurs in the training documents."""
-    words = Words()
+    words = WordIds()
     rows = [words(text) for text in samples]
     corpus = _joined([words(text) for text in training])
     values = np.random.Generator(np.random.Philox(key=0)).integers(0, 2**64, len(words.ids) + 1, np.uint64)
@@ -46,8 +46,8 @@ def copies(samples: Sequence[str], training: Iterable[str]) -> Copies:
     which = int(np.argmax([size for size, _ in longest]))
     size, start = longest[which]
     return Copies(
-        share=number([_covered(row, known) for row in inside]),
-        longest=number([float(size) for size, _ in longest]),
+        share=mean_number([_covered(row, known) for row in inside]),
+        longest=mean_number([float(size) for size, _ in longest]),
         most=size,
         text=" ".join(samples[which].split()[start : start + size]),
     )

@@ -56,7 +56,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnJudge:
     """An autoregressive unmask model."""
 
     model: Model
@@ -143,7 +143,7 @@ def judge(place: str) -> Judge:
                 "autoregressive model, or one that transformers loads, such as gpt2-large."
             )
         model.text_tokenizer()
-        return Own(model)
+        return OwnJudge(model)
     if place.endswith((".gguf", ".bin")) and not folder.is_file():
         raise UserError(f"there is no file {place}.")
     if place.endswith(".bin"):
@@ -157,7 +157,7 @@ def judge(place: str) -> Judge:
 def _llama2c(path: Path) -> Judge:
     try:
         network = llama2c.read_network(path)
-        tokenizer = llama2c.read_tokenizer(llama2c.tokens_beside(path), network.config.vocab_size)
+        tokenizer = llama2c.read_llama2c_tokenizer(llama2c.tokens_beside(path), network.config.vocab_size)
     except ImportError:
         raise UserError(NEEDS) from None
     return Hugging(network, tokenizer, str(path), fingerprint(path))

@@ -87,7 +87,7 @@ def halves(weight: Tensor, size: int) -> Tensor:
     return heads.transpose(1, 2).reshape(weight.shape)
 
 
-def read_tokenizer(path: Path, vocab: int) -> Any:
+def read_llama2c_tokenizer(path: Path, vocab: int) -> Any:
     """The tokenizer of a tok*.bin file: pairs merge in the order of their scores; a space is put before the text."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast

@@ -51,7 +51,7 @@ class Read:
     cut: int  # tokens beyond `most`, which were not scored
 
 
-def spelled(judge: Judge, documents: Sequence[str]) -> np.ndarray:
+def sample_ids(judge: Judge, documents: Sequence[str]) -> np.ndarray:
     """A sample in the judge's ids: its documents, with the judge's eos between them."""
     ids: list[int] = []
     for number, text in enumerate(documents):
@@ -61,7 +61,7 @@ def spelled(judge: Judge, documents: Sequence[str]) -> np.ndarray:
     return np.array(ids, np.int64)
 
 
-def read(
+def read_by_judge(
     judge: Judge,
     samples: Sequence[Sequence[str]],
     *,
@@ -73,7 +73,7 @@ def read(
     context = min(context or CONTEXT, judge.most)
     if context < 2:
         raise UserError(f"a judge needs a context of at least 2 tokens; saw {context}.")
-    whole = [spelled(judge, documents) for documents in samples]
+    whole = [sample_ids(judge, documents) for documents in samples]
     rows = [row[:most] if most else row for row in whole]
     if not any(len(row) > 1 for row in rows):
         raise UserError(f"none of the {len(rows)} samples has two tokens for the judge to score.")

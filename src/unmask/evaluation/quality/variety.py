@@ -42,14 +42,14 @@ def variety(rows: Sequence[np.ndarray]) -> Variety:
     repeated = [1 - len(set(each)) / len(each) if each else 0.0 for each in of_each]
     shared = [sum(holders[gram] > 1 for gram in each) / len(each) if each else 0.0 for each in of_each]
     return Variety(
-        entropy=number([entropy(row) for row in rows]),
-        repetition=number(repeated),
-        self_overlap=number(shared),
+        entropy=mean_number([row_entropy(row) for row in rows]),
+        repetition=mean_number(repeated),
+        self_overlap=mean_number(shared),
         distinct={n: distinct(rows, n) for n in (1, 2, 3, 4)},
     )
 
 
-def entropy(row: np.ndarray) -> float:
+def row_entropy(row: np.ndarray) -> float:
     """−Σ p log p over the relative frequencies p of the row's tokens, in nats; 0 for an empty row."""
     if not len(row):
         return 0.0
@@ -92,5 +92,5 @@ def collapsed(entropy: float, rows: Sequence[np.ndarray], real: float | None) ->
     return None
 
 
-def number(values: Sequence[float]) -> Number:
+def mean_number(values: Sequence[float]) -> Number:
     return Number(*average(np.array(values)))

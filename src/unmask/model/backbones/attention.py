@@ -1,4 +1,4 @@
-"""Attention: rotary positions, one function that attends, row subsets, and the cache of a causal network."""
+"""Attention: rotary positions, attention itself, queries at some positions only, and a causal network's cache."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-# Features of a head as the rotation wants them: pairs (first half, second half) side by side, so that each
-# pair is one complex number and a rotation is one multiplication. `interleave` brings weights to that order.
+# Order of a head's features for the rotation: pairs (first half, second half) are adjacent, so that each pair is
+# one complex number and a rotation is one multiplication. `interleave` brings weights into that order.
 Turns = Float[Tensor, "l half 2"]  # cosine and sine of each position and pair
 
 
@@ -23,7 +23,7 @@ class Rotary(nn.Module):
         self._tables: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
 
     def turns(self, length: int) -> Turns:
-        """The rotations of positions 0 .. length − 1, remembered for each length and device."""
+        """The rotations of positions 0 .. length − 1, cached for each length and device."""
         key = (length, self.inv_freq.device, self.inv_freq.dtype)
         if key not in self._tables:
             if len(self._tables) >= 16:
@@ -43,19 +43,19 @@ class Rotary(nn.Module):
 
 
 def interleave(weight: Float[Tensor, "d_out d_in"], heads: int) -> Float[Tensor, "d_out d_in"]:
-    """Query or key weights with the two halves of every head's output shuffled together like cards."""
+    """Query or key weights with the two halves of every head's output interleaved."""
     rows, columns = weight.shape
     return weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
 def rotate(x: Float[Tensor, "*shape h e"], turns: Float[Tensor, "... half 2"]) -> Float[Tensor, "*shape h e"]:
-    """Turn each interleaved pair of features by its position's angle; `turns` (.. e/2 2) has no head axis."""
+    """Rotate each interleaved pair of features by its position's angle; `turns` (.. e/2 2) has no head axis."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2))
     turns = turns.unsqueeze(-3)
     if not torch.compiler.is_compiling():
         turned = torch.view_as_complex(wide) * torch.view_as_complex(turns)
         return torch.view_as_real(turned).flatten(-2).to(x.dtype)
-    (a, b), (cos, sin) = wide.unbind(-1), turns.unbind(-1)  # the compiler knows no complex numbers
+    (a, b), (cos, sin) = wide.unbind(-1), turns.unbind(-1)  # torch.compile does not support complex numbers
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2).to(x.dtype)
 
 
@@ -79,9 +79,9 @@ class Asked:
     rows: Int[Tensor, " n"]
     batch: Int[Tensor, " n"]  # the sequence each row belongs to
     position: Int[Tensor, " n"]  # its position there
-    cell: Int[Tensor, " n"]  # its place in the packed queries, flat over (b most)
+    cell: Int[Tensor, " n"]  # its index in the packed queries, flat over (b most)
     sequences: int
-    most: int  # rows asked of the sequence that is asked for most
+    most: int  # largest number of rows in one sequence
 
     def pack(self, q: Float[Tensor, "n h e"]) -> Float[Tensor, "b most h e"]:
         packed = q.new_zeros(self.sequences * self.most, *q.shape[1:]).index_copy(0, self.cell, q)
@@ -91,20 +91,20 @@ class Asked:
         return out.flatten(0, 1).index_select(0, self.cell)
 
     def own(self, values: Float[Tensor, "b l d"]) -> Float[Tensor, "n d"]:
-        """Of values for each sequence (b 1 d) or each position (b l d) those of the rows."""
+        """The rows' entries of values given per sequence (b 1 d) or per position (b l d)."""
         if values.shape[1] == 1:
             return values[:, 0].index_select(0, self.batch)
         return values.flatten(0, 1).index_select(0, self.rows)
 
     def visible(self, allowed: Bool[Tensor, "l l"]) -> Bool[Tensor, "b 1 most l"]:
-        """The rows of `allowed` for the packed queries; an empty cell sees everything, so stays finite."""
+        """The rows of `allowed` for the packed queries; an empty cell sees everything, so that it stays finite."""
         packed = allowed.new_ones(self.sequences * self.most, allowed.shape[1])
         packed[self.cell] = allowed[self.position]
         return packed.unflatten(0, (self.sequences, 1, self.most))
 
 
-def ask(rows: Int[Tensor, " n"], *, sequences: int, length: int) -> Asked:
-    """Give each flat position, in any order, a cell among its sequence's queries."""
+def asked_rows(rows: Int[Tensor, " n"], *, sequences: int, length: int) -> Asked:
+    """Assign each flat position, in any order, a cell among its sequence's queries."""
     batch = rows // length
     counts = torch.bincount(batch, minlength=sequences)
     order = batch.argsort(stable=True)
@@ -117,16 +117,16 @@ def ask(rows: Int[Tensor, " n"], *, sequences: int, length: int) -> Asked:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of the tokens a causal network has read, so that each token is read once: its memory."""
+    """The KV cache of a causal network: each token is read once."""
 
     capacity: int
     filled: int = 0
-    pairs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of each block, with room up to capacity
+    pairs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # per block, allocated up to capacity
 
     def extend(
         self, block: int, k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h e"]
     ) -> tuple[Float[Tensor, "b l h e"], Float[Tensor, "b l h e"]]:
-        """Put m new keys and values after those of a block; returns all of them."""
+        """Append m new keys and values to those of a block; returns all of them."""
         if block not in self.pairs:
             shape = (k.shape[0], self.capacity, *k.shape[2:])
             self.pairs[block] = (k.new_empty(shape), v.new_empty(shape))
@@ -137,9 +137,9 @@ class Cache:
         return keys[:, :end], values[:, :end]
 
     def advanced(self, tokens: int) -> "Cache":
-        """The same memory after so many more tokens."""
+        """The same cache after `tokens` more tokens."""
         return replace(self, filled=self.filled + tokens)
 
     def take(self, rows: Int[Tensor, " n"]) -> "Cache":
-        """The memory of some rows."""
+        """The cache of some rows."""
         return replace(self, pairs={block: (k[rows], v[rows]) for block, (k, v) in self.pairs.items()})

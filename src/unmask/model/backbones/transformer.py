@@ -1,9 +1,9 @@
-"""The transformer: tokens and a noise level in, logits at the positions that are asked for out.
+"""The transformer: from tokens and a noise level to logits at the requested positions.
 
-One network serves all objectives. With `cond > 0` each block is modulated by the noise level (adaLN); when
-`time_conditioning` is off the network is always told σ = 0, the modulation is a constant, and it is multiplied
-into the weights: once a step in training, once for ever after `freeze()`. With `cond = 0` there is no modulation.
-`causal` turns it into the autoregressive network. Parameters bear the names of the published checkpoints.
+One network serves all objectives. With `cond > 0` each block is modulated by the noise level (adaLN). If
+`time_conditioning` is off, σ is always 0, so the modulation is constant and is multiplied into the weights: once per
+step in training, once in all after `freeze()`. With `cond = 0` there is no modulation. `causal` makes it the
+autoregressive network. Parameters have the names of the published checkpoints.
 """
 
 import math
@@ -19,12 +19,12 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision
-from unmask.model.backbones.attention import Asked, Cache, Rotary, ask
+from unmask.model.backbones.attention import Asked, Cache, Rotary, asked_rows
 from unmask.model.backbones.block import Block, Norm, Sight, modulation, normed
 from unmask.registry import derived
 
-COND = 128  # features of the noise level where nobody says how many: the paper's
-SINUSOID = 256  # features of the noise level before the small network that reads them
+COND = 128  # default features of the noise level, as in the paper
+SINUSOID = 256  # sinusoidal features of the noise level, before the MLP
 
 
 @BACKBONES.register("transformer", "the paper's diffusion transformer: rotary positions, optional adaLN")
@@ -36,15 +36,15 @@ class Architecture(Spec):
 
     vocab: int = derived(1)  # ids, the mask included
     length: int = derived(128)  # positions of a training row; rotary positions let other lengths run
-    width: int = 256  # features of a position
+    width: int = 256  # features per position
     blocks: int = 6  # layers
     heads: int = 4  # attention heads; width must be a multiple of twice their number
     cond: int = 0  # features of the noise level that modulate each block (adaLN); 0: none; the paper: 128
     dropout: float = 0.0  # on both branches of a block, in training
     tied: bool = False  # the head reuses the embedding
-    time_conditioning: bool = False  # show the network the noise level; needs cond
+    time_conditioning: bool = False  # give the network the noise level as input; needs cond > 0
     causal: bool = derived(False)  # a position sees only itself and what is before it
-    reads_before: bool = False  # predict position i from the hidden state of i − 1; always so when causal
+    reads_before: bool = False  # predict position i from the hidden state of i − 1; always true if causal
 
     def __post_init__(self) -> None:
         for name in ("vocab", "length", "width", "blocks", "heads"):
@@ -52,7 +52,7 @@ class Architecture(Spec):
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if self.width % (2 * self.heads):
             raise UserError(
-                f"width {self.width} cannot be cut into {self.heads} heads of an even number of features: "
+                f"width {self.width} cannot be split into {self.heads} heads with an even number of features: "
                 f"make it a multiple of {2 * self.heads}, or change heads."
             )
         if self.cond < 0:
@@ -60,7 +60,7 @@ class Architecture(Spec):
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
         if self.time_conditioning and not self.cond:
-            raise UserError("time_conditioning needs a place to put the noise level: set cond (128 is usual).")
+            raise UserError("time_conditioning needs features for the noise level: set cond (the paper has 128).")
 
     @property
     def shown_sigma(self) -> bool:
@@ -75,7 +75,7 @@ class Architecture(Spec):
         return self.causal
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
-        """For some data and an objective. A network that once read position i at i − 1 goes on doing so."""
+        """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
         return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
 
     def shown(self, sigma: bool) -> "Architecture":
@@ -89,7 +89,7 @@ class Architecture(Spec):
         return replace(self, reads_before=True)
 
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
-        """The last block computes keys and values of all positions, the rest (10 of 12 d²) of the rows alone."""
+        """The last block computes keys and values at all positions, the rest (10 of 12 d²) only at the rows."""
         d, l = self.width, length or self.length
         seen = 0.5 if self.causal else 1.0
         whole = 24 * d * d + 4 * l * d * seen
@@ -115,7 +115,7 @@ class Embedding(nn.Module):
 
 
 class NoiseLevel(nn.Module):
-    """σ as a vector: cosines and sines of it at 128 frequencies, then a small network."""
+    """σ as a vector: its cosines and sines at 128 frequencies, then an MLP."""
 
     def __init__(self, cond: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Output(nn.Module):
     def forward(
         self, x: Float[Tensor, "*shape d"], c: Float[Tensor, "..."] | None, asked: Asked | None
     ) -> Float[Tensor, "*shape d"]:
-        """The normed hidden states: of all positions, or of the rows that are asked for."""
+        """The normed hidden states: of all positions, or of the asked rows."""
         if self.adaLN_modulation is None or c is None:
             return normed(x, self.norm_final.weight)
         shift, scale = self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(2, dim=-1)  # (b 1|l d)
@@ -178,7 +178,7 @@ class Transformer(Backbone):
         return list(self.blocks)
 
     def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values lie in one tensor; what makes the modulation is left to AdamW."""
+        """Queries, keys and values are stacked in one tensor; the modulation layers are left to AdamW."""
         found: dict[nn.Parameter, int] = {}
         for name, p in self.blocks.named_parameters():
             if p.ndim == 2 and "adaLN" not in name:
@@ -258,29 +258,29 @@ class Transformer(Backbone):
         lengths: Int[Tensor, " b"] | None,
         allowed: Bool[Tensor, "l l"] | None,
     ) -> Sight:
-        """Who sees whom in this pass, and which rows are wanted of it."""
+        """The attention rule of this pass, and the rows it must compute."""
         b, l = tokens.shape[:2]
         turns = self.rotary_emb.turns(l)
         causal = self.spec.causal and allowed is None
-        # Padding is behind the real positions, where a causal network does not look anyway.
+        # Padding comes after the real positions, so a causal network never sees it.
         real = None
         if lengths is not None and not causal and bool((lengths < l).any()):
             real = (torch.arange(l, device=tokens.device) < lengths[:, None])[:, None, None]  # (b 1 1 l)
-        visible = together(allowed, real)
+        visible = both_rules(allowed, real)
         if rows is None:
             return Sight(turns, visible, causal)
         if self.spec.reads_before:
             rows = torch.where(rows % l > 0, rows - 1, rows)
-        asked = ask(rows, sequences=b, length=l)
+        asked = asked_rows(rows, sequences=b, length=l)
         if causal:
             allowed = torch.ones(l, l, dtype=torch.bool, device=tokens.device).tril()
-        asked_visible = together(None if allowed is None else asked.visible(allowed), real)
+        asked_visible = both_rules(None if allowed is None else asked.visible(allowed), real)
         return Sight(turns, visible, causal, asked, asked_visible)
 
     def freeze(self) -> "Transformer":
-        """Make it fast for inference: no gradients, no dropout, a constant modulation multiplied in for good.
+        """Prepare for fast inference: no gradients, no dropout, a constant modulation multiplied into the weights.
 
-        Call it again after the weights were changed. `requires_grad_(True)` undoes it.
+        Call it again after a change of the weights. `requires_grad_(True)` undoes it.
         """
         self.eval().requires_grad_(False)
         for block in self.modules():
@@ -289,8 +289,8 @@ class Transformer(Backbone):
         return self
 
 
-def together(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Both rules of who sees whom, where there are two."""
+def both_rules(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Both attention rules combined, if there are two."""
     if a is None or b is None:
         return a if b is None else b
     return a & b

@@ -121,8 +121,8 @@ def item(net: Net, op: Any, value: Any, state: int, flags: int) -> int:
         _, added, removed, inner = value
         return sequence(net, inner, state, (flags | added) & ~removed)
     if op is ops.BRANCH:
-        ends = [sequence(net, choice, step(net, state), flags) for choice in value[1]]
-        return joined(net, ends)
+        ends = [sequence(net, choice, free_step(net, state), flags) for choice in value[1]]
+        return join_states(net, ends)
     if op in REPEATS:
         least, most, inner = value
         return repeated(net, inner, state, flags, least, None if most is ops.MAXREPEAT else most)
@@ -132,14 +132,14 @@ def item(net: Net, op: Any, value: Any, state: int, flags: int) -> int:
     return end
 
 
-def step(net: Net, state: int) -> int:
+def free_step(net: Net, state: int) -> int:
     """A new state with a free move from an old one."""
     new = net.state()
     net.free[state].append(new)
     return new
 
 
-def joined(net: Net, states: Iterable[int]) -> int:
+def join_states(net: Net, states: Iterable[int]) -> int:
     end = net.state()
     for state in states:
         net.free[state].append(end)
@@ -150,13 +150,13 @@ def repeated(net: Net, inner: Any, state: int, flags: int, least: int, most: int
     for _ in range(least):
         state = sequence(net, inner, state, flags)
     if most is None:
-        loop = step(net, state)
+        loop = free_step(net, state)
         net.free[sequence(net, inner, loop, flags)].append(loop)
-        return step(net, loop)
+        return free_step(net, loop)
     ends = [state]
     for _ in range(most - least):
         ends.append(sequence(net, inner, ends[-1], flags))
-    return joined(net, ends)
+    return join_states(net, ends)
 
 
 def code_points(op: Any, value: Any, flags: int) -> list[Range]:
@@ -290,7 +290,7 @@ def minimal(machine: Machine) -> Machine:
 def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
     """The class of each state of a table (states, letters): two of one class match the same behind them."""
     _, kinds = np.unique(table, axis=1, return_index=True)  # bytes that lead to the same states count once
-    sources = [sources_of(table[:, kind]) for kind in kinds]
+    sources = [states_before(table[:, kind]) for kind in kinds]
     label = accepts.astype(np.int64).tolist()
     members = [set(np.flatnonzero(accepts == kind).tolist()) for kind in (False, True)]
     splitters = {0, 1}
@@ -314,7 +314,7 @@ def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
     return np.array(label)
 
 
-def sources_of(column: np.ndarray) -> list[list[int]]:
+def states_before(column: np.ndarray) -> list[list[int]]:
     """For each state, those that lead to it."""
     found: list[list[int]] = [[] for _ in column]
     for state, after in enumerate(column.tolist()):

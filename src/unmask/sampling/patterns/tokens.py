@@ -33,14 +33,14 @@ class Words:
 
 def words_of(tokenizer: Tokenizer) -> Words:
     """The words of a tokenizer. Behind a match may stand eos and then eos or pad; pad alone where there is no eos."""
-    first, later = texts(tokenizer)
+    first, later = token_texts(tokenizer)
     silent = tokenizer.specials
     ends = [id for id in (tokenizer.eos, tokenizer.pad) if id is not None]
     clean = [[b"" if id in silent else word for id, word in enumerate(some)] for some in (first, later)]
     return Words(tuple(clean[0]), tuple(clean[1]), tuple(dict.fromkeys(ends)), silent)
 
 
-def texts(tokenizer: Tokenizer) -> tuple[list[bytes], list[bytes]]:
+def token_texts(tokenizer: Tokenizer) -> tuple[list[bytes], list[bytes]]:
     decoder = tokenizer.core.decoder
     kind = "none" if decoder is None else type(decoder).__name__
     pieces = tokenizer.pieces
@@ -78,7 +78,7 @@ STAND_INS = stand_ins()
 
 
 @dataclass(frozen=True)
-class Letters:
+class WordTable:
     """Words in a matrix, the longest first, for walking through all of them at once."""
 
     order: np.ndarray  # the tokens by falling length
@@ -86,12 +86,12 @@ class Letters:
     lengths: np.ndarray
 
     @staticmethod
-    def of(words: Sequence[bytes]) -> "Letters":
+    def of(words: Sequence[bytes]) -> "WordTable":
         lengths = np.array([len(word) for word in words])
         order = np.argsort(-lengths, kind="stable")
         longest = int(lengths.max(initial=0))
         joined = b"".join(words[id].ljust(longest, b"\0") for id in order)
-        return Letters(order, np.frombuffer(joined, np.uint8).reshape(len(order), longest), lengths[order])
+        return WordTable(order, np.frombuffer(joined, np.uint8).reshape(len(order), longest), lengths[order])
 
     def after(self, table: np.ndarray, states: np.ndarray) -> np.ndarray:
         """(states, v): where each word leads from each state of a byte table, whose last is dead; no word: there."""
@@ -180,8 +180,8 @@ def over_tokens(machine: Machine, words: Words, *, ends: bool = True, banned: tu
 
 def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray]]:
     """The machine's states between tokens, and a row for FIRST, INSIDE and each: 2 + the next one's place, or −1."""
-    later = Letters.of(words.later)
-    first = later if words.first == words.later else Letters.of(words.first)
+    later = WordTable.of(words.later)
+    first = later if words.first == words.later else WordTable.of(words.first)
     place = np.full(len(machine.table), -1, np.int32)
     states: list[int] = []
 

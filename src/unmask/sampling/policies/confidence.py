@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.certainty import CERTAINTY
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
@@ -22,30 +23,6 @@ from unmask.sampling.policies.planned import sigma_at
 from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
 TIE = 1e-4  # scores, in nats or probability, that differ by less are taken to be equal
-
-
-def confidence(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """The probability of the most likely token."""
-    return log_p.amax(-1).exp()
-
-
-def margin(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """How far the most likely token is ahead of the second."""
-    top = log_p.topk(2, -1).values.exp()
-    return top[:, 0] - top[:, 1]
-
-
-def entropy(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """−Σ p log p, with 0 log 0 = 0."""
-    return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
-
-
-def sureness(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """Low entropy first."""
-    return -entropy(log_p)
-
-
-SCORES = {"confidence": confidence, "margin": margin, "entropy": sureness}
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
@@ -112,8 +89,8 @@ class Ordered(Looking):
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
-        if self.by not in SCORES:
-            raise unknown("order", self.by, SCORES)
+        if self.by not in CERTAINTY:
+            raise unknown("order", self.by, CERTAINTY)
         if self.calls is not None:
             check_total(self.calls)
 
@@ -129,7 +106,7 @@ class Ordered(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         log_p = forbid(logits, look.mask).log_softmax(-1)
-        score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else SCORES[self.by](log_p)
+        score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
         kept = best(look, table(score, rows, look.hidden), per_call(look, self.calls))
         return kept.flatten()[rows], look.memory
 

@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.certainty import confidence, entropy
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policies.confidence import Looking, best, confidence, entropy, per_call, ranking, table
+from unmask.sampling.policies.confidence import Looking, best, per_call, ranking, table
 from unmask.sampling.policy import POLICIES, Draw, Look, Memory
 
 

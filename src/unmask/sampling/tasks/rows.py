@@ -91,7 +91,7 @@ def draw_rows(
         seconds, begun = 0.0, perf_counter()
         for step in method.fill(canvas, seed=recipe.seed, ids=ids):
             canvas = step.canvas
-            record(traces, step)
+            note_events(traces, step)
             seconds += perf_counter() - begun
             yield Moment(first, step)
             begun = perf_counter()  # what the caller does meanwhile does not count
@@ -101,7 +101,7 @@ def draw_rows(
             yield Drawn(number, tokens, tuple(trace), seconds)
 
 
-def record(traces: list[list[Event]], step: Step) -> None:
+def note_events(traces: list[list[Event]], step: Step) -> None:
     """Note each row's new tokens; a row of which every token was hidden again begins anew."""
     length = step.canvas.tokens.shape[1]
     for at, token, log_prob in zip(step.rows.tolist(), step.tokens.tolist(), step.log_probs.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The routes that tell of the server itself: its model, its health, its numbers."""
+"""The routes about the server itself: its model, health and metrics."""
 
 import time
 
@@ -10,12 +10,12 @@ from unmask.sampling.policy import POLICIES
 from unmask.sampling.recipe import samplers_for
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name
-from unmask.serving.http.requests import Kitchen
+from unmask.serving.http.requests import Requests
 from unmask.serving.metrics import Metrics
 
 
-def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> None:
-    model, limits = kitchen.model, kitchen.limits
+def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> None:
+    model, limits = requests.model, requests.limits
     card = answers.ModelCard(
         id=name,
         created=int(time.time()),
@@ -28,7 +28,7 @@ def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> No
 
     @app.get("/v1/models")
     async def models() -> answers.Models:
-        """The model that is served, with its samplers."""
+        """The served model, with its samplers."""
         return answers.Models(data=[card])
 
     @app.get("/v1/models/{model_id}")
@@ -43,12 +43,12 @@ def add_facts(app: FastAPI, kitchen: Kitchen, name: str, metrics: Metrics) -> No
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def numbers() -> Response:
-        """Numbers for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def samplers_of(model: Model) -> list[answers.Sampler]:
-    """The samplers that a model can use, its own first."""
+    """The samplers that a model can use, its own reverse process first."""
     return [
         answers.Sampler(
             name=name,

@@ -1,4 +1,4 @@
-"""What clients get: the shapes of the answers. Completions are OpenAI's, with a few fields more."""
+"""Response bodies. Completions are OpenAI's, with a few more fields."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 class Usage(BaseModel):
     prompt_tokens: int
-    completion_tokens: int = Field(description="Tokens that were drawn.")
+    completion_tokens: int = Field(description="Generated tokens.")
     total_tokens: int
 
 
@@ -18,28 +18,28 @@ class Choice(BaseModel):
     logprobs: None = None
 
 
-class Drawn(BaseModel):
-    """What every draw says of itself."""
+class DrawnAnswer(BaseModel):
+    """Fields of every sampling response."""
 
     id: str
     created: int
     model: str
-    seed: int = Field(description="Send it again for the same answer.")
-    law: str = Field(description="What the samples follow: exact, grid-T, or approximate and why.")
+    seed: int = Field(description="The seed of this answer; send it again for the same answer.")
+    law: str = Field(description="The distribution that the samples follow: exact, grid-T, or approximate and why.")
 
 
-class Completion(Drawn):
+class Completion(DrawnAnswer):
     object: Literal["text_completion"] = "text_completion"
     choices: list[Choice]
     usage: Usage | None
 
 
 class Token(BaseModel):
-    id: int | None = Field(description="null: still a blank.")
+    id: int | None = Field(description="Token id; null: still a blank.")
     text: str
     given: bool
     confidence: float | None = Field(default=None, description="The model's probability when it was drawn.")
-    call: int | None = Field(default=None, description="The network call that brought it.")
+    call: int | None = Field(default=None, description="The forward pass that drew it: 1, 2, ...")
 
 
 class Filled(BaseModel):
@@ -48,17 +48,17 @@ class Filled(BaseModel):
     tokens: list[Token]
 
 
-class Infilled(Drawn):
+class InfillAnswer(DrawnAnswer):
     object: Literal["infill"] = "infill"
     calls: int
     choices: list[Filled]
     usage: Usage
 
 
-class Score(BaseModel):
+class ScoreAnswer(BaseModel):
     index: int
-    nats: float = Field(description="The bound on −log p of the whole text.")
-    standard_error: float = Field(description="Of `nats`: what another seed would change.")
+    nats: float = Field(description="Upper bound on −log p of the whole text, in nats.")
+    standard_error: float = Field(description="Standard error of `nats`: Monte Carlo error.")
     tokens: int
     nats_per_token: float
     perplexity: float
@@ -69,8 +69,8 @@ class Scores(BaseModel):
     object: Literal["list"] = "list"
     model: str
     estimator: str
-    means: str = Field(description="What the number is.")
-    data: list[Score]
+    means: str = Field(description="What the number is: a bound, or exact.")
+    data: list[ScoreAnswer]
 
 
 class Sampler(BaseModel):
@@ -78,7 +78,7 @@ class Sampler(BaseModel):
     about: str
     takes_steps: bool
     needs_steps: bool
-    fields: list[str] = Field(description="What NAME:FIELD=VALUE may set.")
+    fields: list[str] = Field(description="Fields that NAME:FIELD=VALUE may set.")
 
 
 class ModelCard(BaseModel):
@@ -88,9 +88,9 @@ class ModelCard(BaseModel):
     owned_by: Literal["unmask"] = "unmask"
     objective: str
     parameters: int
-    max_tokens: int = Field(description="Of one text, prompt and blanks together.")
+    max_tokens: int = Field(description="Most tokens of one text, prompt and blanks together.")
     max_candidates: int
-    samplers: list[Sampler] = Field(description="The first is the model's own.")
+    samplers: list[Sampler] = Field(description="Samplers for this model; its own reverse process first.")
 
 
 class Models(BaseModel):

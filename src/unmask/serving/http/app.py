@@ -1,4 +1,4 @@
-"""The application: a model behind its routes. `create` makes it."""
+"""The application: the routes of a served model. `create` builds it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from unmask.serving.http.about import add_facts
 from unmask.serving.http.drawing import add_drawing
 from unmask.serving.http.errors import ERRORS, add_errors
 from unmask.serving.http.guard import Guard, Rules
-from unmask.serving.http.requests import Controls, Kitchen
+from unmask.serving.http.requests import Controls, Requests
 from unmask.serving.http.scoring import add_scoring
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
@@ -26,13 +26,13 @@ from unmask.serving.refusal import wrong
 
 @dataclass(frozen=True)
 class Service:
-    """What a server is, beyond its model."""
+    """Settings of a server, beyond its model."""
 
-    name: str  # of the model, as clients know it
+    name: str  # name of the model for clients
     limits: Limits
     rules: Rules
-    origins: tuple[str, ...] = ()  # other sites whose pages may use the server
-    tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    origins: tuple[str, ...] = ()  # origins of other sites whose pages may use the server (CORS)
+    tracebacks: bool = False  # log failures with their traceback, which may contain a prompt
     classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests with `towards`
 
 
@@ -40,7 +40,7 @@ def create(model: Model, service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     model.text_tokenizer()
     metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
-    kitchen = Kitchen(model, service.limits, Controls(model, service.limits, service.classifier))
+    requests = Requests(model, service.limits, Controls(model, service.limits, service.classifier))
     engine = Engine(model.network, vocab=model.spec.vocab, limits=service.limits, metrics=metrics, report=report)
 
     @asynccontextmanager
@@ -52,9 +52,9 @@ def create(model: Model, service: Service) -> ASGIApp:
 
     app = FastAPI(title="unmask", version=__version__, lifespan=life, docs_url=None, redoc_url=None, responses=ERRORS)
     add_errors(app)
-    add_drawing(app, engine, kitchen, service.name)
-    add_scoring(app, engine, kitchen, service.name)
-    add_facts(app, kitchen, service.name, metrics)
+    add_drawing(app, engine, requests, service.name)
+    add_scoring(app, engine, requests, service.name)
+    add_facts(app, requests, service.name, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
     guarded: ASGIApp = Guard(
@@ -72,7 +72,7 @@ KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 
 
 def add_page(app: FastAPI) -> None:
-    """The page at /, and the reference at /docs: files of this package, read once."""
+    """Serve the page at / and the reference at /docs: files of this package, read once."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in KINDS}
 
     def page(name: str) -> Response:

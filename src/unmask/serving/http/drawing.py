@@ -12,7 +12,7 @@ from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.replies import LINE, Reply, event
-from unmask.serving.http.requests import Kitchen, field_of, seed_of
+from unmask.serving.http.requests import Requests, field_of, request_seed
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.progress import Filling
 from unmask.serving.refusal import Refusal, wrong
@@ -29,24 +29,24 @@ STREAM = {"text/event-stream": {"schema": EVENT}}
 PING = 15.0  # seconds between comments that keep a stream open while nothing else is sent
 
 
-def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
-    tokenizer = kitchen.model.text_tokenizer()
+def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
+    tokenizer = requests.model.text_tokenizer()
 
     async def entered(body: Drawing, kind: str) -> Reply:
         check_name(body.model, name)
-        body = body.model_copy(update={"seed": seed_of(body)})
+        body = body.model_copy(update={"seed": request_seed(body)})
         patterned = field_of(body) is not None
-        if patterned:  # compiled while ticks go on; the tick then finds it ready
-            await engine.between(lambda: kitchen.controls.constraint(body), beside=True)
-        lengths = await best_lengths(engine, kitchen, body, patterned) if isinstance(body, InfillRequest) else []
+        if patterned:  # compiled while ticks continue; `make` then finds it ready
+            await engine.between(lambda: requests.controls.constraint(body), beside=True)
+        lengths = await best_lengths(engine, requests, body, patterned) if isinstance(body, InfillRequest) else []
         made: list[Filling] = []
 
         def make() -> Job:
             if isinstance(body, CompletionRequest):
-                made.append(kitchen.completion(body))
+                made.append(requests.completion(body))
             else:
                 assert isinstance(body, InfillRequest)
-                made.append(kitchen.infill(body, lengths))
+                made.append(requests.infill(body, lengths))
             return made[0].work
 
         ticket = await engine.enter(make, draft=body.draft, again=patterned)
@@ -59,35 +59,35 @@ def add_drawing(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> No
         options = body.stream_options if isinstance(body, CompletionRequest) else None
         with_usage = options is not None and options.include_usage
         events = reply.step_events() if body.events == "steps" else reply.text_events(with_usage=with_usage)
-        return stream(reply, events)
+        return event_stream(reply, events)
 
     @app.post("/v1/completions", response_model=answers.Completion, responses={200: {"content": STREAM}})
     async def completions(request: Request, body: CompletionRequest) -> Any:
         """Continue a text, or fill between a prompt and a suffix. OpenAI's clients work unchanged."""
         return await answer(request, body, "cmpl")
 
-    @app.post("/v1/infill", response_model=answers.Infilled, responses={200: {"content": STREAM}})
+    @app.post("/v1/infill", response_model=answers.InfillAnswer, responses={200: {"content": STREAM}})
     async def infill(request: Request, body: InfillRequest) -> Any:
         """Fill the blanks of a text, wherever they are."""
         return await answer(request, body, "infill")
 
 
-async def best_lengths(engine: Engine, kitchen: Kitchen, body: InfillRequest, again: bool) -> list[Lengths]:
-    """The lengths that the blanks may have, those around which the given text fits best first."""
-    choices = await engine.between(lambda: kitchen.lengths(body), again=again)
+async def best_lengths(engine: Engine, requests: Requests, body: InfillRequest, again: bool) -> list[Lengths]:
+    """The possible lengths of the blanks, best fit of the given text first."""
+    choices = await engine.between(lambda: requests.lengths(body), again=again)
     if len(choices) < 2:
         return choices
-    seed = seed_of(body)
-    fits = [await engine.between(lambda one=one: kitchen.fit(body, one, seed), again=True) for one in choices]  # type: ignore[misc]
+    seed = request_seed(body)
+    fits = [await engine.between(lambda one=one: requests.fit(body, one, seed), again=True) for one in choices]  # type: ignore[misc]
     return [choices[i] for i in sorted(range(len(choices)), key=lambda i: -fits[i])]
 
 
-def stream(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
-    """The events as a response, with pings. A server that shuts down lets it end within the server's own grace."""
-    return EventSourceResponse(streamed(reply, events), ping=PING, sep=LINE, shutdown_grace_period=math.inf)
+def event_stream(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
+    """The events as a response, with pings. On shutdown it may finish within the server's own grace."""
+    return EventSourceResponse(safe_events(reply, events), ping=PING, sep=LINE, shutdown_grace_period=math.inf)
 
 
-async def streamed(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+async def safe_events(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
     """The events; an error becomes the last of them."""
     try:
         async for event_ in events:

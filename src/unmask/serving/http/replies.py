@@ -1,4 +1,4 @@
-"""Replies: the answers that clients read, whole or event by event."""
+"""Replies: the answers to clients, whole or as events."""
 
 import json
 import secrets
@@ -10,7 +10,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from unmask.serving.engine import Ticket
-from unmask.serving.http.answers import Choice, Completion, Filled, Infilled, Token, Usage
+from unmask.serving.http.answers import Choice, Completion, Filled, InfillAnswer, Token, Usage
 from unmask.serving.progress import Filling, text_after
 from unmask.serving.tick import Tokens, Turn
 from unmask.text.tokens.pieces import pieces
@@ -21,13 +21,13 @@ DONE = ServerSentEvent("[DONE]", sep=LINE)
 
 
 def event(data: Any, name: str | None = None) -> ServerSentEvent:
-    """One Server-Sent Event: its data is JSON in one line, in ASCII, so that any text survives."""
+    """One Server-Sent Event: its data is one line of JSON in ASCII, which is safe for any text."""
     return ServerSentEvent(json.dumps(data, separators=(",", ":")), event=name, sep=LINE)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One request that the engine is working on."""
+    """One request in the engine."""
 
     filling: Filling
     ticket: Ticket
@@ -64,7 +64,7 @@ class Reply:
         finally:
             self.ticket.leave()
 
-    async def whole(self) -> Completion | Infilled:
+    async def whole(self) -> Completion | InfillAnswer:
         """The whole answer at once."""
         async for _ in self.turns():
             self.grow()
@@ -72,7 +72,7 @@ class Reply:
         return self.completion() if self.kind == "cmpl" else self.infilled()
 
     def grow(self) -> list[str]:
-        """The text that became certain in each answer."""
+        """The text that became final in each answer."""
         return [answer.more() for answer in self.filling.answers]
 
     def completion(self) -> Completion:
@@ -82,11 +82,11 @@ class Reply:
         ]
         return Completion(**self.said, choices=choices, usage=self.usage)
 
-    def infilled(self) -> Infilled:
+    def infilled(self) -> InfillAnswer:
         choices = [
             Filled(index=i, text=answer.sent, tokens=self.tokens(i)) for i, answer in enumerate(self.filling.answers)
         ]
-        return Infilled(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
+        return InfillAnswer(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
 
     def tokens(self, row: int) -> list[Token]:
         """The tokens of a candidate in its current state."""
@@ -122,7 +122,7 @@ class Reply:
                     found.append(event(self.chunk([choice.model_dump()], with_usage)))
             return found
 
-        for chunk in chunks():  # the given text at the front
+        for chunk in chunks():  # given text at the front
             yield chunk
         async for _ in self.turns():
             for chunk in chunks():
@@ -166,16 +166,16 @@ class Reply:
         ]
 
     def place(self, turn: Turn, at: int) -> dict[str, int]:
-        """A flat position as clients know it."""
+        """A flat position as the clients' row and position."""
         candidate, position = divmod(at, turn.work.canvas.tokens.shape[1])
         return {"candidate": candidate, "position": position}
 
     def written(self, before: list[int], id: int) -> str:
-        """A token's text, with the token before it if that is known."""
+        """A token's text, decoded after the token before it if that is known."""
         known = before[-1:] if before and before[-1] != self.filling.work.canvas.mask else []
         return text_after(self.tokenizer, known or self.anchor, [id])
 
     @property
     def anchor(self) -> list[int]:
-        """A token that stands for any other, so that a word keeps the space in front of it."""
+        """A stand-in for an unknown token before it, so that a word keeps its leading space."""
         return next(([id] for id in range(self.tokenizer.size) if id not in self.tokenizer.specials), [])

@@ -1,7 +1,7 @@
-"""Requests made ready for the engine: the tasks and methods are those of Python and the command line.
+"""Requests: request bodies as works for the engine, with the tasks and methods of Python and the command line.
 
-Compiling a pattern may take seconds. Requests with equal controls share one constraint and one guidance, by which the
-engine knows that they can be joined.
+Compiling a pattern may take seconds. Requests with equal controls share one constraint and one guidance object, so
+that the engine can batch them.
 """
 
 import secrets
@@ -28,17 +28,17 @@ from unmask.serving.refusal import wrong
 from unmask.serving.tick import begun
 from unmask.text.prompt.template import Lengths, parse
 
-KEPT = 16  # constraints: one of 2000 states has 16 MB and more
-TRIES = 16  # choices of lengths that are compared
-LOOKS = 8  # forward passes for each of them, twice
-MOVES = 2**34  # pairs of a pattern's states, at all positions of a request: what a call with it may take
-MEMORY = 2**28  # numbers that a sampler may remember for one request: 1 GB
+KEPT = 16  # cached constraints: one of 2000 states has 16 MB and more
+TRIES = 16  # choices of lengths to compare
+LOOKS = 8  # forward passes for each choice, twice
+MOVES = 2**34  # limit on (pairs of a pattern's states) · (positions of a request): the cost of a call
+MEMORY = 2**28  # limit on the numbers that a sampler stores for one request: 1 GB
 
-Places = tuple[tuple[int, tuple[int, ...]], ...]  # positions, each with the ids that may stand there
+Places = tuple[tuple[int, tuple[int, ...]], ...]  # positions, each with its allowed ids
 
 
 class Controls:
-    """Patterns and guidance, compiled once for whoever asks the same."""
+    """Patterns and guidance, compiled once for requests that ask for the same."""
 
     def __init__(self, model: Model, limits: Limits, classifier: str | None = None) -> None:
         self.model, self.limits, self.classifier = model, limits, classifier
@@ -47,7 +47,7 @@ class Controls:
         self.guided = lru_cache(KEPT)(lambda guide: guide.hook(self.model))
 
     def method(self, body: Drawing, recipe: Recipe, *, healed: bool) -> Method:
-        """How a request is drawn."""
+        """The sampling method of a request."""
         steps, reject = recipe.steps, recipe.control.reject
         if steps is not None and steps > self.limits.steps:
             raise wrong(f"steps may be {self.limits.steps} at most; saw {steps}.", param="steps")
@@ -66,14 +66,14 @@ class Controls:
         return method
 
     def recipe(self, body: Drawing) -> Recipe:
-        """The drawing options of a request. The classifier is the server's: a request names the label alone."""
+        """The sampling options of a request. The classifier is the server's; a request names the label only."""
         if body.towards is not None and self.classifier is None:
-            raise wrong("this server has no classifier: it is started with --classifier.", param="towards")
+            raise wrong("this server has no classifier: start it with --classifier.", param="towards")
         return body.recipe(classifier=None if body.towards is None else self.classifier)
 
     def constraint(self, body: Drawing) -> Constraint | None:
-        """What the text must satisfy. It may take seconds where the pattern is new, and does not ask the network."""
-        pattern, places = pattern_of(self.recipe(body).control), places_of(body)
+        """The constraint on the text. A new pattern may take seconds to compile; the network is not called."""
+        pattern, places = pattern_alone(self.recipe(body).control), places_of(body)
         try:
             if places:
                 return self.limited(pattern, places)
@@ -87,15 +87,15 @@ class Controls:
         return found
 
     def limit(self, pattern: Control, places: Places) -> Constraint:
-        """A pattern, or none, with sets of allowed tokens."""
+        """A pattern, or none, combined with sets of allowed tokens."""
         if pattern.constrains:
             return replace(self.compiled(pattern), allowed=dict(places))
         free = anything(self.model.text_tokenizer().size, mask=self.model.mask)
         return Constraint(free, allowed=dict(places)).on(self.model.device)
 
 
-def pattern_of(control: Control) -> Control:
-    """The pattern alone: requests that differ in other things share it."""
+def pattern_alone(control: Control) -> Control:
+    """The pattern part of a control, shared by requests that differ in other fields."""
     return Control(
         pattern=control.pattern,
         one_of=control.one_of,
@@ -106,7 +106,7 @@ def pattern_of(control: Control) -> Control:
 
 
 def guide_of(control: Control) -> Control:
-    """The guidance alone."""
+    """The guidance part of a control."""
     return Control(
         guidance=control.guidance,
         classifier=control.classifier,
@@ -119,26 +119,26 @@ def guide_of(control: Control) -> Control:
 def places_of(body: Drawing) -> Places:
     places = {one.position: tuple(sorted(set(one.tokens))) for one in body.allowed}
     if len(places) < len(body.allowed):
-        raise wrong("a position has one set of allowed tokens; saw one twice.", param="allowed")
+        raise wrong("each position may have one set of allowed tokens; a position is listed twice.", param="allowed")
     return tuple(sorted(places.items()))
 
 
 def field_of(body: Drawing) -> str | None:
-    """The field to blame when nothing can match."""
+    """The field that an error names when nothing can match."""
     given = {"pattern": body.pattern is not None, "one_of": body.one_of, "form": body.form is not None}
     return next((name for name, there in given.items() if there), "allowed" if body.allowed else None)
 
 
 @dataclass(frozen=True)
-class Kitchen:
-    """A model with what requests may ask of it; makes requests ready."""
+class Requests:
+    """Turns request bodies into works for the engine, within the limits of the server."""
 
     model: Model
     limits: Limits
     controls: Controls
 
     def completion(self, body: CompletionRequest) -> Filling:
-        """Prompt, blanks, suffix: a row for each candidate of each prompt."""
+        """Prompt, blanks, suffix: one row per candidate of each prompt."""
         tokenizer, recipe = self.model.text_tokenizer(), self.controls.recipe(body)
         self.check_rows(len(body.prompts), body.n)
         constrained = field_of(body) is not None
@@ -163,7 +163,7 @@ class Kitchen:
         return self.filling(method, body, recipe, rows, answers, given)
 
     def infill(self, body: InfillRequest, lengths: Sequence[Lengths]) -> Filling:
-        """A text with blanks: a row for each candidate, its blanks as long as its turn among `lengths` says."""
+        """A text with blanks: one row per candidate, with the blank lengths taken in turn from `lengths`."""
         tokenizer, recipe = self.model.text_tokenizer(), self.controls.recipe(body)
         self.check_infills()
         self.check_rows(1, body.n)
@@ -183,7 +183,7 @@ class Kitchen:
         return Infill(self.model, parse(body.text), field_of(body) is not None)
 
     def of_tokens(self, body: InfillRequest) -> Row:
-        """The row of a request that gives its tokens, null at the blanks."""
+        """The row of a request with token ids, null at the blanks."""
         mask, vocab = self.model.mask, self.model.spec.vocab
         bad = [id for id in body.tokens if id is not None and (not 0 <= id < vocab or id == mask)]
         if bad:
@@ -191,7 +191,7 @@ class Kitchen:
         return Row([mask if id is None else id for id in body.tokens])
 
     def lengths(self, body: InfillRequest) -> list[Lengths]:
-        """How long the blanks of a template may be, as far as the text fits; nothing to choose for tokens."""
+        """Possible lengths of a template's blanks, as far as the text fits; empty for a request with token ids."""
         if not body.text:
             return []
         task, longest = self.task(body), self.limits.of_text(self.model.spec.length)
@@ -201,7 +201,7 @@ class Kitchen:
         try:
             return task.choices(TRIES, constraint=self.controls.constraint(body), longest=longest)
         except UserError:
-            return task.choices(TRIES, longest=longest)[:1]  # which will be refused, with the reason
+            return task.choices(TRIES, longest=longest)[:1]  # too long: refused later, with the reason
 
     def fit(self, body: InfillRequest, lengths: Lengths, seed: int) -> float:
         """How well the given text fits around blanks of these lengths, in nats."""
@@ -237,10 +237,10 @@ class Kitchen:
         answers: list[Growing],
         given: int,
     ) -> Filling:
-        """The rows of a request as the engine takes them, numbered 0, 1, 2, ... for each prompt."""
+        """The rows of a request as a work of the engine, numbered 0, 1, 2, ... per prompt."""
         width, vocab = max(len(row.tokens) for row in rows), self.model.spec.vocab
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
-            raise UserError(f"the sampler {method.sampler!r} would have to remember too much: ask for less text.")
+            raise UserError(f"the sampler {method.sampler!r} would need too much memory: ask for less text.")
         check_controls(body, recipe, rows, mask=self.model.mask)
         states = 0 if method.constraint is None else len(method.constraint.automaton.table)
         if states**2 * len(rows) * width > MOVES:
@@ -250,7 +250,7 @@ class Kitchen:
                 param=field_of(body),
             )
         canvas = canvas_of(list(rows), mask=self.model.mask, device=self.model.device)
-        seed, ids = seed_of(body), torch.arange(len(rows), device=self.model.device) % body.n
+        seed, ids = request_seed(body), torch.arange(len(rows), device=self.model.device) % body.n
         try:
             work = begun(method.process, method.process.begin(canvas, seed=seed, ids=ids))
         except UserError as error:  # no filling matches
@@ -260,19 +260,19 @@ class Kitchen:
         )
 
 
-def seed_of(body: Drawing) -> int:
-    """The seed asked for, or one that JavaScript's numbers can hold."""
+def request_seed(body: Drawing) -> int:
+    """The request's seed, or a random one that a JavaScript number can hold."""
     return secrets.randbits(31) if body.seed is None else body.seed
 
 
 def check_controls(body: Drawing, recipe: Recipe, rows: Sequence[Row], *, mask: int) -> None:
-    """Refuse controls that have nothing to act on in these rows."""
+    """Refuse controls that have no effect on these rows."""
     if recipe.control.guidance != 1 and any(all(id == mask for id in row.tokens) for row in rows):
         raise wrong("guidance compares the model with and without the given text: give a prompt.", param="guidance")
     longest = max(len(row.tokens) for row in rows)
     beyond = [one.position for one in body.allowed if one.position >= longest]
     if beyond:
         raise wrong(
-            f"the text has {longest} tokens, and none at the allowed position {beyond[0]}.",
+            f"the text has {longest} tokens: position {beyond[0]} in allowed is beyond its end.",
             param="allowed",
         )

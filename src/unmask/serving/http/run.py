@@ -1,4 +1,4 @@
-"""Running: a socket, one process or several behind it, and a clean end."""
+"""Run a server: a socket, one or several worker processes, and a clean shutdown."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from unmask.serving.http.guard import LOOPBACK, Rules
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import SHARED
 
-TOLD = "UNMASK_SERVING"  # how worker processes are told what to serve
+TOLD = "UNMASK_SERVING"  # environment variable that tells worker processes what to serve
 
 
 @dataclass(frozen=True)
-class Running:
+class ServerSettings:
     """Where and how a server runs."""
 
     checkpoint: str
@@ -32,7 +32,7 @@ class Running:
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    grace: float = 30.0  # seconds that requests under way get when the server is told to stop
+    grace: float = 30.0  # seconds that running requests get at shutdown
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     tracebacks: bool = False
@@ -46,13 +46,13 @@ class Running:
         if not 0 <= self.port < 65536:
             raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
         if not self.grace >= 0:
-            raise UserError(f"the time to finish must not be negative; saw {self.grace}.")
+            raise UserError(f"the grace (seconds to finish) must not be negative; saw {self.grace}.")
         if self.key is not None and len(self.key) < 8:
-            raise UserError("an API key of fewer than 8 characters can be guessed; take a longer one.")
+            raise UserError("an API key of fewer than 8 characters can be guessed; use a longer one.")
 
     @property
     def service(self) -> Service:
-        """On a loopback address only loopback names are answered, so that no other site's page can reach in."""
+        """On a loopback address only loopback names are answered, so that pages of other sites cannot reach it."""
         hosts = self.hosts or (LOOPBACK if is_loopback(self.host) else ())
         rules = Rules(key=self.key, hosts=tuple(host.lower() for host in hosts))
         return Service(self.name, self.limits, rules, self.origins, self.tracebacks, self.classifier)
@@ -78,8 +78,8 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(running: Running, listening: socket.socket, model: Model) -> None:
-    """Answer until told to stop (SIGTERM or Ctrl-C); then finish what is under way, within its grace."""
+def serve(running: ServerSettings, listening: socket.socket, model: Model) -> None:
+    """Answer until SIGTERM or Ctrl-C; then finish running requests within the grace."""
     if running.workers == 1:
         uvicorn.Server(settings(create(model, running.service), running)).run([listening])
         return
@@ -89,7 +89,7 @@ def serve(running: Running, listening: socket.socket, model: Model) -> None:
         Multiprocess(config, sockets=[listening]).run()
 
 
-def settings(app: ASGIApp | str, running: Running, *, factory: bool = False) -> uvicorn.Config:
+def settings(app: ASGIApp | str, running: ServerSettings, *, factory: bool = False) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         factory=factory,
@@ -98,7 +98,7 @@ def settings(app: ASGIApp | str, running: Running, *, factory: bool = False) -> 
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(running.grace)),
-        timeout_keep_alive=75,  # longer than load balancers keep idle connections: they must be the ones to close
+        timeout_keep_alive=75,  # longer than load balancers keep idle connections, so that they close first
         timeout_worker_healthcheck=60,
         limit_concurrency=None,
         ws="none",
@@ -107,18 +107,18 @@ def settings(app: ASGIApp | str, running: Running, *, factory: bool = False) -> 
 
 @contextmanager
 def shared_numbers() -> Iterator[None]:
-    """A folder in which the processes add up their metrics."""
+    """A folder through which the processes add up their metrics."""
     with tempfile.TemporaryDirectory(prefix="unmask-") as folder:
         os.environ[SHARED] = folder
         yield
         del os.environ[SHARED]
 
 
-def told(text: str) -> Running:
-    """What `serve` wrote for its workers."""
+def told(text: str) -> ServerSettings:
+    """The settings that `serve` passed to its workers."""
     said = json.loads(text)
     lists = {name: tuple(said[name]) for name in ("hosts", "origins")}
-    return Running(**{**said, **lists, "limits": Limits(**said["limits"])})
+    return ServerSettings(**{**said, **lists, "limits": Limits(**said["limits"])})
 
 
 def worker() -> ASGIApp:

@@ -69,7 +69,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
 RANDOM = "The same seed gives the same answer, whatever the batch; none: a random seed, which the answer reports."
 
 
-def options() -> dict[str, Any]:
+def drawing_options() -> dict[str, Any]:
     """The sampling options as pydantic fields: type, default, bounds and description of each."""
     found: dict[str, Any] = {}
     for kind in (Recipe, Control):
@@ -89,7 +89,7 @@ def options() -> dict[str, Any]:
     return found
 
 
-OPTIONS = options()
+OPTIONS = drawing_options()
 Options: Callable[..., Any] = create_model("Options", __base__=Request, **OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Scoring: a bound on −log p of each text, with its error bar, and its route."""
+"""Scoring: an upper bound on −log p of each text with its standard error, and the route for it."""
 
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -13,27 +13,27 @@ from unmask.evaluation.likelihood.estimators import Estimator, estimator
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
-from unmask.serving.http.answers import Score
+from unmask.serving.http.answers import ScoreAnswer
 from unmask.serving.http.errors import check_name, unless_gone
-from unmask.serving.http.requests import Kitchen
+from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
 from unmask.text.corpus.passages import Passage, given_and_answer
 from unmask.text.tokens.tokenizer import encode_given
 
 
-def estimator_of(kitchen: Kitchen) -> Estimator:
+def estimator_of(requests: Requests) -> Estimator:
     """The best estimator for the served model."""
-    model = kitchen.model
+    model = requests.model
     return estimator(objective=model.objective, parts=model.parts, state=model.state)
 
 
-def passage_of(kitchen: Kitchen, text: str) -> Passage:
-    tokenizer, causal = kitchen.model.text_tokenizer(), kitchen.model.objective.facts.causal
+def passage_of(requests: Requests, text: str) -> Passage:
+    tokenizer, causal = requests.model.text_tokenizer(), requests.model.objective.facts.causal
     ids = encode_given(tokenizer, text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
-    kitchen.check_length(len(ids) + causal)
+    requests.check_length(len(ids) + causal)
     if causal and tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with.")
     lead = tokenizer.bos if causal else None
@@ -42,34 +42,34 @@ def passage_of(kitchen: Kitchen, text: str) -> Passage:
     )
 
 
-def look(tallies: Iterator[Tally]) -> Tally:
-    """One more batch. The generator's own no_grad does not reach over threads, hence here."""
+def next_batch(tallies: Iterator[Tally]) -> Tally:
+    """One more batch. The generator's own no_grad does not apply in other threads, hence here."""
     with torch.inference_mode():
         return next(tallies)
 
 
-async def scores(engine: Engine, kitchen: Kitchen, body: ScoreRequest) -> AsyncIterator[Score]:
-    """Text after text, a batch between two ticks, so that scoring and drawing share the machine."""
-    if body.passes > kitchen.limits.passes:
-        raise wrong(f"passes may be {kitchen.limits.passes} at most; saw {body.passes}.", param="passes")
-    kitchen.check_rows(len(body.texts), 1)
-    deadline = monotonic() + kitchen.limits.seconds
-    how = estimator_of(kitchen)
+async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> AsyncIterator[ScoreAnswer]:
+    """Score text after text, one batch between two ticks, so that scoring and sampling share the machine."""
+    if body.passes > requests.limits.passes:
+        raise wrong(f"passes may be {requests.limits.passes} at most; saw {body.passes}.", param="passes")
+    requests.check_rows(len(body.texts), 1)
+    deadline = monotonic() + requests.limits.seconds
+    how = estimator_of(requests)
     for index, text in enumerate(body.texts):
-        passage = await engine.between(lambda text=text: passage_of(kitchen, text), again=index > 0)  # type: ignore[misc]
-        # The same row so many times: its looks are then spread evenly over few masks and many.
+        passage = await engine.between(lambda text=text: passage_of(requests, text), again=index > 0)  # type: ignore[misc]
+        # The same row `passes` times: its numbers of masks are then stratified.
         rows = [passage] * (body.passes if how.chance else 1)
-        network, device = kitchen.model.network.logits, kitchen.model.device
-        tallies = evaluate(network, rows, how, mask=kitchen.model.mask, seed=body.seed, device=device)
-        tally = await engine.between(lambda tallies=tallies: look(tallies), again=True)  # type: ignore[misc]
+        network, device = requests.model.network.logits, requests.model.device
+        tallies = evaluate(network, rows, how, mask=requests.model.mask, seed=body.seed, device=device)
+        tally = await engine.between(lambda tallies=tallies: next_batch(tallies), again=True)  # type: ignore[misc]
         while not tally.complete:
             if monotonic() > deadline:
-                raise late(kitchen.limits.seconds)
-            tally = await engine.between(lambda tallies=tallies: look(tallies), again=True)  # type: ignore[misc]
+                raise late(requests.limits.seconds)
+            tally = await engine.between(lambda tallies=tallies: next_batch(tallies), again=True)  # type: ignore[misc]
         found = summary(tally)
         tokens, size = passage.scored, passage.bytes
         nats = found.nats_per_token * tokens
-        yield Score(
+        yield ScoreAnswer(
             index=index,
             nats=nats,
             standard_error=found.standard_error * tokens,
@@ -80,16 +80,16 @@ async def scores(engine: Engine, kitchen: Kitchen, body: ScoreRequest) -> AsyncI
         )
 
 
-def add_scoring(app: FastAPI, engine: Engine, kitchen: Kitchen, name: str) -> None:
-    how = estimator_of(kitchen)
+def add_scoring(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
+    how = estimator_of(requests)
 
     @app.post("/v1/score")
     async def score(request: Request, body: ScoreRequest) -> answers.Scores:
-        """A bound on −log p of each text, with its error bar."""
+        """An upper bound on −log p of each text, with its standard error."""
         check_name(body.model, name)
 
-        async def all_scores() -> list[answers.Score]:
-            return [one async for one in scores(engine, kitchen, body)]
+        async def all_scores() -> list[answers.ScoreAnswer]:
+            return [one async for one in scores(engine, requests, body)]
 
         data = await unless_gone(request, all_scores())
         return answers.Scores(model=name, estimator=how.name, means=how.means, data=data)

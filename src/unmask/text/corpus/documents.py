@@ -43,7 +43,7 @@ class Layout:
             raise UserError("the separator between documents is empty; use --documents file, or give a separator")
 
 
-def pieces(path: Path, layout: Layout) -> Iterator[Piece]:
+def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
     """The documents of one file, in pieces; a file of unknown ending is read as text."""
     readers: dict[str, Callable[[Path, Layout], Iterator[Piece]]] = {
         "text": _text,

@@ -75,7 +75,7 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> None:
             _copy(path.parent / SHARDS / shard["name"], out / SHARDS / shard["name"], shard["sha256"])
     Tokenizer.load(files[0].parent).save(out)
     splits = {shard.split: _totals(shards, shard.split) for shard in shards}
-    write_json(out / MANIFEST, {**job, "splits": splits, "shards": [shard._asdict() for shard in shards]})
+    write_manifest(out / MANIFEST, {**job, "splits": splits, "shards": [shard._asdict() for shard in shards]})
     for left in (*out.glob("part-*"), *(out / SHARDS).glob("*.json"), *(out / SHARDS).glob("*.tmp")):
         left.unlink()
 
@@ -87,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 

@@ -157,7 +157,7 @@ def _mark(document: Document, how: Cut) -> list[int]:
     return [how.eos]
 
 
-def fingerprint(rows: Iterable[Document | Passage]) -> str:
+def tokens_fingerprint(rows: Iterable[Document | Passage]) -> str:
     """sha256 over the tokens of documents or passages, each with its length."""
     digest = sha256()
     for row in rows:

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from unmask.errors import UserError
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.manifest import SHARDS, Part, describe, is_finished, merge, part_file, write_json
-from unmask.text.corpus.shards import Division, Group, Shard, groups, shard_bytes, sources_of, write
+from unmask.text.corpus.manifest import SHARDS, Part, describe, is_finished, merge, part_file, write_manifest
+from unmask.text.corpus.shards import Division, Shard, TextGroup, shard_bytes, sources_of, text_groups, write_group
 from unmask.text.corpus.sources import Source, texts
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.text.tokens.vocabulary import KINDS, build
+from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
 
 
 def choose(
@@ -35,10 +35,10 @@ def choose(
     if name == "bpe":
         sources = [source for source in sources if source.split in (None, "train")]
     limit = megabytes * 1_000_000 if name == "bpe" else None
-    return build(name, texts(sources, layout or Layout(), limit=limit), size=size)
+    return build_tokenizer(name, texts(sources, layout or Layout(), limit=limit), size=size)
 
 
-class Progress(NamedTuple):
+class Prepared(NamedTuple):
     documents: int
     tokens: int
     bytes: int  # of the sources, read and tokenized
@@ -54,7 +54,7 @@ def prepare(
     division: Division | None = None,
     workers: int = 1,
     part: Part = (1, 1),
-) -> Iterator[Progress]:
+) -> Iterator[Prepared]:
     """Write the sources' tokens to a folder, and yield the progress after each group of text.
 
     An interrupted run is completed; a finished folder stays as it is; any other content of the folder is an error.
@@ -71,27 +71,27 @@ def prepare(
     if is_finished(out, job, part):
         return
     tokenizer.save(out)
-    write_json(part_file(out, part), {**job, "part": part})
+    write_manifest(part_file(out, part), {**job, "part": part})
     shards: list[Shard] = []
     documents = tokens = 0
-    for at, written in _written(groups(sources, layout, division, part=part), tokenizer, out, workers):
+    for at, written in _written(text_groups(sources, layout, division, part=part), tokenizer, out, workers):
         shards += written
         documents += sum(shard.documents for shard in written)
         tokens += sum(shard.tokens for shard in written)
-        yield Progress(documents, tokens, at, sum(source.bytes for source in mine))
+        yield Prepared(documents, tokens, at, sum(source.bytes for source in mine))
     listed = [shard._asdict() for shard in sorted(shards)]
-    write_json(part_file(out, part), {**job, "part": part, "shards": listed})
+    write_manifest(part_file(out, part), {**job, "part": part, "shards": listed})
     if part[1] == 1:
         merge([out], out)
 
 
 def _written(
-    todo: Iterator[Group], tokenizer: Tokenizer, out: Path, workers: int
+    todo: Iterator[TextGroup], tokenizer: Tokenizer, out: Path, workers: int
 ) -> Iterator[tuple[int, list[Shard]]]:
     """The position of each group in the sources and its shards, in order, written now or by an earlier run."""
     if workers == 1:
         for group in todo:
-            yield group.at, _earlier(group, tokenizer, out) or write(group, tokenizer, out)
+            yield group.at, _earlier(group, tokenizer, out) or write_group(group, tokenizer, out)
         return
     waiting: deque[tuple[int, Future[list[Shard]] | list[Shard]]] = deque()
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (tokenizer, out))
@@ -111,7 +111,7 @@ def _written(
         pool.shutdown(cancel_futures=True)
 
 
-def _earlier(group: Group, tokenizer: Tokenizer, out: Path) -> list[Shard] | None:
+def _earlier(group: TextGroup, tokenizer: Tokenizer, out: Path) -> list[Shard] | None:
     """The shards of a group that an interrupted run had finished."""
     note = out / SHARDS / f"{group.name}.json"
     if not note.exists():
@@ -147,7 +147,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(group: Group) -> list[Shard]:
+def _work(group: TextGroup) -> list[Shard]:
     if _worker is None:
         raise RuntimeError("not a worker")
-    return write(group, *_worker)
+    return write_group(group, *_worker)

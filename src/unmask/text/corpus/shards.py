@@ -55,7 +55,7 @@ class Division:
         return "valid" if int.from_bytes(digest.digest()) < self.valid * 2**64 else "train"
 
 
-class Group(NamedTuple):
+class TextGroup(NamedTuple):
     """Text for one worker: pieces of documents, in order."""
 
     name: str  # "00000-00000": bundle and group
@@ -93,9 +93,9 @@ def bundles(sources: Sequence[Source]) -> list[list[Source]]:
     return bundled
 
 
-def groups(
+def text_groups(
     sources: Sequence[Source], layout: Layout, division: Division, *, part: tuple[int, int]
-) -> Iterator[Group]:
+) -> Iterator[TextGroup]:
     """The groups of one part of the work, in order; part (1, 1) is all of it."""
     mine, parts = part[0] - 1, part[1]
     whole = _by_bundle(sources, parts)
@@ -122,8 +122,8 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
     return len(bundles(sources)) >= 4 * parts
 
 
-def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[Group]:
-    group = Group("", [], [], [], False, 0)
+def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[TextGroup]:
+    group = TextGroup("", [], [], [], False, 0)
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun
     for source in bundle:
@@ -136,13 +136,13 @@ def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[G
             size += len(text)
             if size >= division.characters:
                 yield group._replace(at=before + at)
-                group, size = Group("", [], [], [], not last, 0), 0
+                group, size = TextGroup("", [], [], [], not last, 0), 0
         before += source.bytes
     if group.texts:
         yield group._replace(at=before)
 
 
-def write(group: Group, tokenizer: Tokenizer, folder: Path) -> list[Shard]:
+def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Shard]:
     """Tokenize a group and write its shards, one per split; documents without a token are left out."""
     dtype = token_type(tokenizer.size)
     written = []
@@ -175,7 +175,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _tokens(
-    group: Group, mine: list[int], tokenizer: Tokenizer, dtype: np.dtype, *, goes_on: bool
+    group: TextGroup, mine: list[int], tokenizer: Tokenizer, dtype: np.dtype, *, goes_on: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of some pieces of a group, an eos after each document, and where the documents end."""
     eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)

@@ -40,7 +40,7 @@ class Source:
     def pieces(self, layout: Layout) -> Iterator[Piece]:
         if self.path is None:
             return documents.hub_pieces(self.name.removeprefix("hf:"), layout)
-        return documents.pieces(self.path, layout)
+        return documents.document_pieces(self.path, layout)
 
     def sha256(self) -> str:
         """The hash of a file's bytes, or of a hub data set's name and revision."""

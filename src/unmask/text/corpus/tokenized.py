@@ -10,7 +10,7 @@ from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, read_json
-from unmask.text.corpus.passages import Document, fingerprint
+from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -18,7 +18,7 @@ TOGETHER = 256  # documents tokenized at once
 
 
 @dataclass(frozen=True)
-class Data:
+class TokenizedText:
     """Documents, their origin and their fingerprint."""
 
     name: str
@@ -28,7 +28,7 @@ class Data:
     bytes_are: str = "of the text"  # or of the decoded tokens, if the text itself is not stored
 
 
-def read(
+def read_documents(
     where: str | Path,
     tokenizer: Tokenizer,
     *,
@@ -36,7 +36,7 @@ def read(
     split: str | None = None,
     detokenize: Callable[[str], str] = str,
     limit: int | None = None,
-) -> Data:
+) -> TokenizedText:
     """The documents of a source (see sources.py), or of a folder that `unmask prepare` wrote.
 
     In prepared folders, and if file names contain splits, the default of `split` is valid, else test, else train.
@@ -46,21 +46,21 @@ def read(
     with gather(where) as sources:
         sources, chosen = _of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
-        return tokenized(str(where), map(detokenize, whole(pieces)), tokenizer, split=chosen, limit=limit)
+        return tokenized(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
 
 
 def tokenized(
     name: str, texts: Iterable[str], tokenizer: Tokenizer, *, split: str | None = None, limit: int | None = None
-) -> Data:
+) -> TokenizedText:
     """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
     for some in _batched(texts, limit):
         for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
             documents.append(Document(np.array(ids, np.int32), len(text.encode())))
-    return Data(name, documents, fingerprint(documents), split)
+    return TokenizedText(name, documents, tokens_fingerprint(documents), split)
 
 
-def whole(pieces: Iterable[Piece]) -> Iterator[str]:
+def whole_documents(pieces: Iterable[Piece]) -> Iterator[str]:
     """The documents that the pieces make up."""
     held: list[str] = []
     for piece in pieces:
@@ -100,11 +100,11 @@ def _default(known: Iterable[str]) -> str:
     return next((name for name in ("valid", "test") if name in known), "train")
 
 
-def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> Data:
+def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> TokenizedText:
     split = split or _default(read_json(folder / MANIFEST)["splits"])
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)
     tokens = [corpus.document(number) for number in range(count)]
     documents = [Document(ids, len(tokenizer.decode(ids).encode())) for ids in tokens]
-    return Data(str(folder), documents, fingerprint(documents), split, "of the tokens, decoded")
+    return TokenizedText(str(folder), documents, tokens_fingerprint(documents), split, "of the tokens, decoded")

@@ -20,7 +20,7 @@ ROLES = {
 }
 
 
-def read(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
+def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
     """A tokenizer and the id of each role (None if it has none; a missing mask is added)."""
     if str(path).startswith("hf:"):
         path = _from_hub(str(path).removeprefix("hf:"))

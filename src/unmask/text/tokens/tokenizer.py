@@ -21,7 +21,7 @@ import tokenizers
 
 from unmask.errors import UserError
 from unmask.text.tokens.characters import Letters
-from unmask.text.tokens.files import ROLES, read
+from unmask.text.tokens.files import ROLES, read_tokenizer_files
 
 BLANK = "░"  # how decode shows a token that is still hidden
 SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how vocabularies with this decoder write a space
@@ -50,7 +50,7 @@ class Tokenizer:
 
         `hf:NAME` is a tokenizer on the hub. A mask token is found by its name, or added as the last id.
         """
-        core, roles = read(path)
+        core, roles = read_tokenizer_files(path)
         return cls(core, roles["mask"], roles["pad"], roles["bos"], roles["eos"])
 
     def save(self, folder: str | Path) -> None:

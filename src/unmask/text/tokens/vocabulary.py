@@ -19,7 +19,7 @@ BASES = "ACGTN"
 AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
 
 
-def build(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
+def build_tokenizer(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
     """A tokenizer by the name of its kind; `texts` are read only by character and bpe, `size` by bpe."""
     makers: dict[str, Callable[[], Tokenizer]] = {
         "byte": byte,

@@ -1,0 +1,54 @@
+"""The score of a validation against the objective itself, row by row."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
+from unmask.diffusion.times import Stratified
+from unmask.text.corpus.rows import Batch
+from unmask.training import noise
+from unmask.training.loop import DROPOUT, TRAIN, VALID
+from unmask.training.validation import validate
+
+CHAIN = Chain.make()
+
+
+def batches():
+    """Rows of many lengths, so that a mean of means is not the mean."""
+    real = torch.arange(LENGTH) < torch.arange(3, LENGTH + 1, 2)[:, None]
+    return [Batch(CHAIN.rows(7, 1), real), Batch(CHAIN.rows(4, 2), torch.ones(4, LENGTH, dtype=torch.bool))]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_score_is_nats_over_tokens_with_its_error_over_rows(name):
+    asked = OBJECTIVES[name]
+    denoiser = network(replace(asked, model=replace(asked.model, dropout=0.3)))
+    for parameter in denoiser.parameters():  # a new network says nothing: its head is zero
+        torch.nn.init.normal_(parameter, std=0.2)
+    trained = asked.objective if name == "ar" else replace(asked.objective, times=Stratified(low=0.01))
+    score = validate(denoiser.train(), batches(), trained, mask=MASK, seed=5)
+    nats, tokens = [], []
+    for number, rows in enumerate(batches()):
+        drawn = noise.draw(*rows.tokens.shape, seed=5, step=number, use=VALID)
+        with torch.no_grad():
+            found, _ = denoiser.eval()(
+                rows.tokens,
+                drawn,
+                mask=MASK,
+                objective=trained.precise(),
+                frozen=~rows.real,
+                lengths=rows.real.sum(1),
+            )
+        nats.append(found.bound.double().sum(1))
+        tokens.append(rows.real.sum(1).double() - int(name == "ar"))
+    n, c = torch.cat(nats), torch.cat(tokens)
+    mean = n.sum() / c.sum()
+    assert score.bound == pytest.approx(float(mean), rel=1e-5)
+    assert score.error == pytest.approx(float((n - mean * c).square().sum().sqrt() / c.sum()), rel=1e-4)
+
+
+def test_training_dropout_and_validation_do_not_share_random_numbers():
+    drawn = [noise.draw(4, LENGTH, seed=1, step=0, use=use) for use in (TRAIN, DROPOUT, VALID)]
+    assert len({one.t[0].item() for one in drawn}) == len({one.u[0, 0].item() for one in drawn}) == 3
