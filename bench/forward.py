@@ -23,7 +23,6 @@ from torch import Tensor
 from textbook import Textbook, log_probs
 from unmask.diffusion.mdlm import row_log_probs
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.model.cost import forward_flops
 
 SIZES = {
     "small": (Architecture(vocab=4096, length=128, width=256, blocks=6, heads=4, cond=128), 32, 15),
@@ -109,7 +108,7 @@ def report(name: str) -> None:
     took = seconds(work, rounds)
     tokens = batch * a.length
     rate = 24 * a.width**2 * tokens / took["products"]
-    trunk_rate = tokens * forward_flops(a, rows=1.0) - tokens * 2 * a.width * a.vocab
+    trunk_rate = tokens * a.flops() - tokens * 2 * a.width * a.vocab
     trunk_rate /= took["trunk"]
     print(
         f"{name}: width {a.width}, {a.blocks} blocks, length {a.length}, vocabulary {a.vocab}, batch {batch}, ",

@@ -13,15 +13,16 @@
    perplexity under a judge (an autoregressive checkpoint with the same tokenizer).
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import tyro
 from torch import Tensor
 
-from reference import samplers as literal
 from unmask.errors import UserError, unknown
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
@@ -31,6 +32,9 @@ from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.sampling.policy import Policy, policy_of
 from unmask.sampling.process import Step
 from unmask.text.prompt.canvas import blank
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the reference's samplers, step by step, are there
+from reference import samplers as literal
 
 SIZES = {
     "small": Architecture(vocab=4096, length=128, width=256, blocks=6, heads=4, cond=128),

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,16 @@ def test_every_link_leads_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_import_in_the_docs_works():
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for module, names in re.findall(
+            r"^ *from (unmask[\w.]*) import ([\w, ]+)$", page.read_text(encoding="utf-8"), re.M
+        ):
+            for name in names.split(", "):
+                found = import_module(module)
+                assert hasattr(found, name) or find_spec(f"{module}.{name}"), f"{page.name}: {module} has no {name}"
 
 
 @pytest.mark.parametrize("snippet", re.findall(r"```python\n(.*?)```", README, re.S))

@@ -242,7 +242,7 @@ def test_a_classifier_of_another_vocabulary_or_model_is_refused(trained, tmp_pat
         ({"pull": float("nan"), "classifier": "x", "towards": "y"}, "finite"),
         ({"classifier": "x"}, "give both"),
         ({"pattern": "a", "form": "b"}, "exclude"),
-        ({"whole": True}, "belong to a pattern"),
+        ({"whole": True}, "need a pattern"),
         ({"pattern": "a", "reject": -1}, "negative"),
     ],
 )

@@ -103,5 +103,5 @@ def test_a_network_that_looks_at_the_noise_level_is_told_it(tmp_path, monkeypatc
 
 
 def test_an_error_needs_two_looks(model):
-    with pytest.raises(UserError, match="at least 2 looks; saw 1"):
+    with pytest.raises(UserError, match="at least 2 forward passes"):
         log_likelihood(model, torch.tensor([1]), torch.tensor([False]), looks=1)

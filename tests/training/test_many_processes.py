@@ -155,6 +155,7 @@ def test_what_rank_0_does_alone_is_done_once_and_its_failure_is_everybodys(seen,
     message = "the folder holds another run"
     assert seen[way]["heard"] == [["UserError", message], ["Told", message]]
     assert seen[way]["most"] == 15
+    assert seen[way]["gathered"] == [0, 0, 1, 1]
 
 
 @pytest.mark.slow

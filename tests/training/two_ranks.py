@@ -104,6 +104,7 @@ def together(team: Many) -> dict[str, Any]:
         "did": everyone(team, done),
         "heard": everyone(team, heard),
         "result": everyone(team, team.lead(lambda: 7)),
+        "gathered": team.gather(torch.full((2, 1), float(team.rank))).flatten().tolist(),
     }
 
 

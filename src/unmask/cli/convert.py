@@ -24,7 +24,7 @@ from unmask.sampling.recipe import DEFAULTS, Recipe, method_for
 class Settings:
     source: Annotated[str, tyro.conf.Positional]  # a checkpoint's folder, or its name on the hub
     target: Annotated[Path, tyro.conf.Positional]  # the folder to write, which must not exist yet
-    to: Literal["unmask", "official"] = "unmask"  # layout to write
+    to: str = "unmask"  # layout to write: unmask, official, or another that is registered
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # type to round the weights to; empty: no rounding
     recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
@@ -35,9 +35,7 @@ def run(settings: Settings) -> None:
     if replace(asked, **{name: getattr(plain, name) for name in DEFAULTS}) != plain:
         raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
     if chosen:
-        method_for(
-            load(settings.source), asked
-        )  # a sampler that the model cannot use is refused before anything is written
+        method_for(load(settings.source), asked)  # refuses, before anything is written, what the model cannot do
     model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=chosen)
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")

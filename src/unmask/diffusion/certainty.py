@@ -11,7 +11,7 @@ def confidence(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
 
 
 def margin(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """How far the most likely token is ahead of the second."""
+    """The probability of the most likely token minus that of the second."""
     top = log_p.topk(2, -1).values.exp()
     return top[:, 0] - top[:, 1]
 
@@ -22,7 +22,7 @@ def entropy(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
 
 
 def sureness(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """Low entropy first."""
+    """Negative entropy: low entropy first."""
     return -entropy(log_p)
 
 

@@ -10,7 +10,7 @@ from unmask.errors import UserError
 def check_clean(x0: Int[Tensor, "b l"], *, mask: int, vocab: int | None = None) -> None:
     """Refuse clean text that is empty, contains the mask, or contains an id outside the vocabulary."""
     if x0.numel() == 0:
-        raise UserError(f"the batch of tokens is empty: shape {tuple(x0.shape)}.")
+        raise UserError(f"an empty batch of tokens: shape {tuple(x0.shape)}.")
     if bool((x0 == mask).any()):
         row, position = (x0 == mask).nonzero()[0].tolist()
         raise UserError(f"clean text holds the mask id {mask} at row {row}, position {position}.")

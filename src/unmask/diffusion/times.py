@@ -16,7 +16,7 @@ from unmask.registry import Registry
 
 def check_uniforms(u: Tensor) -> None:
     if u.numel() == 0:
-        raise UserError("the batch is empty: there are no rows to draw times for.")
+        raise UserError("an empty batch: there are no rows to draw times for.")
     if not bool(((u >= 0) & (u <= 1)).all()):
         raise UserError(f"uniform numbers must lie in [0, 1]; saw {u.min().item()} to {u.max().item()}.")
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.files import appearing
+from unmask.files import appearing, write_json
 from unmask.model.checkpoint import load, save, write_note
-from unmask.model.format import FORMATS, read_config
-from unmask.model.formats.official import OURS, is_published
+from unmask.model.denoiser import Denoiser
+from unmask.model.format import FORMATS, recognised
 from unmask.model.model import Model
-from unmask.model.weights import INDEX, files_of
+from unmask.model.weights import FILE, INDEX, files_of, write_tensors
 from unmask.settings import described
 
+OURS = "unmask"
+SAME = {OURS, "official"}  # layouts with the same config.json and weights: files are copied bit for bit
 # Files of other programs that are copied along; code (*.py) is not, because it is never run.
 TEXT_FILES = (
     "tokenizer.json",
@@ -47,23 +49,28 @@ def convert(
     target = Path(target)
     if target.exists():
         raise UserError(f"{target} exists already: give a folder that does not.")
-    if sampling and to != "unmask":
-        raise UserError("the official layout cannot store default sampling settings.")
+    if sampling and to != OURS:
+        raise UserError(f"the {to} layout cannot store default sampling settings.")
     if dtype:
         return rounded(with_sampling(load(source, trainable=True), sampling), target, to=to, dtype=dtype)
     model = with_sampling(load(source), sampling)
     assert model.folder is not None
-    config = read_config(model.folder)
-    if to == "official":
-        FORMATS[to]().config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or raises
-        if not is_published(config):
-            ours = ", ".join(key for key in OURS if key in config)
-            raise UserError(f"the official layout has no such network: {source} needs {ours} in its config.json.")
+    layout = FORMATS[to]()
+    config = layout.config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
+    _, own = recognised(model.folder)
     with appearing(target) as draft:
-        for name in (*(file.name for file in files_of(model.folder)), INDEX, "config.json", *TEXT_FILES):
+        for name in TEXT_FILES:
             if (model.folder / name).is_file():
                 shutil.copyfile(model.folder / name, draft / name)
-        if to == "unmask":
+        if {own.name, to} <= SAME:
+            for name in (*(file.name for file in files_of(model.folder)), INDEX, "config.json"):
+                if (model.folder / name).is_file():
+                    shutil.copyfile(model.folder / name, draft / name)
+        else:
+            whole = Denoiser(model.network, model.objective, parts=model.parts, state=model.state)
+            write_tensors(draft / FILE, {layout.written(name): w for name, w in whole.tensors().items()})
+            write_json(draft / "config.json", config)
+        if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
                 model.tokenizer.save(draft)
             said = {
@@ -84,7 +91,7 @@ def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
 
 def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
     """A copy in our layout whose weights have another type."""
-    if to != "unmask":
+    if to != OURS:
         raise UserError(f"weights are rounded to {dtype} only in our layout: convert twice.")
     save(
         target,

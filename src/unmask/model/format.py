@@ -63,6 +63,10 @@ class Format(ABC):
         """The denoiser's name of a tensor in a file: with the prefix `backbone.`, `parts.` or `state.`."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
+    def written(self, name: str) -> str:
+        """The opposite: a tensor's name in a file of this layout."""
+        return name
+
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         """config.json of a network in this layout; refuses a network that the layout does not support."""
         raise UserError(f"the layout {self.name!r} can be read but not written.")

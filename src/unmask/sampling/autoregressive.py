@@ -1,4 +1,4 @@
-"""Autoregression as a process: left to right, each token read once, thanks to the memory of a causal network."""
+"""Autoregressive sampling as a process: left to right; a causal network with a cache reads each token once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,23 +20,23 @@ from unmask.text.prompt.canvas import Canvas
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows being continued, and what the network remembers of them."""
+    """Rows being continued, and the network's memory of them."""
 
     work: Work
     memory: Memory | None = None
-    rows: Int[Tensor, " b"] | None = None  # of the canvas, that the memory is of
-    start: int = 0  # the position of the canvas where the memory begins
+    rows: Int[Tensor, " b"] | None = None  # rows of the canvas that the memory covers
+    start: int = 0  # first position of the canvas that the memory covers
 
 
 @PROCESSES.register("autoregressive", "left to right, each token read once")
 @dataclass(frozen=True)
 class ReadOn(Process):
-    """Left to right. A network with a memory reads every token once; one without reads the whole row in each call."""
+    """Left to right. A network with a memory reads every token once; any other reads the whole row in each call."""
 
     name: ClassVar[str] = "autoregressive"
     shape: Shape = field(default_factory=Shape)
     windows: Windows = field(default_factory=Whole)
-    remember: Callable[[int], Memory] | None = None  # an empty memory for so many tokens; None: the network has none
+    remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none
 
     @classmethod
     def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Backbone) -> "ReadOn":
@@ -65,13 +65,13 @@ class ReadOn(Process):
         return replace(asked, memory=memory, reads=asked.tokens[:, memory.filled : column])
 
     def memory(self, state: Reading, asked: Ask) -> Memory:
-        """What the network remembers of the rows that are asked about; nothing, in a new window."""
+        """The network's memory of the asked rows; empty in a new window."""
         assert self.remember is not None
         if state.memory is None or state.rows is None or state.start != asked.start:
             return self.remember(asked.tokens.shape[1])
         if len(state.rows) == len(asked.live):
             return state.memory
-        return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # finished rows have left
+        return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # without finished rows
 
     def commit(self, state: Reading, asked: Ask, answer: Answer) -> tuple[Reading, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
@@ -87,7 +87,7 @@ def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, shape: Shape |
 
 
 def check_prompts(canvas: Canvas) -> None:
-    """Refuse what an autoregressive network cannot do: start from nothing, or look ahead at given text."""
+    """Refuse what an autoregressive network cannot do: begin without a token, or fill before given text."""
     free = canvas.hidden
     if bool(free[:, 0].any()):
         raise UserError("an autoregressive model continues a text: the first token of every row must be given.")

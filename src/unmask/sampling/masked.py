@@ -1,7 +1,7 @@
-"""Masked diffusion as a process: blanks become tokens where a policy says, in windows or all over the canvas.
+"""Masked diffusion as a process: blanks become tokens in the order of a policy, in windows or on the whole canvas.
 
-`ask` and `commit` are pure functions of a `Work`, so a server can put the questions of many works, each with its own
-policy, into one forward pass.
+`ask` and `commit` are pure functions of a `Work`, so a server can answer the questions of many works, each with its
+own policy, in one forward pass.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Windows(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """One window: the network sees everything, and anything may be filled next."""
+    """One window: the network sees everything, and any blank may be filled next."""
 
     def spans(self, length: int) -> list[Span]:
         return [Span(0, length, 0, length)]
@@ -47,7 +47,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Semi-autoregressive: `context` tokens at once, then `stride` more, seeing the last `context` only. [MDLM]
+    """Semi-autoregressive: `context` tokens at once, then `stride` more per window of `context` tokens. [MDLM]
 
     For text of any length, longer than the network was trained on.
     """
@@ -69,7 +69,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks from left to right, the network seeing the whole canvas, masks ahead included. [LLaDA]"""
+    """Blocks from left to right; the network sees the whole canvas, masks ahead included. [LLaDA]"""
 
     size: int
 
@@ -83,15 +83,15 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Work:
-    """Rows being filled: everything that the next call depends on."""
+    """Rows being filled: everything that the next network call depends on."""
 
-    canvas: Canvas  # as it stands now
+    canvas: Canvas  # in its current state
     policy: Policy
-    key: Int[Tensor, " b"]  # of each row's random numbers
+    key: Int[Tensor, " b"]  # key of each row's random numbers
     spans: tuple[Span, ...]  # the windows still to fill; empty when all is done
-    clock: Int[Tensor, " b"]  # calls that each row has had in the first of them
-    memory: Memory = ()  # the policy's own
-    shape: Shape = field(default_factory=Shape)  # temperature and the like
+    clock: Int[Tensor, " b"]  # network calls of each row in the first of these windows
+    memory: Memory = ()  # of the policy
+    shape: Shape = field(default_factory=Shape)  # temperature, top-p, ...
 
     @property
     def done(self) -> bool:
@@ -108,9 +108,9 @@ def begin(
     windows: Windows | None = None,
     shape: Shape | None = None,
 ) -> Work:
-    """A work at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness.
+    """A new work. The seed and the rows' `ids` (0, 1, 2, ... by default) determine all random numbers.
 
-    A constraint that no filling of the canvas satisfies is refused here, before the network is asked anything.
+    A constraint that no filling of the canvas satisfies is refused here, before any network call.
     """
     tokens = canvas.tokens
     ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
@@ -134,7 +134,7 @@ def enter_window(work: Work) -> Work:
 
 
 def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
-    """What a window may fill, among what it sees."""
+    """The positions that a window may fill, among those it sees."""
     if (span.start, span.stop) == (span.first, span.last):
         return hidden[:, span.start : span.stop]
     place = torch.arange(span.start, span.stop, device=hidden.device)
@@ -142,7 +142,7 @@ def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
 
 
 def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
-    """What the policy sees, and the rows of the canvas it sees: those with something left in this window."""
+    """What the policy sees, and the rows of the canvas it sees: those with blanks left in this window."""
     span = work.spans[0]
     hidden, free = seen_hidden(work.canvas.hidden, span), seen_hidden(~work.canvas.frozen, span)
     live = hidden.any(1).nonzero().squeeze(-1)
@@ -187,7 +187,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     work = replace(
         work,
         canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
-        # Only a row that was asked for something has had a call: its numbers must not depend on its neighbours.
+        # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.
         clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
         memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
     )
@@ -195,14 +195,14 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
 
 
 def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:
-    """What the policy sees once these tokens stand."""
+    """What the policy sees after these tokens are committed."""
     shown = look.tokens.flatten().index_copy(0, rows, tokens).view_as(look.tokens)
     hidden = look.hidden.flatten().index_fill(0, rows, False).view_as(look.hidden)
     return replace(look, tokens=shown, hidden=hidden, memory=memory)
 
 
 def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-    """The logits that the constraint leaves, each place by itself."""
+    """The logits restricted by the constraint, each position by itself."""
     if work.shape.constraint is None:
         return logits
     width = asked.tokens.shape[1]
@@ -210,7 +210,7 @@ def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor
 
 
 def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
-    """A token for each of these flat positions that together satisfy the constraint, if there is one."""
+    """A token for each of these flat positions; together they satisfy the constraint, if there is one."""
     look, shape = asked.look, work.shape
     if shape.constraint is None:
         return drawn(look, rows, logits, shape)
@@ -232,7 +232,7 @@ def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
     """A policy's memory with the entries of the live rows replaced."""
     if len(live) == len(old):
         return new
-    if old.shape[1:] != new.shape[1:]:  # it has only now learnt the size of the vocabulary
+    if old.shape[1:] != new.shape[1:]:  # the size of the vocabulary is known only now
         old = new.new_zeros(len(old), *new.shape[1:])
     return old.index_copy(0, live, new)
 
@@ -301,9 +301,9 @@ def fill(
         for step in fill(model.network, blank(4, 128, mask=model.mask), seed=0):
             print(tokenizer.decode(step.canvas.tokens[0]))
 
-    policy   where to commit at each call: `FirstHitting()` by default, which is exact; `policy.law` says what the
-             samples follow
-    seed     with a row's number it fixes the row, whatever else is in the batch
+    policy   where to commit at each call: `FirstHitting()` by default, which is exact; `policy.law` names the
+             distribution of the samples
+    seed     seed and row number determine a row, whatever else is in the batch
     ids      the rows' numbers, 0, 1, 2, ... by default: rows 32..63 of a long run are `ids=torch.arange(32, 64)`
     windows  `Sliding(context, stride)` for canvases longer than the network can see, `Blocks(size)` for left to right
     shape    temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits

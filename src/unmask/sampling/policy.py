@@ -1,7 +1,7 @@
-"""Policy: where to commit, and where to hide again. What to commit is drawn apart.
+"""Policy: where to commit tokens, and where to hide them again. The tokens themselves are drawn elsewhere.
 
-A policy is a frozen dataclass and its own setting. It sees rows through a `Look`, says at which positions it needs
-the network's answer (`wants`), and which of these are committed now (`choose`).
+A policy is a frozen dataclass and its own setting. It sees rows through a `Look`, names the positions at which it
+needs logits (`wants`), and chooses which of them are committed now (`choose`).
 """
 
 from collections.abc import Callable
@@ -17,21 +17,21 @@ from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import Registry
 
-Memory = tuple[Tensor, ...]  # what a policy remembers between calls; the first dimension of each tensor is b
-Draw = Callable[[], Tensor]  # the tokens (n) that would be committed if every position asked for were
+Memory = tuple[Tensor, ...]  # a policy's state between calls; the first dimension of each tensor is b
+Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a policy sees of the rows that still have something to fill: one window of them."""
+    """What a policy sees: one window of the rows that still have blanks."""
 
     tokens: Int[Tensor, "b w"]
-    hidden: Bool[Tensor, "b w"]  # where a token is to come
+    hidden: Bool[Tensor, "b w"]  # blanks to fill
     dice: Dice  # random numbers, a function of (seed, row, position)
-    clock: Int[Tensor, " b"]  # calls that each row has had in this window
+    clock: Int[Tensor, " b"]  # network calls of each row in this window
     memory: Memory
     mask: int  # the mask's id
-    free: Bool[Tensor, "b w"]  # what may ever be drawn in this window: hidden now, or drawn in it before
+    free: Bool[Tensor, "b w"]  # positions to draw in this window: hidden now, or drawn before
 
 
 @runtime_checkable
@@ -39,33 +39,33 @@ class Policy(Protocol):
     """A subclass is a frozen dataclass with a name in `POLICIES`; `--sampler NAME:FIELD=VALUE` sets its fields."""
 
     name: ClassVar[str] = ""
-    process: ClassVar[str] = "masked"  # what it is a policy of: a member of PROCESSES
-    own: ClassVar[bool] = False  # the reverse process of the objective whose facts name it, and of no other
+    process: ClassVar[str] = "masked"  # the process it is for: a member of PROCESSES
+    own: ClassVar[bool] = False  # the reverse process of one objective only, which names it in its facts
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
     budget: ClassVar[str | None] = None  # the field that `--steps` sets
     needs_budget: ClassVar[bool] = False
 
     @property
     def law(self) -> str:
-        """What the samples follow: "exact", "grid-T", or "approximate (why)"."""
+        """The distribution that the samples follow: "exact", "grid-T", or "approximate (why)"."""
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        """What can be settled before the network is asked anything."""
+        """The initial memory, computed before any network call."""
         return ()
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        """Where the network's answer is needed, and the noise level σ to show it."""
+        """The positions at which logits are needed, and the noise level σ for the network."""
 
     def choose(
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        """Which of these flat positions are committed now. The logits still hold the mask's own."""
+        """Which of these flat positions are committed now. The logits still include the mask's."""
         return torch.ones_like(rows, dtype=torch.bool), look.memory
 
     def revise(
         self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
     ) -> tuple[Bool[Tensor, "b w"], Memory]:
-        """Which drawn positions are hidden again, now that `look` holds the tokens just committed at `rows`."""
+        """Which drawn positions are hidden again; `look` includes the tokens just committed at `rows`."""
         return torch.zeros_like(look.hidden), look.memory
 
 
@@ -75,7 +75,7 @@ POLICIES: Registry[Policy] = Registry(
 
 
 def policy_of(text: str, *, steps: int | None = None, schedule: Schedule | None = None) -> Policy:
-    """The policy of a sampler, `threshold` or `threshold:tau=0.8`; `steps` is T of a grid, or a number of calls.
+    """The policy of a sampler, `threshold` or `threshold:tau=0.8`; `steps`: T of a grid, or the network calls.
 
     >>> policy_of("ancestral", steps=64).law
     'grid-64'
@@ -88,7 +88,7 @@ def policy_of(text: str, *, steps: int | None = None, schedule: Schedule | None 
     if steps is not None:
         if kind.budget is None:
             with_steps = ", ".join(key for key in POLICIES if POLICIES[key].budget)
-            raise UserError(f"the sampler {name!r} finds its number of calls by itself; steps are for {with_steps}.")
+            raise UserError(f"the sampler {name!r} has no number of steps; steps are for {with_steps}.")
         values[kind.budget] = steps
     elif kind.needs_budget and not said:
         raise UserError(f"the sampler {name!r} needs a number of steps.")

@@ -1,7 +1,7 @@
-"""Process: how text is drawn, cut where the network is: `ask` says what to show it, `commit` takes its answer.
+"""Process: a sampling loop split at the network call: `ask` gives its input, `commit` takes its output.
 
-Both are pure functions of a state, so one loop serves Python, the terminal, films and a server that puts the
-questions of many requests into one forward pass. Masked diffusion and autoregression are two processes.
+Both are pure functions of a state, so one loop serves Python, the terminal, films and a server that answers the
+questions of many requests in one forward pass. Masked diffusion and autoregression are two processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,20 +20,20 @@ from unmask.text.prompt.canvas import Canvas
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to the network: show it these tokens at this noise level, and give the logits at these rows."""
+    """The input of a network call: tokens, noise level, and the flat positions whose logits are needed."""
 
     tokens: Int[Tensor, "b w"]
     sigma: Float[Tensor, " b"]
     rows: Int[Tensor, " n"]  # flat positions over (b w)
-    live: Int[Tensor, " b"]  # which rows of the canvas these are; finished ones have left
-    look: Look  # what the policy saw when it asked
-    start: int = 0  # the position on the canvas of the first column
+    live: Int[Tensor, " b"]  # their rows of the canvas; finished rows are left out
+    look: Look  # what the policy saw
+    start: int = 0  # position of the first column on the canvas
     lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
-    frozen: Bool[Tensor, "b w"] | None = None  # what was given, for guidance without it
+    frozen: Bool[Tensor, "b w"] | None = None  # given text, which guidance hides
     spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
-    vectors: Float[Tensor, "b w d"] | None = None  # shown in the place of tokens
-    memory: Memory | None = None  # of what the network has read of these rows so far
-    reads: Int[Tensor, "b m"] | None = None  # what it reads now: the rows are then answered after the last of these
+    vectors: Float[Tensor, "b w d"] | None = None  # input vectors in place of tokens
+    memory: Memory | None = None  # the network's memory of these rows so far
+    reads: Int[Tensor, "b m"] | None = None  # new tokens to read: the logits are those after the last of them
 
     @property
     def row(self) -> Int[Tensor, " n"]:
@@ -48,15 +48,15 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the network says."""
+    """The output of a network call."""
 
     logits: Float[Tensor, "n v"]
-    memory: Memory | None = None  # where the question came with one
+    memory: Memory | None = None  # if the question has one
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What one call brought."""
+    """The tokens that one network call committed."""
 
     rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
     tokens: Int[Tensor, " n"]
@@ -65,30 +65,30 @@ class Committed:
 
 @dataclass(frozen=True)
 class Step:
-    """What one network call brought."""
+    """The result of one network call."""
 
     call: int  # 1, 2, 3, ...
     canvas: Canvas  # all rows, after this call
     rows: Int[Tensor, " n"]  # the flat positions over (b l) that were committed
     tokens: Int[Tensor, " n"]  # what was committed there
     log_probs: Float[Tensor, " n"]  # their log-probability under the model, before temperature and truncation
-    live: int  # rows of the canvas that the network was shown
+    live: int  # rows of the canvas in the network's batch
 
 
 @runtime_checkable
 class Process(Protocol):
-    """A frozen dataclass with a name in `PROCESSES`. Its states are values: nothing is changed in place."""
+    """A frozen dataclass with a name in `PROCESSES`. Its states are immutable values."""
 
     name: ClassVar[str]
 
     @classmethod
     def of(cls, *, policy: Any, shape: Any, windows: Any, network: Any) -> "Process":
         """The process that follows a policy with a model's network."""
-        raise TypeError(f"{cls.__name__} is made around another process")
+        raise TypeError(f"{cls.__name__} wraps another process")
 
     @property
     def law(self) -> str:
-        """What the samples follow."""
+        """The distribution that the samples follow."""
 
     @property
     def settled(self) -> bool:
@@ -96,10 +96,10 @@ class Process(Protocol):
         return True
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Any:
-        """A state at its start. The seed and the rows' `ids` (0, 1, 2, ... by default) fix all randomness."""
+        """The initial state. The seed and the rows' `ids` (0, 1, 2, ... by default) determine all random numbers."""
 
     def done(self, state: Any) -> bool:
-        """Whether there is nothing left to ask."""
+        """Whether every row is finished."""
 
     def ask(self, state: Any) -> Ask | None:
         """The next question, about unfinished rows only; None when every row is filled."""
@@ -108,7 +108,7 @@ class Process(Protocol):
         """The state after the network's answer, and what was committed. `asked` is what `ask(state)` gave."""
 
     def canvas(self, state: Any) -> Canvas:
-        """The text as it is now."""
+        """The current text."""
 
 
 PROCESSES: Registry[Process] = Registry("process", room="unmask.sampling")
@@ -116,7 +116,7 @@ PROCESSES: Registry[Process] = Registry("process", room="unmask.sampling")
 
 @runtime_checkable
 class NetworkOfLengths(Protocol):
-    """A network that can be given the lengths of its rows."""
+    """A network that accepts the lengths of its rows."""
 
     def __call__(self, x_t: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor) -> Tensor: ...
 

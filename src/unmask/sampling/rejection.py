@@ -1,6 +1,6 @@
-"""Rejection: rows that do not match a constraint are drawn again, freely, until they do.
+"""Rejection sampling: rows that do not match a constraint are drawn again, without restriction, until they do.
 
-What is drawn follows the model's distribution given the pattern, which restricting each draw does not.
+The samples follow the model's distribution given the pattern; with restricted draws they do not.
 """
 
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from unmask.text.prompt.canvas import Canvas
 
 @dataclass(frozen=True)
 class Trying:
-    """Rows of which some match already, and the others being drawn again."""
+    """Rows of which some match already and the others are drawn again."""
 
     inner: Any
-    blank: Canvas  # all rows, as they were given
-    tokens: Int[Tensor, "b l"]  # of all rows, as they are now
-    rows: Int[Tensor, " k"]  # those being drawn
+    blank: Canvas  # all rows, before drawing
+    tokens: Int[Tensor, "b l"]  # of all rows, now
+    rows: Int[Tensor, " k"]  # rows being drawn
     seed: int
     ids: Int[Tensor, " b"]
     attempt: int = 0
@@ -54,7 +54,7 @@ class Rejection(Process):
         return self.next(Trying(inner, canvas, canvas.tokens, rows, seed, ids))
 
     def next(self, state: Trying) -> Trying:
-        """Where the rows being drawn are finished, draw those again that do not match."""
+        """When the rows being drawn are finished, start again with those that do not match."""
         if not self.process.done(state.inner) or not len(state.rows):
             return state
         tokens = state.tokens.index_copy(0, state.rows, self.process.canvas(state.inner).tokens)
@@ -65,8 +65,8 @@ class Rejection(Process):
         if state.attempt + 1 == self.tries:
             raise UserError(
                 f"{len(fits) - len(wrong)} of {len(fits)} samples matched in {self.tries} tries: the pattern is too "
-                "unlikely for rejection. Allow more tries, or leave reject out: the tokens are then restricted as "
-                "they are drawn."
+                "unlikely for rejection. Allow more tries, or leave reject out: each draw is then restricted to what "
+                "can still match."
             )
         attempt = state.attempt + 1
         inner = self.process.begin(state.blank.take(wrong), seed=state.seed + (attempt << 40), ids=state.ids[wrong])

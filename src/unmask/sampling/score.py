@@ -1,7 +1,7 @@
-"""Score: how likely a text is, or the tokens in its blanks given the rest: a lower bound in nats, with its error.
+"""Score: a lower bound on log p of a text, or of its blanks given the rest, in nats, with its standard error.
 
-The log-probabilities of a trace do not serve: the order in which a text was drawn favours that text, so their sum is
-too high on average. Here the tokens are hidden anew, by orders of their own, and the estimate is of the bound.
+The log-probabilities of a trace are no estimate of it: the order in which a text was drawn favours that text, so
+their sum is too high on average. Here the tokens are hidden anew at random, which estimates the bound.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ NUMBERS = 2**26  # logits held at once: 256 MB
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of nats, and the standard error of its estimate."""
+    """An estimate in nats, and its standard error."""
 
     nats: float
     error: float
 
 
 def scored_by(model: Model) -> Objective:
-    """The model's own objective, looked at where its bound has the smallest variance."""
+    """The model's objective, with the estimator of smallest variance."""
     if not model.objective.facts.infills:
         raise UserError(
             "blanks need a model that sees both sides; this one is autoregressive. Use a diffusion model."
@@ -47,13 +47,13 @@ def log_likelihood(
     looks: int = 32,
     seed: int = 0,
 ) -> Estimate:
-    """A lower bound on log p(the tokens that are not frozen | those that are), in nats.
+    """A lower bound on log p(free tokens | frozen tokens), in nats.
 
-    looks   forward passes, at evenly spread times or numbers of masks
+    looks   forward passes, at stratified times or numbers of masks
     unseen  frozen positions that the network sees as masks
 
-    The same random numbers serve every text with as many free tokens, so the difference between two texts is surer
-    than either.
+    Texts with the same number of free tokens share random numbers, so their difference has a smaller error than
+    either score.
     """
     check_looks(looks)
     objective = scored_by(model)
@@ -64,7 +64,7 @@ def log_likelihood(
     t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6).to(tokens.device)
     u = torch.rand(looks, free, generator=source).to(tokens.device)
     key = keys(seed, torch.arange(looks, device=tokens.device))
-    u = u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it stands
+    u = u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it is
     network = model.network.logits if unseen is None else blindfolded(model.network.logits, unseen, model.mask)
     most = max(1, NUMBERS // (free * model.spec.vocab))
     sums = [
@@ -85,9 +85,9 @@ def log_likelihood(
 
 def check_looks(looks: int) -> None:
     if looks < 2:
-        raise UserError(f"an estimate with its error needs at least 2 looks; saw {looks}.")
+        raise UserError(f"an estimate with a standard error needs at least 2 forward passes (looks); saw {looks}.")
 
 
 def blindfolded(network: Network, unseen: Bool[Tensor, " l"], mask: int) -> Network:
-    """The network, shown a mask wherever it may not see."""
+    """The network with its input masked at the `unseen` positions."""
     return lambda x_t, sigma, rows: network(x_t.masked_fill(unseen, mask), sigma, rows)

@@ -6,6 +6,7 @@
       data/                          prepared tokens, unless --data was prepared already
       checkpoints/step-00000500/     config.json, model.safetensors, unmask.json, tokenizer: for `unmask.load`
         training.safetensors         weights and AdamW's moments; of a sharded network shard-*.safetensors
+        memory.safetensors           what a network carries to the next step, where it does
         training.json                step, best step so far, version of this layout
       best -> checkpoints/...        the lowest validation bound
       last -> checkpoints/...
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.diffusion.objective import Objective
@@ -41,7 +42,7 @@ from unmask.training.loop import State
 FORMAT = 1
 FOLDER = "checkpoints"
 TENSORS, NOTE = "training.safetensors", "training.json"
-MEMORY = "memory"  # carried from step to step, for all rows
+MEMORY = "memory.safetensors"  # what the network carries from step to step, of all rows, where it does
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def save_state(
     """Write a checkpoint, then remove all but the last `keep` and the best. All processes must call it."""
     folder = folder_of(out, point.step)
     exports = exported(state, team)
-    changed = tensors(state, team)
+    changed = tensors(state)
+    carried = None if state.memory is None else team.gather(state.memory)
     parts = folder.with_name(f".{folder.name}.shards")
     if state_is_sharded(state):
         sharding.write_shards(parts, changed)
@@ -105,6 +107,8 @@ def save_state(
             else:
                 whole = {name: tensor.cpu().contiguous() for name, tensor in changed.items()}
                 save_file(whole, draft / TENSORS)
+            if carried is not None:
+                save_file({"memory": carried.cpu()}, draft / MEMORY)
             (draft / NOTE).write_text(json.dumps({"format": FORMAT, **asdict(point)}) + "\n", encoding="utf-8")
         shutil.rmtree(parts, ignore_errors=True)
         tidy(out, point, keep=keep)
@@ -152,15 +156,13 @@ def plain(name: str) -> str:
     return name.removeprefix("backbone.")
 
 
-def tensors(state: State, team: Team = Alone()) -> dict[str, Tensor]:
+def tensors(state: State) -> dict[str, Tensor]:
     """Everything that a step changes, by name; model.safetensors has the averaged weights, so the others are here."""
     found = {}
     for name, p in state.denoiser.named_parameters():
         found[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
             found[f"{key}.{plain(name)}"] = value
-    if state.memory is not None:
-        found[MEMORY] = team.gather(state.memory)
     return found
 
 
@@ -189,6 +191,9 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}
     wanted = tensors(state)
+    if (folder / MEMORY).is_file():
+        rows = load_file(folder / MEMORY)["memory"].chunk(team.world)[team.rank]
+        state.memory = rows.clone().to(team.device)
     if state_is_sharded(state) or not (folder / TENSORS).is_file():
         sharding.read_shards(folder, {**wanted, **averages})
         return read_point(folder)
@@ -197,8 +202,6 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
             for values, source in ((wanted, file), (averages, averaged)):
                 for name, tensor in values.items():
                     tensor.copy_(source.get_tensor(name))
-            if MEMORY in file.keys():  # noqa: SIM118
-                state.memory = file.get_tensor(MEMORY).chunk(team.world)[team.rank].clone().to(team.device)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
     return read_point(folder)

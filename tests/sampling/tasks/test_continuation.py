@@ -194,7 +194,7 @@ def test_generate_yields_a_moment_a_call_and_then_the_samples(model):
         ({"sampler": "ancestrl"}, "Did you mean 'ancestral'"),
         ({"sampler": "autoregressive"}, "not for this model, whose objective is mdlm"),
         ({"sampler": "analytic"}, "reverse process of sedd models"),
-        ({"steps": 8}, "finds its number of calls by itself"),
+        ({"steps": 8}, "has no number of steps"),
         ({"until": ""}, "end mark is empty"),
         ({"temperature": -1}, "temperature must not be negative"),
         ({"top_p": 0}, "top-p must lie in"),
@@ -247,7 +247,7 @@ def test_a_model_may_say_how_it_is_drawn_by_those_who_ask_for_nothing_else(model
         assert unmask.sample(told, seed=3, **options)[0].law == unmask.sample(model, seed=3, **options)[0].law
 
 
-@pytest.mark.parametrize(("said", "told"), [({"topp": 1}, "'topp' among its"), ({"top_p": "x"}, "no numbers")])
+@pytest.mark.parametrize(("said", "told"), [({"topp": 1}, "sampling setting 'topp'"), ({"top_p": "x"}, "not numbers")])
 def test_a_model_that_says_something_strange_of_it_is_refused(model, said, told):
     with pytest.raises(UserError, match=told):
         unmask.sample(replace(model, settings={"sampling": said}))

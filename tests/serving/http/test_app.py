@@ -161,7 +161,7 @@ WRONG = [
     ("/v1/completions", {"prompt": "\ud800"}, "no token for"),
     ("/v1/completions", {"stop": ""}, "none of them empty"),
     ("/v1/completions", {"steps": 10**9, "sampler": "ancestral"}, "2000 at most"),
-    ("/v1/completions", {"steps": 5}, "finds its number of calls by itself"),
+    ("/v1/completions", {"steps": 5}, "has no number of steps"),
     ("/v1/completions", {"sampler": "ancestrl"}, "Did you mean 'ancestral'?"),
     ("/v1/completions", {"sampler": "d3pm"}, "reverse process of d3pm models"),
     ("/v1/completions", {"draft": True}, "set events to 'steps'"),

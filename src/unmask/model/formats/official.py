@@ -47,7 +47,11 @@ class Official(Format):
             raise UserError(f"the official layout holds transformers only, not the backbone {spec.name!r}.")
         if not objective.facts.published:
             raise UserError(f"the official layout cannot record that the objective is {objective.name!r}.")
-        return config_of(spec, mask=mask, dtype=dtype)
+        config = config_of(spec, mask=mask, dtype=dtype)
+        if not is_published(config):
+            ours = ", ".join(key for key in OURS if key in config)
+            raise UserError(f"the official layout has no such network: this one needs {ours} in its config.json.")
+        return config
 
 
 def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architecture:

@@ -1,7 +1,7 @@
-"""Constraint: what may stand on a canvas. Tokens that would leave no way to a match are never drawn.
+"""Constraint: what a canvas must match. Tokens after which no match is possible are never drawn.
 
 A canvas is read as a chain: a visible token is one move of the automaton, a mask is any move. A state is reachable at
-a position if some filling of the masks before it leads there; it is hopeful if some filling of the masks behind it
+a position if some filling of the masks before it leads there; it is hopeful if some filling of the masks after it
 leads from there to a match. A token may be drawn where it leads from a reachable to a hopeful state. Then a filling
 that matches always exists, so no draw runs into a dead end.
 """
@@ -25,10 +25,10 @@ CELLS = 2**25  # booleans held at once for (place, state, class)
 
 @dataclass(frozen=True)
 class Chain:
-    """Rows as moves: of a given or drawn token one column of the table, of a mask any that is allowed."""
+    """Rows as moves: a given or drawn token is one column of the table, a mask any allowed one."""
 
     automaton: Automaton
-    column: Int[Tensor, "b l"]  # of the table; of no meaning where hidden
+    column: Int[Tensor, "b l"]  # of the table; without meaning where hidden
     hidden: Bool[Tensor, "b l"]
     own_moves: Mapping[int, Float[Tensor, "s s"]]  # of a mask at positions with a set of allowed tokens
     final: Bool[Tensor, " s"]  # where a row may end
@@ -40,7 +40,7 @@ class Chain:
         return here
 
     def onward(self, here: Float[Tensor, "b s"], i: int) -> Float[Tensor, "b s"]:
-        """1 for the states reachable behind position i, given those before it. The dead one may be among them."""
+        """1 for the states reachable after position i, given those before it; the dead state may be among them."""
         by_mask = by_token = None
         if self.some_hidden[i]:
             by_mask = here @ self.own_moves.get(i, self.automaton.any_move)
@@ -49,7 +49,7 @@ class Chain:
         return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
 
     def back(self, here: Float[Tensor, "b s"], i: int) -> Float[Tensor, "b s"]:
-        """1 for the states before position i that are hopeful, given those behind it."""
+        """1 for the states before position i that are hopeful, given those after it."""
         by_mask = by_token = None
         if self.some_hidden[i]:
             by_mask = here @ self.own_moves.get(i, self.automaton.any_move).T
@@ -58,7 +58,7 @@ class Chain:
         return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
 
     def chosen(self, by_mask: Tensor | None, by_token: Tensor | None, i: int) -> Float[Tensor, "b s"]:
-        """Of each row what its move at position i is."""
+        """The result for each row, by its kind of move at position i."""
         if by_mask is None or by_token is None:
             moved = by_token if by_mask is None else by_mask
             assert moved is not None
@@ -66,21 +66,21 @@ class Chain:
         return torch.where(self.hidden[:, i, None], by_mask, by_token)
 
     def forward(self) -> Bool[Tensor, "b i s"]:
-        """Whether a state is reachable before each position, and behind the last."""
+        """Whether a state is reachable before each position, and after the last."""
         found = [self.start()]
         for i in range(self.column.shape[1]):
             found.append(self.onward(found[-1], i))
         return torch.stack(found, 1) > 0
 
     def backward(self) -> Bool[Tensor, "b i s"]:
-        """Whether a state before each position, and behind the last, is hopeful."""
+        """Whether a state is hopeful before each position, and after the last."""
         found = [self.final.float().repeat(len(self.column), 1)]
         for i in reversed(range(self.column.shape[1])):
             found.append(self.back(found[-1], i))
         return torch.stack(found[::-1], 1) > 0
 
     def stuck(self) -> list[int | None]:
-        """The first position of each row that no filling gets past; l if all are unfinished there; else None."""
+        """The first position of each row that no filling gets past; l if no filling is a match; else None."""
         reached = self.forward()
         alive = reached[:, 1:, :-1].any(2)  # the last state is dead
         done = (reached[:, -1] & self.final).any(1)
@@ -116,19 +116,19 @@ def chain_of(
     else:
         column = torch.where(given, torch.where(silent, columns + BREAK, columns + CUT), own)
     final = automaton.accepts.clone()
-    if not whole:  # behind given text nothing is open
+    if not whole:  # after given text no match is open
         final[[FIRST, INSIDE]] = True
     return Chain(automaton, column, canvas.hidden, own_moves, final)
 
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """A pattern for what is drawn, or for the whole text; and sets of allowed tokens by position."""
+    """A pattern for the drawn text, or for the whole text, and sets of allowed tokens by position."""
 
     automaton: Automaton
-    allowed: Mapping[int, Collection[int]] = field(default_factory=dict)  # position -> the ids that may stand there
-    whole: bool = False  # the pattern is for the whole text; False: for each stretch that is drawn, by itself
-    about: str = "the allowed tokens"  # how errors call it
+    allowed: Mapping[int, Collection[int]] = field(default_factory=dict)  # position -> allowed ids
+    whole: bool = False  # the pattern applies to the whole text; False: to each drawn span separately
+    about: str = "the allowed tokens"  # its name in errors
 
     def __post_init__(self) -> None:
         for position, ids in self.allowed.items():
@@ -152,7 +152,7 @@ class Constraint:
         }
 
     def uses(self, token: int) -> bool:
-        """Whether a token may be part of some match."""
+        """Whether a token can be part of a match."""
         automaton, dead = self.automaton, len(self.automaton.table) - 1
         return token < automaton.size and bool((automaton.table[:, automaton.classes[token]] != dead).any())
 
@@ -163,7 +163,7 @@ class Constraint:
         return replace(self, automaton=new)
 
     def check(self, canvas: Canvas) -> None:
-        """Refuse a canvas that no filling makes match, before any network call."""
+        """Refuse a canvas that no filling can make match, before any network call."""
         length = canvas.tokens.shape[1]
         for position in [place for place in self.allowed if place < length]:
             given = canvas.tokens[canvas.frozen[:, position], position].tolist()
@@ -185,13 +185,13 @@ class Constraint:
             )
 
     def matches(self, canvas: Canvas) -> Bool[Tensor, " b"]:
-        """Which rows match; of those with masks, which can be filled to match."""
+        """Which rows match; a row with masks matches if some filling does."""
         return torch.tensor([at is None for at in self.chain(canvas).stuck()], device=canvas.tokens.device)
 
     def pruned(
         self, canvas: Canvas, row: Int[Tensor, " n"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
     ) -> Float[Tensor, "n v"]:
-        """Logits −∞ for tokens that leave no way to a match, at these hidden places of the canvas."""
+        """Logits −∞ for tokens after which no match is possible, at these hidden positions of the canvas."""
         rows, index = row.unique(return_inverse=True)
         chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
         reached, hopeful = chain.forward(), chain.backward()
@@ -200,12 +200,12 @@ class Constraint:
     def left(
         self, ways: Bool[Tensor, "n c"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
     ) -> Float[Tensor, "n v"]:
-        """Logits of the tokens whose class is open, and which may stand at these positions."""
+        """Logits of the tokens whose class is open and which are allowed at these positions."""
         keep = ways[:, self.automaton.classes]
         for place in self.allowed.keys() & set(position.tolist()):
             ids = torch.tensor(sorted(self.allowed[place]), dtype=torch.long, device=keep.device)
             keep[position == place] &= torch.zeros_like(keep[0]).index_fill(0, ids, True)
-        # A network may have more ids than there are tokens: they stand for no text.
+        # A network may have more ids than there are tokens; the extra ids have no text.
         keep = torch.nn.functional.pad(keep, (0, logits.shape[-1] - keep.shape[-1]))
         return logits.masked_fill(~keep, -torch.inf)
 
@@ -219,8 +219,8 @@ class Constraint:
     ) -> Int[Tensor, " n"]:
         """A token for each place: in every row one after the other from the left, each restricted by those before.
 
-        `draw(which, logits)` draws for some of the n places. The network is not asked again in between. One sweep
-        does it: what is hopeful behind a place does not depend on the tokens before it.
+        `draw(which, logits)` draws for some of the n places. There is no network call in between. One sweep is
+        enough: what is hopeful after a place does not depend on the tokens before it.
         """
         rows, index = row.unique(return_inverse=True)
         chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
@@ -253,7 +253,7 @@ def matching(
 def one_of(
     texts: Sequence[str], words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
 ) -> Constraint:
-    """One of some texts."""
+    """Text that is one of a list."""
     if not texts:
         raise UserError("a list of texts to choose from needs at least one text.")
     pattern = "|".join(re.escape(text) for text in texts)

@@ -1,10 +1,10 @@
-r"""A form: text with holes that say what goes into them, '{"name": <string>, "age": <int>}', as a pattern.
+r"""A form: text with typed holes, '{"name": <string>, "age": <int>}', as a pattern.
 
 <string>   a JSON string with its quotes      <word>   letters, digits and _
 <int>      a whole number                     <line>   any text without a line break
 <number>   a JSON number                      <text>   any text
-<bool>     true or false                      <a|b|c>  one of these, as they stand
-<list int> a JSON list of what is named       \<       an angle bracket of the text itself; \\ is a backslash
+<bool>     true or false                      <a|b|c>  one of these, literally
+<list int> a JSON list of the named type      \<       a literal angle bracket; \\ is a backslash
 """
 
 import re

@@ -1,8 +1,8 @@
-"""A pattern as a machine over bytes: a regular expression in Python's syntax, to a minimal deterministic automaton.
+"""Regular expressions in Python's syntax as minimal deterministic automata over bytes.
 
-What matches is what `re.fullmatch(pattern, text, re.ASCII)` matches, read as UTF-8. Python's own parser reads the
-pattern, so its syntax and the columns of its errors are those that people know. Bytes, because a token of a
-byte-level vocabulary may end within a character.
+They match what `re.fullmatch(pattern, text, re.ASCII)` matches, encoded as UTF-8. Python's own parser reads the
+pattern, so the syntax and the columns in errors are the usual ones. Bytes, because a token of a byte-level vocabulary
+may end within a character.
 """
 
 import re
@@ -18,8 +18,8 @@ import numpy as np
 
 from unmask.errors import UserError
 
-LARGEST = 20_000  # states of the machine, before and after it is made deterministic
-EFFORT = 100  # times as many states may be met while it is made deterministic: seconds
+LARGEST = 20_000  # limit on states, before and after the machine is made deterministic
+EFFORT = 100  # factor on that limit for states visited while it is made deterministic: a few seconds
 LAST = 0x10FFFF  # the last code point
 
 Range = tuple[int, int]  # code points or bytes, both ends included
@@ -33,9 +33,9 @@ OPPOSITES = {
     ops.CATEGORY_NOT_SPACE: ops.CATEGORY_SPACE,
     ops.CATEGORY_NOT_WORD: ops.CATEGORY_WORD,
 }
-REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT)  # greed does not change what matches as a whole
-SURROGATES = (0xD800, 0xDFFF)  # half characters, which no text holds
-# What the parser knows and a finite automaton does not, or what makes no sense where all of a text must match.
+REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT)  # greediness does not change which whole texts match
+SURROGATES = (0xD800, 0xDFFF)  # half characters, which no text contains
+# Syntax that a finite automaton cannot express, or that is meaningless where the whole text must match.
 UNSUPPORTED = {
     ops.AT: "anchors and word boundaries (^ $ \\b): a pattern always matches all of the text",
     ops.ASSERT: "lookahead and lookbehind",
@@ -63,7 +63,7 @@ class Machine:
 
 @dataclass
 class Net:
-    """A machine in the making: from each state, free moves and moves by a range of bytes."""
+    """A nondeterministic automaton: from each state, free moves and moves by a range of bytes."""
 
     free: list[list[int]] = field(default_factory=list)
     moves: list[list[tuple[int, int, int]]] = field(default_factory=list)
@@ -77,10 +77,10 @@ class Net:
 
 
 def machine_of(pattern: str, *, largest: int = LARGEST) -> Machine:
-    """The machine of a regular expression, of at most so many states; an error in it is reported with its column."""
+    """The machine of a regular expression, with at most `largest` states; a syntax error names its column."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the syntax may mean in Python's future
+            warnings.simplefilter("ignore")  # about future changes of the syntax in Python
             tree = _parser.parse(pattern, re.ASCII)
     except re.error as error:
         column = 1 if error.pos is None else error.pos + 1
@@ -108,7 +108,7 @@ def too_large(largest: int = LARGEST) -> UserError:
 
 
 def sequence(net: Net, items: Any, state: int, flags: int) -> int:
-    """Build what matches these items one after the other; the state behind them."""
+    """Add states that match these items one after the other; returns the state after them."""
     for op, value in items:
         state = item(net, op, value, state, flags)
     return state
@@ -160,7 +160,7 @@ def repeated(net: Net, inner: Any, state: int, flags: int, least: int, most: int
 
 
 def code_points(op: Any, value: Any, flags: int) -> list[Range]:
-    """The characters that one item of a pattern stands for."""
+    """The characters that one item of a pattern matches."""
     negated, found = False, []
     if op is ops.ANY:
         return [(0, LAST)] if flags & re.DOTALL else complement([(10, 10)])
@@ -208,7 +208,7 @@ def utf8(ranges: list[Range]) -> Iterator[list[Range]]:
 
 
 def same_length(low: int, high: int) -> Iterator[list[Range]]:
-    """A range of code points that are encoded in equally many bytes, cut until the bytes vary independently."""
+    """A range of code points with encodings of one length, split until the bytes vary independently."""
     for bits in (6, 12, 18):  # the last one, two, three bytes carry these bits
         rest = (1 << bits) - 1
         if low >> bits != high >> bits and high > 0x7F:
@@ -272,7 +272,7 @@ def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
 
 
 def minimal(machine: Machine) -> Machine:
-    """States that cannot be told apart by what matches behind them become one. The dead one stays last."""
+    """Merge states after which the same texts match. The dead state stays last."""
     label = told_apart(machine.table, machine.accepts)
     _, first = np.unique(label, return_index=True)
     # In order of appearance, so that the start is 0; the dead state's class goes last.
@@ -288,7 +288,7 @@ def minimal(machine: Machine) -> Machine:
 
 
 def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """The class of each state of a table (states, letters): two of one class match the same behind them."""
+    """The class of each state of a table (states, letters): after two states of one class the same texts match."""
     _, kinds = np.unique(table, axis=1, return_index=True)  # bytes that lead to the same states count once
     sources = [states_before(table[:, kind]) for kind in kinds]
     label = accepts.astype(np.int64).tolist()
@@ -309,7 +309,7 @@ def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
                 members[kind].difference_update(some)
                 for source in some:
                     label[source] = new
-                # Splitting by the smaller half tells as much; both are needed where the whole was still to be used.
+                # Splitting by the smaller half is enough; both are needed if the whole class was still pending.
                 splitters.add(new if kind in splitters or len(some) <= len(members[kind]) else kind)
     return np.array(label)
 

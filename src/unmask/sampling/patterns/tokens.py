@@ -1,7 +1,7 @@
-"""Automaton: a pattern over the tokens of a vocabulary, with the tokens put into classes.
+"""Automaton: a pattern over the tokens of a vocabulary, with the tokens grouped into classes.
 
-Tokens of one class lead from every state to the same state, so all that is asked of the automaton is asked of a few
-classes, whatever the size of the vocabulary.
+Tokens of one class lead from every state to the same state, so the automaton works with a few classes, whatever the
+size of the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from unmask.errors import UserError
 from unmask.sampling.patterns.regex import Machine
 from unmask.text.tokens.tokenizer import Tokenizer
 
-# Decoders that give each token a text of its own, which depends at most on whether it is the first of all.
+# Decoders in which a token's text depends at most on whether the token is the first one.
 JOINING = ("ByteLevel", "Fuse", "Metaspace", "WordPiece", "none")
 
 
 @dataclass(frozen=True)
 class Words:
-    """Tokens as bytes; a token without any cannot be part of a match."""
+    """Tokens as bytes; a token without bytes cannot be part of a match."""
 
     first: tuple[bytes, ...]  # at the start of a text
     later: tuple[bytes, ...]  # anywhere else
-    fillers: tuple[int, ...] = ()  # tokens that may stand behind the match, the first of them right behind it
-    silent: frozenset[int] = frozenset()  # special tokens, the mask among them: they add no text
+    fillers: tuple[int, ...] = ()  # tokens allowed after the match; the first of them directly after it
+    silent: frozenset[int] = frozenset()  # special tokens, including the mask: they add no text
 
 
 def words_of(tokenizer: Tokenizer) -> Words:
-    """The words of a tokenizer. Behind a match may stand eos and then eos or pad; pad alone where there is no eos."""
+    """The words of a tokenizer. Allowed after a match: eos, then eos or pad; only pad if there is no eos."""
     first, later = token_texts(tokenizer)
     silent = tokenizer.specials
     ends = [id for id in (tokenizer.eos, tokenizer.pad) if id is not None]
@@ -54,21 +54,21 @@ def token_texts(tokenizer: Tokenizer) -> tuple[list[bytes], list[bytes]]:
         )
     if decoder is None:
         return [piece.encode() for piece in pieces], [b" " + piece.encode() if piece else b"" for piece in pieces]
-    head = "a"  # any letter: what comes behind it is what a token adds
+    head = "a"  # any letter: the text after it is what a token adds
     first = [decoder.decode([piece]).encode() for piece in pieces]
     return first, [decoder.decode([head, piece])[len(head) :].encode() for piece in pieces]
 
 
 def from_stand_ins(piece: str) -> bytes:
-    """The bytes of a piece of a byte-level vocabulary, which writes each as a printable letter."""
+    """The bytes of a piece of a byte-level vocabulary, which writes each byte as a printable letter."""
     try:
         return bytes(STAND_INS[letter] for letter in piece)
-    except KeyError:  # a token that was added as it stands
+    except KeyError:  # an added token, stored as plain text
         return piece.encode()
 
 
 def stand_ins() -> dict[str, int]:
-    """Printable Latin-1 stands for itself; the other bytes, in order, for the letters from U+0100 on."""
+    """The byte of each letter: printable Latin-1 is itself; letters from U+0100 on are the other bytes in order."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     other = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(other)}
@@ -79,7 +79,7 @@ STAND_INS = stand_ins()
 
 @dataclass(frozen=True)
 class WordTable:
-    """Words in a matrix, the longest first, for walking through all of them at once."""
+    """Words in a matrix, the longest first, to run the automaton over all of them at once."""
 
     order: np.ndarray  # the tokens by falling length
     letters: np.ndarray  # (v, longest): their bytes
@@ -94,7 +94,7 @@ class WordTable:
         return WordTable(order, np.frombuffer(joined, np.uint8).reshape(len(order), longest), lengths[order])
 
     def after(self, table: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """(states, v): where each word leads from each state of a byte table, whose last is dead; no word: there."""
+        """(states, v): where each word leads from each state of a byte table; an empty word: the dead state."""
         at = np.repeat(states.astype(np.int32)[:, None], len(self.order), 1)
         for i in range(self.letters.shape[1]):
             active = int((self.lengths > i).sum())
@@ -105,13 +105,13 @@ class WordTable:
         return result
 
 
-CELLS = 250_000_000  # of the table (state, token) while it is made: 1 GB
-PORTION = 32  # states walked from at a time
+CELLS = 250_000_000  # limit on the table (state, token) while it is built: 1 GB
+PORTION = 32  # start states at a time
 
-FIRST, INSIDE = 0, 1  # the states before a match: at the start of a text, and behind given text
-# Moves that no drawn token makes, as the last columns of the table.
+FIRST, INSIDE = 0, 1  # the states before a match: at the start of a text, and after given text
+# Moves of given tokens only, as the last columns of the table.
 KEEP = -3  # a given token without text: stay
-CUT = -2  # a given text between two matches: the one before it must be complete
+CUT = -2  # given text between two matches: the match before it must be complete
 BREAK = -1  # a given token without text between two matches
 
 
@@ -145,7 +145,7 @@ class Automaton:
 
 
 def anything(size: int, *, mask: int) -> Automaton:
-    """Every token but the mask, everywhere: for sets of allowed tokens without a pattern."""
+    """An automaton that allows every token except the mask: for sets of allowed tokens without a pattern."""
     classes = torch.zeros(size, dtype=torch.long)
     classes[mask] = 1
     table = torch.tensor([[0, 3, 0, 0, 0], [1, 3, 1, 1, 1], [2, 3, 2, 2, 2], [3, 3, 3, 3, 3]])
@@ -155,7 +155,7 @@ def anything(size: int, *, mask: int) -> Automaton:
 def over_tokens(machine: Machine, words: Words, *, ends: bool = True, banned: tuple[int, ...] = ()) -> Automaton:
     """The automaton over tokens of a machine over bytes.
 
-    ends    eos and padding may stand behind a match that is shorter than its place
+    ends    eos and padding may follow a match that is shorter than its blank
     banned  tokens that are never used
     """
     states, rows = explored(machine, words)
@@ -179,7 +179,7 @@ def over_tokens(machine: Machine, words: Words, *, ends: bool = True, banned: tu
 
 
 def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray]]:
-    """The machine's states between tokens, and a row for FIRST, INSIDE and each: 2 + the next one's place, or −1."""
+    """The machine's states between tokens, and rows for FIRST, INSIDE and each: 2 + the index of the next, or −1."""
     later = WordTable.of(words.later)
     first = later if words.first == words.later else WordTable.of(words.first)
     place = np.full(len(machine.table), -1, np.int32)
@@ -188,7 +188,7 @@ def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray
     def placed(found: np.ndarray) -> list[np.ndarray]:
         met = np.zeros(len(place), bool)
         met[found] = True
-        met[-1] = False  # the dead state has no place
+        met[-1] = False  # the dead state has no index
         new = np.flatnonzero(met & (place < 0))
         place[new] = np.arange(len(states), len(states) + len(new)) + 2
         states.extend(new.tolist())
@@ -207,7 +207,7 @@ def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray
 
 def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The class of each column, and one column of each class."""
-    # Equal sums with random weights mean equal columns, but for an accident of about 2^-30, which is looked for.
+    # Columns with equal randomly weighted sums are equal, except with probability about 2^-30, which is checked.
     weights = np.random.default_rng(0).integers(0, 2**64, len(table), dtype=np.uint64)
     sums = np.zeros(table.shape[1], np.uint64)
     for weight, row in zip(weights, table, strict=True):
@@ -220,7 +220,7 @@ def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def without_dead_ends(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """States from which no tokens lead to a match are dead: letters may be missing from the vocabulary."""
+    """The table with states from which no tokens lead to a match made dead: the vocabulary may lack letters."""
     alive = accepts.copy()
     while True:
         more = alive | alive[table].any(1)

@@ -1,8 +1,8 @@
-"""Ordered by the model: reveal first where it is surest.
+"""Orders chosen by the model: reveal the most certain positions first.
 
-"Choose, then draw" looks at the whole distribution of each position, picks positions, and then draws their tokens:
-one token a call keeps the model's own conditionals. The popular "draw, then keep" draws everywhere and keeps the
-tokens that came out most likely; this favours likely tokens twice and is not a sample of the model.
+"Choose, then draw" picks positions by their whole distributions and then draws their tokens: with one token per call
+this keeps the model's own conditionals. The popular "draw, then keep" draws everywhere and keeps the most likely
+of the drawn tokens; this favours likely tokens twice and is not a sample of the model.
 """
 
 from dataclasses import dataclass
@@ -22,21 +22,21 @@ from unmask.registry import derived
 from unmask.sampling.policies.planned import sigma_at
 from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
-TIE = 1e-4  # scores, in nats or probability, that differ by less are taken to be equal
+TIE = 1e-4  # scores, in nats or probability, that differ by less count as equal
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
-    """Values at their flat positions, −∞ elsewhere. A value that is no number comes from a place without a token."""
+    """Values at their flat positions, −∞ elsewhere. NaN means that no token is possible there, and is refused."""
     if bool(values.isnan().any()):
         raise UserError("no token is possible at a position: all are banned, or the network gave NaN.")
     return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
 
 
 def ranking(look: Look, score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
-    """The positions of each row from best to worst; a tie is settled by the row's own numbers.
+    """The positions of each row from best to worst; a tie is broken by the row's own random numbers.
 
-    Ties are real: before a row of nothing but masks a network with relative positions says the same everywhere, up to
-    the last bits, which change with the shape of the batch. Scores nearer than `TIE` are therefore a tie.
+    Ties do occur: on a row of masks only, a network with relative positions gives the same logits everywhere, up to
+    the last bits, which change with the shape of the batch. So scores closer than `TIE` count as a tie.
     """
     shuffled = look.dice.grid(score.shape[1], ORDER, number=look.clock).argsort(1)
     rough = (score / TIE).round().gather(1, shuffled)
@@ -51,7 +51,7 @@ def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> B
 
 @runtime_checkable
 class Looking(Policy, Protocol):
-    """A policy that looks at every blank before it chooses; a subclass says which."""
+    """A policy that needs the logits of every blank before it chooses; a subclass chooses."""
 
     schedule: Schedule  # matters only to networks that look at the noise level
 
@@ -65,7 +65,7 @@ class Looking(Policy, Protocol):
 
 
 def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
-    """How many to reveal now, so that all is done after `calls` calls; one a call when there is no budget."""
+    """The number of tokens to reveal now, so that `calls` calls are enough; without a budget one per call."""
     left = look.hidden.sum(1)
     if calls is None:
         return torch.ones_like(left)
@@ -79,7 +79,7 @@ def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
 @POLICIES.register("draw-then-keep", "draw everywhere, keep the likeliest: biased", by="confidence", draw_first=True)
 @dataclass(frozen=True)
 class Ordered(Looking):
-    """The surest positions first: by confidence, margin or entropy. [MaskGIT, Kim et al. 2025, Dream]"""
+    """The most certain positions first: by confidence, margin or entropy. [MaskGIT, Kim et al. 2025, Dream]"""
 
     budget: ClassVar[str | None] = "calls"
 
@@ -114,7 +114,7 @@ class Ordered(Looking):
 @POLICIES.register("left-to-right", "the leftmost position first")
 @dataclass(frozen=True)
 class Leftmost(Looking):
-    """From left to right, as text is read; only the positions whose turn it is cost a head."""
+    """From left to right; the head runs only at the positions that are revealed."""
 
     budget: ClassVar[str | None] = "calls"
 

@@ -1,4 +1,4 @@
-"""Left to right: the only order in which an autoregressive network can write."""
+"""Left to right: the only order of an autoregressive network."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from unmask.sampling.policy import POLICIES, Look, Policy
 @POLICIES.register("autoregressive", "left to right")
 @dataclass(frozen=True)
 class LeftToRight(Policy):
-    """The leftmost blank, one per call; rows whose prompt reaches further wait, so all rows are at one position."""
+    """The leftmost blank, one per call; rows with longer prompts wait, so all rows are at the same position."""
 
     process: ClassVar[str] = "autoregressive"
     own: ClassVar[bool] = True

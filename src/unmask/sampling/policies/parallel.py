@@ -1,6 +1,6 @@
-"""As many tokens a call as a rule allows, and at least one: threshold, certificate, entropy bound, KLASS.
+"""As many tokens per call as a rule allows, and at least one: threshold, certificate, entropy bound, KLASS.
 
-All of them draw the tokens of one call independently of each other; they differ in what they ask for first.
+All of them draw the tokens of one call independently; they differ in the rule.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from unmask.sampling.policy import POLICIES, Draw, Look, Memory
 def prefix(
     look: Look, score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
 ) -> Bool[Tensor, "b w"]:
-    """The longest run of best positions that `allows` (given the scores from best to worst) accepts; at least one."""
+    """The longest prefix of the best positions that `allows` accepts (scores from best to worst); at least one."""
     order = ranking(look, score)
     run = allows(score.gather(1, order)).long().cumprod(1).bool()
     run[:, 0] = True
@@ -42,7 +42,7 @@ def certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
 
 
 def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]:
-    """Σ H − max H ≤ γ over a prefix, given −H: bounds what is lost by drawing it independently."""
+    """Σ H − max H ≤ γ over a prefix, given −H: bounds the dependence that independent draws ignore."""
 
     def allows(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
         h = torch.where(ranked > -torch.inf, -ranked, 0.0)
@@ -54,7 +54,7 @@ def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"
 @POLICIES.register("threshold", "every position surer than tau at once")
 @dataclass(frozen=True)
 class Threshold(Looking):
-    """Every position whose likeliest token has at least this probability, and at least the surest. [Fast-dLLM]"""
+    """Every position whose most likely token has at least probability tau; at least the best one. [Fast-dLLM]"""
 
     tau: float = 0.9
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
@@ -78,7 +78,7 @@ class Threshold(Looking):
 @POLICIES.register("certificate", "sets whose joint mode is certified")
 @dataclass(frozen=True)
 class Certificate(Looking):
-    """The largest set whose likeliest tokens are certified to be jointly the likeliest. Meant for temperature 0."""
+    """The largest set whose most likely tokens are certified to be jointly most likely. Meant for temperature 0."""
 
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
@@ -98,7 +98,7 @@ class Certificate(Looking):
 class EntropyBound(Looking):
     """The largest low-entropy set whose tokens can share at most γ nats. [EB-sampler]"""
 
-    gamma: float = 0.1  # nats a call that may be lost by drawing independently; 0: one token a call
+    gamma: float = 0.1  # nats of dependence per call that may be ignored; 0: one token per call
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:
@@ -107,7 +107,8 @@ class EntropyBound(Looking):
 
     @property
     def law(self) -> str:
-        return f"approximate (at most {self.gamma:g} nats of dependence ignored a call; the model chooses the order)"
+        lost = f"at most {self.gamma:g} nats of dependence ignored per call"
+        return f"approximate ({lost}; the model chooses the order)"
 
     def choose(
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
@@ -119,17 +120,17 @@ class EntropyBound(Looking):
 @POLICIES.register("klass", "sure and settled positions at once")
 @dataclass(frozen=True)
 class Klass(Looking):
-    """Sure and settled: positions whose distribution has hardly moved over the last calls. [KLASS]
+    """Certain and stable: positions whose distribution has hardly changed over the last calls. [KLASS]
 
-    It must remember a distribution for every position, (b w v) numbers: for small windows or vocabularies.
+    It stores a distribution for every position, (b w v) numbers: for small windows or vocabularies.
     """
 
     budget: ClassVar[str | None] = "calls"
 
-    tau: float = 0.9  # least probability of the likeliest token
-    moved: float = 0.01  # greatest KL(now || before), in nats
-    calls_settled: int = 2  # for so many calls
-    calls: int | None = None  # where nothing is settled: the surest ones at this budget; None: one
+    tau: float = 0.9  # smallest probability of the most likely token
+    moved: float = 0.01  # largest KL(now || before), in nats
+    calls_settled: int = 2  # number of calls over which the KL must stay below it
+    calls: int | None = None  # budget of calls if no position is stable; None: one token per call
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Plans: the order of revealing drawn before the network is asked anything, because it does not depend on it.
+"""Plans: the order of revealing is drawn before any network call, because it does not depend on the network.
 
 In the masked process each position has its own time, independent of every token. A position with uniform number u is
-hidden while the share 1 − α_t is above u·(1 − α_1), so running backwards in time positions appear by falling u.
-Steps in which nothing appears are not planned at all, and a call needs the head only where something appears.
+hidden while the share 1 − α_t is above u·(1 − α_1), so backwards in time positions are revealed by decreasing u.
+Steps that reveal nothing are skipped, and the head runs only at the revealed positions.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from unmask.sampling.policy import POLICIES, Look, Memory, Policy
 
 
 def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
-    """0 for the hidden position of a row with the greatest u, 1 for the next; visible positions come last."""
+    """0 for the hidden position of a row with the largest u, 1 for the next; visible positions come last."""
     order = torch.where(hidden, u, -1.0).argsort(1, descending=True)
     places = torch.arange(hidden.shape[1], device=hidden.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
 
 
 def dense(hidden: Bool[Tensor, "b w"], step: Int[Tensor, "b w"]) -> Int[Tensor, "b w"]:
-    """The steps of a row renumbered 0, 1, 2, ... in order, without those in which nothing happens."""
+    """The steps of a row renumbered 0, 1, 2, ... in order, without empty steps."""
     last = torch.iinfo(step.dtype).max
     value, order = torch.where(hidden, step, last).sort(1)
     new = torch.cat([torch.zeros_like(value[:, :1]), (value[:, 1:] != value[:, :-1]).long()], 1).cumsum(1)
@@ -37,7 +37,7 @@ def dense(hidden: Bool[Tensor, "b w"], step: Int[Tensor, "b w"]) -> Int[Tensor, 
 
 @runtime_checkable
 class Planned(Policy, Protocol):
-    """A policy that is a plan: for each position its call, and the noise level of that call."""
+    """A policy that is a plan: each position has its call and the noise level of that call."""
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         """(call (b w), sigma (b w)); every row's calls are 0, 1, 2, ... without a gap."""
@@ -49,7 +49,7 @@ class Planned(Policy, Protocol):
 
 
 def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """σ when `share` (in 0..1) of what the schedule hides at t = 1 is hidden."""
+    """σ at which a `share` (in 0..1) of what the schedule hides at t = 1 is hidden."""
     most = schedule.at(torch.ones((), dtype=share.dtype, device=share.device)).hidden
     t = schedule.when((share * most).clamp(min=1e-12)).clamp(0, 1)
     return schedule.at(t).sigma.float()
@@ -58,7 +58,7 @@ def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*
 @POLICIES.register("first-hitting", "exact: one token per call, in random order")
 @dataclass(frozen=True)
 class FirstHitting(Planned):
-    """One position a call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
+    """One position per call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
 
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
@@ -76,7 +76,7 @@ class FirstHitting(Planned):
 class Ancestral(Planned):
     """The reverse process on a grid of T steps: positions whose times fall into one step appear together. [MDLM]
 
-    The law of the step-by-step sampler, without its idle steps. The last step reveals all that is left.
+    The distribution of the step-by-step sampler, without its empty steps. The last step reveals all that is left.
     """
 
     budget: ClassVar[str | None] = "steps"
@@ -103,17 +103,17 @@ class Ancestral(Planned):
 @POLICIES.register("groups", "random groups of growing size, one per call")
 @dataclass(frozen=True)
 class Groups(Planned):
-    """Random groups of chosen sizes, one group a call. Small groups first: the first tokens are the least certain.
+    """Random groups of chosen sizes, one group per call. Small groups first: the first tokens are the least certain.
 
-    Either `sizes`, or a number of `calls`, from which the sizes grow like k^(growth − 1) for each row's own number
-    of blanks.
+    Give `sizes`, or a number of `calls`: then the sizes grow like k^(growth − 1), scaled to each row's number of
+    blanks.
     """
 
     budget: ClassVar[str | None] = "calls"
     needs_budget: ClassVar[bool] = True
 
-    calls: int | None = None  # the budget
-    sizes: tuple[int, ...] | None = None  # or the sizes themselves; what exceeds a row's blanks is not used
+    calls: int | None = None  # number of network calls
+    sizes: tuple[int, ...] | None = None  # or the sizes themselves; those beyond a row's blanks are not used
     growth: float = 2.0  # 1: equal sizes; 2: sizes grow linearly
     schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
 
@@ -151,4 +151,4 @@ class Groups(Planned):
         calls = self.calls or 1
         k = torch.arange(1, calls + 1, device=count.device)
         smooth = (count[:, None].double() * (k / calls).double() ** self.growth).round().long()
-        return torch.maximum(smooth, torch.minimum(k, count[:, None]))  # at least one a call
+        return torch.maximum(smooth, torch.minimum(k, count[:, None]))  # at least one per call

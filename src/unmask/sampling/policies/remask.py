@@ -1,13 +1,13 @@
-"""Remasking: a drawn token may be hidden again and drawn anew, so that a mistake can be mended. [ReMDM]
+"""Remasking: a drawn token may be hidden again and drawn anew, so that mistakes can be corrected. [ReMDM]
 
-One family with one number σ a step, from α_t visible to α_s:
+One family with one number σ per step, from α_t visible to α_s:
 
-    visible:  hidden again with chance σ,                          0 ≤ σ ≤ min(1, (1 − α_s)/α_t)
-    hidden:   revealed with chance (α_s − (1 − σ) α_t)/(1 − α_t)
+    visible:  hidden again with probability σ,                     0 ≤ σ ≤ min(1, (1 − α_s)/α_t)
+    hidden:   revealed with probability (α_s − (1 − σ) α_t)/(1 − α_t)
 
-The hidden share keeps to the schedule whatever σ: (1 − α_t)·(1 − that) + α_t σ = 1 − α_s. The rules differ in σ. What
-is revealed and what is hidden again does not depend on the network (but for `conf`, on what it has said before), so
-steps in which nothing is revealed take no call: T steps take at most T calls.
+The hidden share follows the schedule for every σ: (1 − α_t)·(1 − that) + α_t σ = 1 − α_s. The rules differ in σ. The
+positions do not depend on the network (except for `conf`, on its earlier probabilities), so steps that reveal nothing
+take no call: T steps take at most T calls.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from unmask.registry import derived
 from unmask.sampling.policies.planned import sigma_at
 from unmask.sampling.policy import POLICIES, Look, Memory, Policy
 
-# Each rule's η, as its authors chose it where they did.
+# Default η of each rule: its authors' choice where there is one.
 RULES = {"cap": 0.008, "rescale": 0.015, "conf": 0.015, "loop": 0.02, "forward-backward": 1.0}
 
 
@@ -37,7 +37,7 @@ def most_hidden_again(alpha_s: Float[Tensor, "*n"], alpha_t: Float[Tensor, "*n"]
 def reveal_chance_remasking(
     alpha_s: Float[Tensor, "*n"], alpha_t: Float[Tensor, "*n"], sigma: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """(α_s − (1 − σ) α_t)/(1 − α_t): the chance of a hidden position to be revealed. [ReMDM]"""
+    """(α_s − (1 − σ) α_t)/(1 − α_t): the probability that a hidden position is revealed. [ReMDM]"""
     return ((alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t).clamp(min=1e-12)).clamp(0, 1)
 
 
@@ -52,8 +52,8 @@ class Remask(Policy):
 
     cap               σ = min(η, σ_max)
     rescale           σ = η σ_max
-    conf              as many as rescale hides, but those that were least likely when they were written
-    loop              without remasking up to α_on visible, then σ = η there for a while, then to the end without
+    conf              as many as rescale hides, but those that were least likely when they were drawn
+    loop              no remasking up to α_on visible, then σ = η at that level for some steps, then none to the end
     forward-backward  σ = η (α_s − α_t)/α_t, at most σ_max: with η = 1 a step forward, then one back
     """
 
@@ -61,12 +61,12 @@ class Remask(Policy):
     revises: ClassVar[bool] = True
 
     rule: str = "rescale"
-    steps: int = 128  # T: at most as many network calls
-    eta: float | None = None  # η; None: the rule's own
+    steps: int = 128  # T, the number of steps, at most one network call per step
+    eta: float | None = None  # η, the strength of remasking; None: the rule's default
     schedule: Schedule = derived(LogLinear())  # α_t
-    held: float = 0.9  # α_on of the loop
+    held: float = 0.9  # α_on, the visible share during the loop
     begin: float = 0.55  # t at which the loop begins
-    end: float = 0.05  # and ends
+    end: float = 0.05  # t at which the loop ends
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -87,7 +87,7 @@ class Remask(Policy):
         return f"grid-{self.steps}, remasking by {self.rule}"
 
     def path(self) -> tuple[Float[Tensor, " edges"], Float[Tensor, " steps"]]:
-        """The visible share α before each step and behind the last, and σ of each step."""
+        """The visible share α before each step and after the last, and σ of each step."""
         t = grid(self.steps)
         alpha = self.visible(t)
         alpha_t, alpha_s = alpha[:-1], alpha[1:]
@@ -105,7 +105,7 @@ class Remask(Policy):
         return alpha, torch.where(alpha_t > 0, sigma, 0.0)
 
     def visible(self, t: Float[Tensor, " edges"]) -> Float[Tensor, " edges"]:
-        """α along the path, from 0 where all is hidden to 1. The loop goes to `held`, waits, and goes on."""
+        """α along the path, from 0 (all hidden) to 1. The loop rises to `held`, stays there, and rises to 1."""
         hidden = self.schedule.at(t).hidden
         alpha = 1 - hidden / hidden[0]
         if self.rule == "loop":
@@ -116,7 +116,7 @@ class Remask(Policy):
         return alpha
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        """(step (b), what it reveals (b w), log-probability of each token when it was written (b w))."""
+        """(step (b), what it reveals (b w), log-probability of each token when it was drawn (b w))."""
         step = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
         nothing = torch.zeros_like(hidden)
         written = torch.zeros(hidden.shape, dtype=torch.float64, device=hidden.device)
@@ -131,10 +131,10 @@ class Remask(Policy):
     def revise(
         self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
     ) -> tuple[Bool[Tensor, "b w"], Memory]:
-        """Finish the step whose tokens have come: what it hides again, and the next step that reveals something."""
+        """Finish a step after its tokens are drawn: what it hides again, and the next step that reveals something."""
         step, _, written = look.memory
         fresh = torch.zeros_like(look.hidden).flatten().index_fill(0, rows, True).view_as(look.hidden)
-        # In one step a position either appears or disappears: what has just come stays.
+        # In one step a position is either revealed or hidden: new tokens stay.
         before = look.free & ~look.hidden & ~fresh
         again = self.hides(step, before, written, look.dice)
         written = written.flatten().index_copy(0, rows, log_probs.double()).view_as(written)
@@ -150,7 +150,7 @@ class Remask(Policy):
         written: Float[Tensor, "b w"],
         dice: Dice,
     ) -> tuple[Int[Tensor, " b"], Bool[Tensor, "b w"], Bool[Tensor, "b w"]]:
-        """Walk each row to the next step that reveals something: it, what it reveals, what was hidden meanwhile.
+        """Advance each row to the next step that reveals something: the step, what it reveals, what is hidden again.
 
         hidden   what is hidden before `step`
         shown    what was drawn and is visible

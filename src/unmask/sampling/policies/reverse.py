@@ -1,7 +1,7 @@
-"""Reverse steps in which the network has a say in *where*: D3PM's own, and SEDD's analytic (Tweedie) step.
+"""Reverse steps in which *where* depends on the network: D3PM's own, and SEDD's analytic (Tweedie) step.
 
 Both split into "is this position revealed in this step", a Bernoulli draw, and "which token", the softmax over all
-ids but the mask. Every step is a call, since each one may reveal or not depending on what the network says.
+ids but the mask. Every step takes a network call, because the logits decide whether anything is revealed.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
 
 def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
-    """(α_s − α_t)(1 − p_m)/(1 − α_t + α_t p_m): the chance to be revealed when the mask itself has mass p_m. [D3PM]
+    """(α_s − α_t)(1 − p_m)/(1 − α_t + α_t p_m): the reveal probability if the mask has probability p_m. [D3PM]
 
-    From p(x_s | x_t = m) = q(x_t = m | x_s) q(x_s | x_θ)/q(x_t = m | x_θ). Without mass on the mask: MDLM's.
+    From p(x_s | x_t = m) = q(x_t = m | x_s) q(x_s | x_θ)/q(x_t = m | x_θ). For p_m = 0 it is MDLM's.
     """
     return (t.hidden - s.hidden) * (1 - p_mask) / (t.hidden + t.alpha * p_mask)
 
@@ -31,9 +31,9 @@ def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tenso
 def tweedie_reveals(
     total: Float[Tensor, " n"], sigma_s: Float[Tensor, " n"], sigma_t: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """(e^{σ_t − σ_s} − 1) Σ_{y≠m} s_y, at most 1: the analytic step's chance to be revealed. [SEDD]
+    """(e^{σ_t − σ_s} − 1) Σ_{y≠m} s_y, at most 1: the reveal probability of the analytic step. [SEDD]
 
-    The staggered score times the transition: y weighs s_y (e^Δσ − 1), the mask 1 minus their sum.
+    The staggered score times the transition: y has weight s_y (e^Δσ − 1), the mask 1 minus their sum.
     """
     return (torch.expm1(sigma_t - sigma_s) * total).clamp(max=1)
 
@@ -43,7 +43,7 @@ def level_at(schedule: Schedule, times: Float[Tensor, " steps"], clock: Int[Tens
 
 
 def lots(look: Look, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """True with the given chances, from each position's own numbers."""
+    """True with the given probabilities, by each position's own random numbers."""
     row, column = rows // look.hidden.shape[1], rows % look.hidden.shape[1]
     return look.dice.at(row, column, look.clock[row], WHERE) < chance
 

@@ -1,4 +1,4 @@
-"""Continuation: text out of a model, from a prompt or from nothing, with the trace of how it came about.
+"""Continuation: text from a model, with or without a prompt, and its trace (which token came at which call).
 
 `sample` gives finished samples; `generate`, underneath, also yields the canvas after every network call. A `Continue`
 is the task itself: Python, the command line and the server build their rows with it.
@@ -25,16 +25,16 @@ class Continue:
     """Continue a prompt, up to a suffix if there is one."""
 
     prompt: str | Sequence[int] = ""
-    length: int | None = None  # tokens in all, the prompt included; None: what the model was trained on
-    new: int | None = None  # or tokens to draw, whatever the prompt has
-    suffix: str = ""  # given text after what is drawn
-    document: bool | None = None  # begin as a document does, after an eos; None: if the model was trained on them
+    length: int | None = None  # total tokens, the prompt included; None: the model's training length
+    new: int | None = None  # or tokens to draw, not counting the prompt
+    suffix: str = ""  # given text after the drawn text
+    document: bool | None = None  # start a document, after an eos; None: if the model was trained on documents
 
     def begins_document(self, model: Model) -> bool:
         return model.writes_documents if self.document is None else self.document
 
     def row(self, model: Model, *, constrained: bool = False) -> Row:
-        """The row to be filled. With a pattern, which is for what is drawn, a space at the prompt's end stays."""
+        """The row to be filled. A pattern applies to the drawn text only, so a space before it stays."""
         tokenizer, prompt = model.text_tokenizer(), self.prompt
         healed = heals(prompt, tokenizer) and not constrained
         if healed:
@@ -42,7 +42,7 @@ class Continue:
         given = beginning(model, tokenizer, prompt, document=self.begins_document(model))
         after = encode_given(tokenizer, self.suffix)
         if after and not model.objective.facts.infills:
-            raise UserError("an autoregressive model cannot fill in before given text: no suffix.")
+            raise UserError("an autoregressive model cannot fill in before given text: leave the suffix out.")
         total = model.spec.length if self.length is None else self.length
         if self.new is not None:
             total = len(given) + self.new + len(after)
@@ -59,17 +59,17 @@ class Continue:
 
 @dataclass(frozen=True)
 class Sample:
-    """A text, and how it came about."""
+    """A text and its trace."""
 
     text: str
     tokens: list[int]
-    trace: tuple[Event, ...]  # the tokens that were drawn, in the order they came; those of a prompt are not
+    trace: tuple[Event, ...]  # the drawn tokens in order, without the prompt
     seed: int
-    row: int  # its number: seed and row give this sample again, whatever else is drawn
-    calls: int  # network calls until its last token, those its batch waited for included
+    row: int  # its number: seed and row reproduce this sample, whatever else is drawn
+    calls: int  # network calls until its last token, waiting for its batch included
     sampler: str
-    law: str  # what the samples follow: exact, grid-T, or approximate and why
-    seconds: float  # that its batch took
+    law: str  # the distribution of the samples: exact, grid-T, or approximate and why
+    seconds: float  # time of its batch
 
 
 def sample(
@@ -83,15 +83,15 @@ def sample(
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Sample]:
-    """Draw `n` texts of `length` tokens (the model's own by default), the prompt included.
+    """Draw `n` texts of `length` tokens (by default the training length), the prompt included.
 
         for sample in unmask.sample("runs/stories", n=3, prompt="Once upon a time", seed=1):
             print(sample.text, sample.law)
 
-    until    the text ends before this text or special token ("<|endoftext|>"), if it comes
-    document the text begins where a document begins and ends where it ends; None: if the model was trained on a
-             stream of documents, whose rows else begin and end anywhere
-    recipe   how to draw; `options` are changes of it: sampler=, steps=, temperature=, top_p=, seed=, pattern=, ...
+    until    end the text before this text or special token ("<|endoftext|>"), if it occurs
+    document the text begins and ends with a document; None: if the model was trained on a stream of documents,
+             otherwise rows begin and end anywhere
+    recipe   how to sample; `options` change it: sampler=, steps=, temperature=, top_p=, seed=, pattern=, ...
     The options are those of `sampling.recipe.Recipe` and `Control`, which `unmask sample --help` explains.
     """
     model = model if isinstance(model, Model) else load(model)
@@ -117,7 +117,7 @@ def generate(
 ) -> Iterator[Moment | Sample]:
     """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples.
 
-    `share` is (rank, world) where several processes draw: this one draws every world-th batch.
+    `share` is (rank, world) if several processes draw: this one draws every world-th batch.
     """
     tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
     row = Continue(prompt, length, document=document).row(model, constrained=constrained)
@@ -150,16 +150,16 @@ def generate(
 
 
 def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether a prompt ends in a space that the next word brings itself, as `text.template.healed` says of blanks."""
+    """Whether a prompt ends in a space that the next token must contain (token healing, as in `text.template`)."""
     return isinstance(prompt, str) and len(prompt) > 1 and prompt.endswith(" ") and bool(tokenizer.spacers)
 
 
 def beginning(
     model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int], *, document: bool = False
 ) -> list[int]:
-    """The tokens a text begins with: a document comes after the eos of the one before.
+    """The first tokens of a text: a document follows the eos of the previous one.
 
-    An autoregressive model always needs one before the first, its bos.
+    An autoregressive model always needs a token before the first, its bos.
     """
     ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
@@ -167,7 +167,7 @@ def beginning(
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
     if not model.objective.facts.causal:
         if document and tokenizer.eos is None:
-            raise UserError("this model's tokenizer has no eos token, so it does not know where a document begins.")
+            raise UserError("this model's tokenizer has no eos token, so no beginning of a document can be marked.")
         return [tokenizer.eos, *ids] if document and tokenizer.eos is not None else ids
     if tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with: name one.")
@@ -175,7 +175,7 @@ def beginning(
 
 
 def all_ended(canvas: Canvas, end: Until, tokenizer: Tokenizer, start: int) -> bool:
-    """Whether every row has come to its end before its first mask: what is still hidden will be cut off."""
+    """Whether every row ends before its first mask: what is still hidden will be cut off."""
     for row in canvas.tokens.tolist():
         known = row.index(canvas.mask) if canvas.mask in row else len(row)
         if known <= start or end.end(tokenizer, row[:known], start) is None:

@@ -1,12 +1,12 @@
-"""Infilling: the blanks of a template filled in several ways, best first.
+"""Infilling: candidates for the blanks of a template, best first.
 
-For one choice of lengths candidates are ranked by log p(blanks | given). Between lengths decides
+For one choice of lengths candidates are ranked by log p(blanks | given). Different lengths are compared by
 
     log p(given | where the blanks are)
 
-how well the given text fits around blanks of that size, whatever stands in them; a candidate is then as far above or
-below the others of its lengths as it is likelier than they are on average. The probability of the whole text would
-not do: it favours short blanks, for the many ways to fill a long one share what it has.
+which measures how well the given text fits around blanks of that size, whatever fills them. The score of a candidate
+is this number plus its advantage in log p(blanks | given) over the mean of the same lengths. The probability of the
+whole text would favour short blanks, because the many fillings of a long blank share its probability.
 """
 
 import warnings
@@ -35,18 +35,18 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Infill:
-    """Fill the blanks of a template: the task itself, built alike by Python, the command line and the server."""
+    """Fill the blanks of a template: the task of Python, the command line and the server."""
 
     model: Model
     given: Template
-    constrained: bool = False  # a pattern is for what is in a blank, so a space before it stays
+    constrained: bool = False  # a pattern applies to the text in a blank, so a space before it stays
 
     @cached_property
     def template(self) -> Template:
         return self.given if self.constrained else healed(self.given, self.model.text_tokenizer())
 
     def row(self, lengths: Lengths) -> Row:
-        """The row to be filled, its blanks of these lengths."""
+        """The row to be filled, with blanks of these lengths."""
         laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
         spaced = [spaced for _, spaced in laid] if self.template.heals else []
         return Row([id for id, _ in laid], 0, spaced, self.template.heals)
@@ -54,7 +54,7 @@ class Infill:
     def choices(
         self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
     ) -> list[Lengths]:
-        """The lengths that the blanks may have, as far as the text fits and the constraint can be satisfied."""
+        """Possible lengths of the blanks, as far as the text fits and the constraint can be satisfied."""
         found = self.template.lengths(tries)
         if longest is not None:
             given = len(self.row((0,) * len(self.template.blanks)).tokens)
@@ -74,7 +74,7 @@ class Infill:
         return kept
 
     def fit(self, lengths: Lengths, *, looks: int, seed: int) -> float:
-        """log p(given text | blanks of these lengths), in nats: the network never sees what is in them."""
+        """log p(given text | blanks of these lengths), in nats: the network never sees the text in them."""
         return given(self.model, self.start(lengths), looks=looks, seed=seed)
 
     def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
@@ -86,19 +86,19 @@ class Infilled:
     """A template with its blanks filled."""
 
     text: str
-    blanks: tuple[str, ...]  # what came into each blank
+    blanks: tuple[str, ...]  # the text of each blank
     lengths: Lengths  # tokens of each blank
     tokens: list[int]
-    log_likelihood: float  # of the blanks given the rest, in nats: a lower bound, estimated
+    log_likelihood: float  # log p(blanks | given) in nats: an estimated lower bound
     error: float  # the standard error of that estimate
-    score: float  # what candidates are ranked by; see the head of this file
-    trace: tuple[Event, ...]  # the tokens of the blanks in the order they came
+    score: float  # candidates are ranked by it; see the top of this file
+    trace: tuple[Event, ...]  # the tokens of the blanks in the order they were drawn
     seed: int
     row: int  # its number among the candidates of these lengths
-    calls: int  # network calls to draw it; scoring takes some more
+    calls: int  # network calls to draw it, without scoring
     sampler: str
-    law: str  # what a candidate of given lengths follows, before ranking
-    seconds: float  # that drawing its batch took
+    law: str  # the distribution of a candidate of given lengths, before ranking
+    seconds: float  # time to draw its batch
 
 
 def infill(
@@ -113,16 +113,16 @@ def infill(
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Infilled]:
-    """Fill the blanks of a template and give the `n` best of what was drawn, best first.
+    """Fill the blanks of a template and return the `n` best candidates, best first.
 
         for found in unmask.infill("runs/stories", "The ___ sat on the [5].", n=3):
             print(found.score, found.text)
 
-    `n` candidates are drawn for each choice of lengths; equal ones are given once.
+    `n` candidates are drawn for each choice of lengths; duplicates are removed.
     shortest, longest   tokens of a blank written ___
-    tries               choices of lengths at most, when there are more of them
+    tries               the most choices of lengths to try
     looks               forward passes for the score of a candidate
-    recipe, options     how to draw, as for `unmask.sample`
+    recipe, options     how to sample, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
     recipe = (recipe or Recipe()).changed(**options)
@@ -197,9 +197,9 @@ def score(model: Model, start: Int[Tensor, " l"], drawn: Drawn, *, looks: int, s
 
 
 def given(model: Model, start: Int[Tensor, " l"], *, looks: int, seed: int) -> float:
-    """log p(given | where the blanks are): the network never sees what is in them."""
+    """log p(given | where the blanks are): the network never sees the text in them."""
     blank = start == model.mask
-    some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: nobody looks at it
+    some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: it is never used
     return log_likelihood(model, some, blank, unseen=blank, looks=2 * looks, seed=seed).nats
 
 

@@ -1,4 +1,4 @@
-"""Rows: what a task asks to be filled, drawn a batch at a time, with a trace: which token came at which call."""
+"""Rows: a task's input with blanks, filled a batch at a time, with a trace: which token came at which call."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Row:
     """One row of ids, masks at its blanks."""
 
     tokens: list[int]
-    start: int = 0  # what is drawn begins here; before it is the prompt
+    start: int = 0  # first position after the prompt
     spaced: list[bool] = field(default_factory=list)  # where a token must begin with a space; empty: nowhere
-    healed: bool = False  # the first of them brings the space that the prompt ended in
+    healed: bool = False  # the first drawn token contains the space at the end of the prompt
 
     @property
     def heals(self) -> bool:
@@ -34,9 +34,9 @@ def canvas_of(rows: list[Row], *, mask: int, device: torch.device) -> Canvas:
 
 @dataclass(frozen=True)
 class Event:
-    """One token coming into a row."""
+    """One token drawn in a row."""
 
-    call: int  # the network call that brought it: 1, 2, 3, ...
+    call: int  # the network call that drew it: 1, 2, 3, ...
     position: int
     token: int
     log_prob: float  # under the model at that moment, in nats, before temperature and truncation
@@ -56,12 +56,12 @@ class Drawn:
 
     row: int  # its number
     tokens: list[int]
-    trace: tuple[Event, ...]  # in the order they came
-    seconds: float  # that its batch took
+    trace: tuple[Event, ...]  # in the order of drawing
+    seconds: float  # time of its batch
 
     @property
     def calls(self) -> int:
-        """Network calls until its last token, those in which it waited for its batch included."""
+        """Network calls until its last token, waiting for its batch included."""
         return max((event.call for event in self.trace), default=0)
 
 
@@ -76,10 +76,10 @@ def draw_rows(
     enough: Callable[[Canvas], bool] = lambda canvas: False,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Drawn]:
-    """Fill the masks of a row in `n` ways: a `Moment` after every network call, then the rows of the batch.
+    """Fill the masks of a row `n` times: a `Moment` after every network call, then the rows of the batch.
 
-    A batch of which one has `enough` ends early, with masks left, unless its tokens may still change. `share` is
-    (rank, world): of the batches, those numbered rank, rank + world, ... are drawn.
+    A batch ends early, with masks left, once `enough` is true, unless its tokens may still change. `share` is
+    (rank, world): only the batches numbered rank, rank + world, ... are drawn.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
@@ -94,7 +94,7 @@ def draw_rows(
             note_events(traces, step)
             seconds += perf_counter() - begun
             yield Moment(first, step)
-            begun = perf_counter()  # what the caller does meanwhile does not count
+            begun = perf_counter()  # time of the caller does not count
             if method.process.settled and enough(canvas):
                 break
         for number, tokens, trace in zip(ids.tolist(), canvas.tokens.tolist(), traces, strict=True):
@@ -102,7 +102,7 @@ def draw_rows(
 
 
 def note_events(traces: list[list[Event]], step: Step) -> None:
-    """Note each row's new tokens; a row of which every token was hidden again begins anew."""
+    """Append each row's new tokens to its trace; a row whose tokens were all hidden again starts a new trace."""
     length = step.canvas.tokens.shape[1]
     for at, token, log_prob in zip(step.rows.tolist(), step.tokens.tolist(), step.log_probs.tolist(), strict=True):
         traces[at // length].append(Event(step.call, at % length, token, log_prob))

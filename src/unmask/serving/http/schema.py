@@ -163,9 +163,7 @@ class InfillRequest(Drawing):
     """Fill the blanks of a text."""
 
     text: str = Field(default="", description="A text with blanks: ___ (any length) or [5] (five tokens).")
-    tokens: list[int | None] = Field(
-        default_factory=list, description="Or token ids, with null at the blanks."
-    )
+    tokens: list[int | None] = Field(default_factory=list, description="Or token ids, with null at the blanks.")
 
     @model_validator(mode="after")
     def one_form(self) -> "InfillRequest":
