@@ -49,14 +49,14 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest(tmp_path):
         ("optim = 3\n", "write [optim]"),
         ("[objective]\nname = 'mdml'\n", "Did you mean 'mdlm'?"),
         ("steps = 0\n", "steps must be at least 1, not 0"),
-        ("[optim]\nema = 1.5\n", "ema is a share"),
+        ("[optim]\nema = 1.5\n", "ema must be a share"),
         ("steps =\n", "is not TOML"),
         ("[model]\ntime_conditioning = true\n", "needs features for the noise level"),
         ("[model]\nvocab = 9\n", "model.vocab cannot be set"),
         ("[objective]\nname = 'sedd'\nweight = 'flat'\n", "no setting in [objective] is called 'weight'"),
         ("[objective]\nschedule = 'cosin'\n", "Did you mean 'cosine'?"),
         ("[objective]\ntimes = 'bell:maen=0'\n", "Did you mean 'mean'?"),
-        ("recipe = 'warm'\n[objective]\nname = 'sedd'\n", "cannot begin so"),
+        ("recipe = 'warm'\n[objective]\nname = 'sedd'\n", "does not allow it"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_the_file(content, said, tmp_path):
