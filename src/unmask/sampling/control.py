@@ -38,9 +38,7 @@ class Control:
         if self.reject < 0:
             raise UserError(f"the number of tries must not be negative; saw {self.reject}.")
         if not self.constrains and (self.whole or self.exact_length or self.reject):
-            raise UserError(
-                "whole, exact length and reject need a pattern, a list of texts or a form: give one."
-            )
+            raise UserError("whole, exact length and reject need a pattern, a list of texts or a form: give one.")
         if (self.classifier is None) != (self.towards is None):
             raise UserError("guidance by a classifier needs a classifier and a label (towards): give both.")
 

@@ -54,9 +54,7 @@ class Harness(LM):
         super().__init__()
         self.model = load(str(pretrained))
         self.tokenizer = self.model.text_tokenizer()
-        if device and (
-            torch.cuda.is_available() or not device.startswith("cuda")
-        ):  # its default is cuda
+        if device and (torch.cuda.is_available() or not device.startswith("cuda")):  # its default is cuda
             self.model.network.to(device)
         wanted = How(estimator=estimator, passes=int(passes), seed=int(seed), batch_tokens=int(batch_tokens))
         self.how, self.estimator = measure.settle_measurement(self.model, wanted)

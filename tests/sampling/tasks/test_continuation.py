@@ -247,7 +247,10 @@ def test_a_model_may_say_how_it_is_drawn_by_those_who_ask_for_nothing_else(model
         assert unmask.sample(told, seed=3, **options)[0].law == unmask.sample(model, seed=3, **options)[0].law
 
 
-@pytest.mark.parametrize(("said", "told"), [({"topp": 1}, "sampling setting 'topp'"), ({"top_p": "x"}, "not numbers")])
+STRANGE = [({"topp": 1}, "sampling setting 'topp'"), ({"top_p": "x"}, "not numbers")]
+
+
+@pytest.mark.parametrize(("said", "told"), STRANGE)
 def test_a_model_that_says_something_strange_of_it_is_refused(model, said, told):
     with pytest.raises(UserError, match=told):
         unmask.sample(replace(model, settings={"sampling": said}))

@@ -53,7 +53,7 @@ def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> B
 class Looking(Policy, Protocol):
     """A policy that needs the logits of every blank before it chooses; a subclass chooses."""
 
-    schedule: Schedule  # matters only to networks that look at the noise level
+    schedule: Schedule  # matters only to networks with time conditioning
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         """The number of blanks at the start."""
@@ -73,8 +73,8 @@ def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
     return (left + calls_left - 1) // calls_left
 
 
-@POLICIES.register("confidence", "the likeliest positions first", by="confidence", draw_first=False)
-@POLICIES.register("margin", "positions with the clearest winner first", by="margin", draw_first=False)
+@POLICIES.register("confidence", "the most confident positions first", by="confidence", draw_first=False)
+@POLICIES.register("margin", "positions with the largest probability margin first", by="margin", draw_first=False)
 @POLICIES.register("entropy", "positions of lowest entropy first", by="entropy", draw_first=False)
 @POLICIES.register("draw-then-keep", "draw everywhere, keep the likeliest: biased", by="confidence", draw_first=True)
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Ordered(Looking):
     budget: ClassVar[str | None] = "calls"
 
     by: str = "entropy"  # confidence | margin | entropy
-    calls: int | None = None  # the budget; None: one token a call
+    calls: int | None = None  # number of network calls; None: one token per call
     draw_first: bool = False  # draw everywhere, keep the likeliest tokens: biased, here for comparison [LLaDA]
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         if self.by not in CERTAINTY:
@@ -118,8 +118,8 @@ class Leftmost(Looking):
 
     budget: ClassVar[str | None] = "calls"
 
-    calls: int | None = None  # the budget; None: one token a call
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    calls: int | None = None  # number of network calls; None: one token per call
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         if self.calls is not None:

@@ -51,13 +51,13 @@ def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"
     return allows
 
 
-@POLICIES.register("threshold", "every position surer than tau at once")
+@POLICIES.register("threshold", "every position above confidence tau at once")
 @dataclass(frozen=True)
 class Threshold(Looking):
     """Every position whose most likely token has at least probability tau; at least the best one. [Fast-dLLM]"""
 
     tau: float = 0.9
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:
@@ -80,7 +80,7 @@ class Threshold(Looking):
 class Certificate(Looking):
     """The largest set whose most likely tokens are certified to be jointly most likely. Meant for temperature 0."""
 
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     @property
     def law(self) -> str:
@@ -99,7 +99,7 @@ class EntropyBound(Looking):
     """The largest low-entropy set whose tokens can share at most γ nats. [EB-sampler]"""
 
     gamma: float = 0.1  # nats of dependence per call that may be ignored; 0: one token per call
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -117,7 +117,7 @@ class EntropyBound(Looking):
         return prefix(look, score, bounded(self.gamma)).flatten()[rows], look.memory
 
 
-@POLICIES.register("klass", "sure and settled positions at once")
+@POLICIES.register("klass", "confident and stable positions at once")
 @dataclass(frozen=True)
 class Klass(Looking):
     """Certain and stable: positions whose distribution has hardly changed over the last calls. [KLASS]
@@ -131,7 +131,7 @@ class Klass(Looking):
     moved: float = 0.01  # largest KL(now || before), in nats
     calls_settled: int = 2  # number of calls over which the KL must stay below it
     calls: int | None = None  # budget of calls if no position is stable; None: one token per call
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         check_total(self.calls_settled)

@@ -60,7 +60,7 @@ def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*
 class FirstHitting(Planned):
     """One position per call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
 
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     @property
     def law(self) -> str:
@@ -115,7 +115,7 @@ class Groups(Planned):
     calls: int | None = None  # number of network calls
     sizes: tuple[int, ...] | None = None  # or the sizes themselves; those beyond a row's blanks are not used
     growth: float = 2.0  # 1: equal sizes; 2: sizes grow linearly
-    schedule: Schedule = derived(LogLinear())  # matters only to networks that look at the noise level
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
         if (self.calls is None) == (self.sizes is None):

@@ -41,11 +41,11 @@ def reveal_chance_remasking(
     return ((alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t).clamp(min=1e-12)).clamp(0, 1)
 
 
-@POLICIES.register("remask-cap", "tokens are hidden again at a small steady rate", rule="cap")
-@POLICIES.register("remask-rescale", "hidden again at a share of the greatest rate", rule="rescale")
-@POLICIES.register("remask-conf", "as many, but the least likely of them", rule="conf")
-@POLICIES.register("remask-loop", "a while of remasking when most is there", rule="loop")
-@POLICIES.register("remask-forward-backward", "as much hidden again as a step reveals", rule="forward-backward")
+@POLICIES.register("remask-cap", "tokens are hidden again at a small constant rate", rule="cap")
+@POLICIES.register("remask-rescale", "hidden again at a share of the largest rate", rule="rescale")
+@POLICIES.register("remask-conf", "as many as rescale, unlikely tokens preferred", rule="conf")
+@POLICIES.register("remask-loop", "a phase of remasking when most tokens are drawn", rule="loop")
+@POLICIES.register("remask-forward-backward", "as many hidden again as a step reveals", rule="forward-backward")
 @dataclass(frozen=True)
 class Remask(Policy):
     """T steps in which tokens are revealed and hidden again; the last step reveals all that is left.

@@ -1,8 +1,8 @@
 // A recording of a draw, shown step by step: the page uses it live, a saved page uses it alone.
 //
 // A recording is { candidates: [[token]], steps: [{draft}], law, remasks }; a token is { text, given, confidence, call,
-// past }, call being the step that brought it, 0 for what stood there before, and past the tokens that stood in its
-// place until they were masked again: { text, given, confidence, call, until }.
+// past }: call is the step that drew it, 0 for tokens from before; past are the tokens that were at its position
+// until they were masked again: { text, given, confidence, call, until }.
 "use strict";
 
 const PACE = 1000 / 30; // milliseconds a step at least
@@ -54,7 +54,7 @@ class Player {
     });
   }
 
-  // One span a token, made once: a step only changes those it touches.
+  // One span per token, made once: a step only changes those it touches.
   build() {
     this.cells = [];
     this.cards = [];
@@ -91,7 +91,7 @@ class Player {
     this.root.append(line, this.law);
   }
 
-  // What stands at a place at the step that is shown: a token, what the model leans to, or nothing.
+  // What a position shows at the current step: a token, the most likely token so far, or nothing.
   look(number, place) {
     const last = this.recording.candidates[number][place];
     const token = last.call !== null && last.call <= this.at ? last : last.past.find(({ call, until }) => call <= this.at && this.at < until);
