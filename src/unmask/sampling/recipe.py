@@ -33,7 +33,7 @@ class Recipe:
     sampler: str | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8; none: the model's default
     steps: int | None = None  # steps T of a grid, or the number of network calls, for samplers that have one
     temperature: float = 1.0  # softmax temperature; 0: always the most likely token
-    top_p: float = 1.0  # nucleus sampling: keep the most likely tokens that together have this probability
+    top_p: float = 1.0  # nucleus: keep the most likely tokens that together have this probability
     top_k: int | None = None  # keep only the k most likely tokens
     no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
     seed: int = 0  # seed and sample number determine a sample, whatever the batch

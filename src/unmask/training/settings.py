@@ -24,7 +24,7 @@ def check_shares(**values: float) -> None:
 class Text:
     """How text becomes rows of tokens."""
 
-    tokenizer: str = "auto"  # byte, character, bpe, dna, text8, or a path; auto: that of --init, or a new bpe
+    tokenizer: str = "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
     vocab: int = 4096  # size of a bpe vocabulary trained on the data
     length: int = 128  # tokens per row
     pack: Literal["stream", "wrap", "rows"] = "stream"  # wrap: bos and eos around a row; rows: one document per row
@@ -46,14 +46,14 @@ class Optim:
     batch: int = 32  # rows per step, over all processes
     micro: int = 0  # rows per forward pass; 0: all rows of the process
     lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"  # after the warm-up
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"  # learning rate after the warm-up
     warmup: int = 100  # steps of linear warm-up
     floor: float = 0.1  # share of lr at the last step, for cosine and linear
     reference: bool = False  # the first update has learning rate 0, as in the reference code
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.0  # on matrices only
+    beta1: float = 0.9  # decay of AdamW's mean gradient
+    beta2: float = 0.95  # decay of AdamW's mean squared gradient
+    eps: float = 1e-8  # added to AdamW's denominator
+    weight_decay: float = 0.0  # weight decay, on matrices only
     clip: float = 1.0  # largest gradient norm; 0: no clipping
     ema: float = 0.999  # decay of the averaged weights, which are evaluated and exported; 0: none
 
