@@ -68,7 +68,7 @@ class Warm:
     """`recipe = warm`: first autoregressive, then masked diffusion with the same trunk."""
 
     share: float = 0.25  # share of the steps that are autoregressive
-    anneal: int = 0  # steps over which attention grows from causal to both sides; 0: at once; also with --init
+    anneal: int = 0  # steps over which causal attention grows to both sides; 0: at once; also with --init
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
