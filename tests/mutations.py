@@ -197,7 +197,7 @@ MUTATIONS = {
     "carried memory dropped": Mutation(
         "training/loop.py", "torch.cat(sums.memory) if sums.memory else None", "None", LOOP
     ),
-    "carried memory not restored": Mutation("training/state.py", "if MEMORY in file.keys()", "if False", STATE),
+    "carried memory not restored": Mutation("training/state.py", "if (folder / MEMORY).is_file()", "if False", STATE),
     "validation with the noise of training": Mutation("training/validation.py", "use=VALID", "use=0", VALIDATION),
     "validation at the times of training": Mutation(
         "training/validation.py", "objective = objective.precise()", "pass", VALIDATION
@@ -330,19 +330,19 @@ def run(folder: Path, tests: list[str], *options: str) -> subprocess.CompletedPr
     )
 
 
-def copied(folder: Path) -> Path:
+def copied(source: Path, folder: Path) -> Path:
     """A copy of the package and its tests, with what Python has compiled of them."""
     for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, folder / name)
-    shutil.copy(ROOT / "pyproject.toml", folder)
+        shutil.copytree(source / name, folder / name)
+    shutil.copy(source / "pyproject.toml", folder)
     return folder
 
 
-def outcome(name: str) -> str | None:
+def outcome(name: str, source: Path) -> str | None:
     """The first test that fails under a mutation, or None if all pass."""
     mutation = MUTATIONS[name]
     with tempfile.TemporaryDirectory() as draft:
-        folder = copied(Path(draft))
+        folder = copied(source, Path(draft))
         path = folder / "src/unmask" / mutation.file
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(mutation.before, mutation.after), encoding="utf-8")
@@ -353,24 +353,28 @@ def outcome(name: str) -> str | None:
     return failed[1] if failed else None
 
 
-def check(names: list[str]) -> None:
+def check(names: list[str], source: Path) -> None:
     """Refuse mutations of text that is not there, or there twice, and tests that fail without any mutation."""
     for name in names:
-        file, before, after, _ = MUTATIONS[name]
-        found = (ROOT / "src/unmask" / file).read_text(encoding="utf-8").count(before)
-        if found != 1 or before == after:
+        file, before, _, _ = MUTATIONS[name]
+        found = (source / "src/unmask" / file).read_text(encoding="utf-8").count(before)
+        if found != 1:
             raise SystemExit(f"mutation {name!r}: {file} holds {before!r} {found} times; bring the list up to date")
-    ran = run(ROOT, sorted({MUTATIONS[name].tests for name in names}), "-n", "2")
+    ran = run(source, sorted({MUTATIONS[name].tests for name in names}), "-n", "2")
     if ran.returncode:
         raise SystemExit(f"the tests fail without any mutation\n{ran.stdout}{ran.stderr}")
 
 
 def main(word: str = "") -> int:
     names = [name for name in MUTATIONS if word in name]
-    check(names)
+    if not names:
+        raise SystemExit(f"no mutation's name contains {word!r}")
     survivors = 0
-    with ThreadPoolExecutor(2) as pool:
-        for name, failed in zip(names, pool.map(outcome, names), strict=True):
+    with tempfile.TemporaryDirectory() as draft, ThreadPoolExecutor(2) as pool:
+        source = copied(ROOT, Path(draft))  # once, so that the files may be edited meanwhile
+        check(names, source)
+        found = pool.map(lambda name: outcome(name, source), names)
+        for name, failed in zip(names, found, strict=True):
             print(f"{name:<42} {'noticed by ' + failed if failed else 'SURVIVES'}", flush=True)
             survivors += failed is None
     print(f"{len(names)} mutations, {survivors} survive")
