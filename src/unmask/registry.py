@@ -11,6 +11,7 @@ packages add members through entry points (docs/how/extend.md). Components are w
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
@@ -76,14 +77,15 @@ class Registry(Generic[T]):
             for module in iter_modules(room.__path__, f"{self.room}."):
                 import_module(module.name)
 
+    @cached_property
     def plugins(self) -> dict[str, EntryPoint]:
-        """Members from other installed packages, by name."""
+        """Members that other installed packages offer, by name; looked for once, because it takes a while."""
         return {point.name: point for point in entry_points(group=self.group)} if self.group else {}
 
     def entry(self, name: str) -> Entry[T]:
         self.load()
-        if name not in self.entries and name in self.plugins():
-            self.adopt(name, self.plugins()[name])
+        if name not in self.entries and name in self.plugins:
+            self.adopt(name, self.plugins[name])
         if name not in self.entries:
             raise unknown(self.kind, name, self)
         return self.entries[name]
@@ -104,11 +106,11 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         self.load()
-        return name in self.entries or name in self.plugins()
+        return name in self.entries or name in self.plugins
 
     def __iter__(self) -> Iterator[str]:
         self.load()
-        return iter(dict.fromkeys([*self.entries, *self.plugins()]))
+        return iter(dict.fromkeys([*self.entries, *self.plugins]))
 
     def usual(self, name: str) -> T:
         """A member with its advised values, which may differ from the defaults of its class."""

@@ -5,6 +5,8 @@ import torch
 from models import network
 
 from unmask.errors import UserError
+from unmask.sampling import autoregressive
+from unmask.sampling import process as processes
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import begin, fill
@@ -13,7 +15,7 @@ from unmask.sampling.patterns.tokens import Words
 from unmask.sampling.policies.remask import RULES, Remask
 from unmask.sampling.policy import policy_of
 from unmask.serving import tick as ticks
-from unmask.serving.tick import Turn, advance
+from unmask.serving.tick import Running, Turn, advance
 from unmask.text.prompt.canvas import blank, of_rows
 
 pytestmark = pytest.mark.slow
@@ -225,3 +227,26 @@ def test_logits_that_do_not_fit_into_memory_together_are_made_in_portions(monkey
     assert all(torch.equal(whole[i], parts[i]) for i in whole)
     assert len(sizes) > 1.5 * len(passes)
     assert max(sizes) <= max(int(work.canvas.hidden.sum()) for work in live)
+
+
+@pytest.mark.parametrize("short", [0, 5, 48])
+def test_autoregressive_jobs_are_joined_while_short_and_each_becomes_what_it_would_alone(short, monkeypatch):
+    monkeypatch.setattr(autoregressive, "SHORT", short)
+    net = network(VOCAB, causal=True, reads_before=True).freeze()
+    process = autoregressive.ReadOn(Shape(temperature=0.8), remember=net.memory)
+    starts = [
+        [[1, 2, *[MASK] * 9]],
+        [[3, *[MASK] * 5], [4, *[MASK] * 5]],
+        [[5, 6, 7, *[MASK] * 12]],
+        [[2, *[MASK] * 3]],
+    ]
+    canvases = [of_rows(rows, mask=MASK) for rows in starts]
+    jobs = dict(enumerate(Running(process, process.begin(canvas, seed=i)) for i, canvas in enumerate(canvases)))
+    while any(not job.done for job in jobs.values()):
+        live = {i: job for i, job in jobs.items() if not job.done}
+        turns = advance(net, list(live.values()), drafts=[False] * len(live), vocab=VOCAB)
+        assert all(isinstance(turn, Turn) for turn in turns), turns
+        jobs |= {i: turn.work for i, turn in zip(live, turns, strict=True)}
+    for i, canvas in enumerate(canvases):
+        *_, last = processes.run(process, net, canvas, seed=i)
+        assert torch.equal(jobs[i].canvas.tokens, last.canvas.tokens)

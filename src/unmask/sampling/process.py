@@ -107,6 +107,14 @@ class Process(Protocol):
     def commit(self, state: Any, asked: Ask, answer: Answer) -> tuple[Any, Committed]:
         """The state after the network's answer, and what was committed. `asked` is what `ask(state)` gave."""
 
+    def joinable(self, state: Any) -> Any | None:
+        """A state of masked diffusion that asks the same question, where a server gains by joining it; else None."""
+        return None
+
+    def rejoined(self, state: Any, work: Any) -> Any:
+        """The state after its joinable one was advanced."""
+        raise TypeError(f"{type(self).__name__} is not joined")
+
     def canvas(self, state: Any) -> Canvas:
         """The current text."""
 

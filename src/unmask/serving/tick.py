@@ -108,14 +108,26 @@ def question(works: list[Work], draft: bool) -> Question:
 @torch.inference_mode()
 def advance(network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
     """Every job after one more network call. A failure affects one job only; its entry is the exception."""
+    joint = {i: work for i, job in enumerate(jobs) if (work := joinable(job)) is not None}
+    if len(joint) == 1 and not any(isinstance(jobs[i], Work) for i in joint):
+        joint = {}  # nobody to join: its own memory serves better
     turns: dict[int, Turn | Exception] = {
-        i: by_itself(network, job) for i, job in enumerate(jobs) if isinstance(job, Running)
+        i: by_itself(network, job) for i, job in enumerate(jobs) if i not in joint and isinstance(job, Running)
     }
-    joint = [i for i in range(len(jobs)) if i not in turns]
-    works = [job for job in jobs if isinstance(job, Work)]
-    found = jointly(network, works, drafts=[drafts[i] for i in joint], vocab=vocab) if works else []
-    turns.update(zip(joint, found, strict=True))
+    found = jointly(network, list(joint.values()), drafts=[drafts[i] for i in joint], vocab=vocab) if joint else []
+    for i, turn in zip(joint, found, strict=True):
+        turns[i] = turn if isinstance(turn, Exception) else replace(turn, work=rejoined(jobs[i], turn.work))
     return [turns[i] for i in range(len(jobs))]
+
+
+def joinable(job: Job) -> Work | None:
+    """A job as a work of masked diffusion, where it can be joined with others."""
+    return job if isinstance(job, Work) else job.process.joinable(job.state)
+
+
+def rejoined(job: Job, work: Job) -> Job:
+    """A job after its work was advanced with others."""
+    return work if isinstance(job, Work) else replace(job, state=job.process.rejoined(job.state, work))
 
 
 def by_itself(network: Halves, job: Running) -> Turn | Exception:
