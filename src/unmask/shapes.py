@@ -10,11 +10,8 @@ Shapes are checked in every test (jaxtyping's pytest hook with beartype) and cos
 
 from collections.abc import Callable
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-
-Tokens = Int[Tensor, "b l"]
-Frozen = Bool[Tensor, "b l"]
 
 # A network as the objectives call it: from noisy tokens (b l), the noise level σ (b) and flat positions (n) to the
 # logits (n v) at these positions only.

@@ -6,7 +6,6 @@ Its forward pass is the objective's `nats`, so that DDP and FSDP see the whole c
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -82,9 +81,3 @@ class Denoiser(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of a weights file by name: `backbone.`, `parts.` and `state.`."""
         return {**self.state_dict(), **{f"state.{name}": value for name, value in self.state.items()}}
-
-
-def skeleton_of(spec_network: Backbone, objective: Objective) -> Denoiser:
-    """A denoiser on the meta device: no memory for its weights."""
-    with torch.device("meta"):
-        return Denoiser(spec_network, objective)
