@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
+from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, skeleton
 from unmask.model.checkpoint import load, save
 from unmask.model.cost import parameters
@@ -70,7 +71,9 @@ def test_a_causal_network_predicts_from_what_is_before(net, x, causal):
 
 def test_reading_on_equals_reading_at_once(net, x):
     if not net.spec.incremental:
-        pytest.skip("this network reads a row at once")
+        with pytest.raises(ValueError, match="token by token"):  # a UserError is one
+            net.read(x, None)
+        return
     with torch.no_grad():
         at_once, _ = net.read(x, net.memory(LENGTH))
         memory, parts = net.memory(LENGTH), []
@@ -86,7 +89,9 @@ def test_reading_on_equals_reading_at_once(net, x):
 
 def test_the_noise_level_may_be_per_row_or_per_position(name, causal, x):
     if not hasattr(BACKBONES[name](), "cond"):
-        pytest.skip("this network is not shown the noise level")
+        with pytest.raises(UserError, match="noise level"):
+            spec_of(name, causal=causal, sigma=True)
+        return
     net = network_of(spec_of(name, causal=causal, sigma=True))
     assert net.spec.shown_sigma
     with torch.no_grad():

@@ -215,9 +215,9 @@ class Transformer(Backbone):
         return Cache(capacity)
 
     def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Cache]:
-        assert isinstance(memory, Cache)
         if not self.spec.causal:
             raise ValueError("only a causal network can read token by token: others look ahead")
+        assert isinstance(memory, Cache)
         start, m = memory.filled, tokens.shape[1]
         visible = None
         if start and m > 1:
