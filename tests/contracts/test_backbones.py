@@ -6,6 +6,7 @@ import torch
 from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, skeleton
+from unmask.model.backbones.attention import Cache
 from unmask.model.checkpoint import load, save
 from unmask.model.cost import parameters
 
@@ -72,7 +73,7 @@ def test_a_causal_network_predicts_from_what_is_before(net, x, causal):
 def test_reading_on_equals_reading_at_once(net, x):
     if not net.spec.incremental:
         with pytest.raises(ValueError, match="token by token"):  # a UserError is one
-            net.read(x, None)
+            net.read(x, Cache(LENGTH))
         return
     with torch.no_grad():
         at_once, _ = net.read(x, net.memory(LENGTH))
