@@ -276,6 +276,8 @@ def test_paths_that_are_no_checkpoint_are_explained(tmp_path, saved, monkeypatch
         raise ConnectionError("no route to the hub")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    with pytest.raises(UserError, match="Did you mean 'stories', which comes with unmask"):
+        load("storeis")
     with pytest.raises(UserError, match=r"no route to the hub\. Without a network, put its config\.json and model"):
         load("someone/something")
 
@@ -291,6 +293,7 @@ def test_a_hub_name_loads_with_gpt2s_tokenizer_and_without_code(tmp_path, monkey
         return str(tmp_path / "hub")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert load("bert-tiny-uncased").tokenizer is None, "a name of the hub's own has no owner"
     assert load("someone/tiny").tokenizer is None
     assert not any(pattern.endswith((".py", "*", ".bin")) for pattern in asked["someone/tiny"])
     monkeypatch.setattr(checkpoint, "GPT2", letters.size)
