@@ -33,6 +33,19 @@ WITHIN = [
 APART = [("text.corpus", "text.prompt"), ("sampling.policies", "sampling.patterns")]
 
 
+# Tests of several modules at once, by what they are about; all others bear the name of a module.
+ACROSS = {
+    "cli": {"verbs"},
+    "diffusion": {"baselines", "reference_losses"},
+    "evaluation": {"commands"},
+    "model/backbones": {"golden"},
+    "sampling": {"bad_input", "independence", "laws"},
+    "serving/http": {"fuzz", "openai", "page"},
+    "training": {"command", "configs", "learning", "many_processes"},
+    "": {"extend", "floors", "readme"},
+}
+
+
 def modules_imported(path: Path) -> set[str]:
     """The modules of unmask that a file imports, without the package's name."""
     names = []
@@ -102,6 +115,17 @@ def test_nothing_outside_the_model_room_names_a_concrete_network():
     for path in HOUSE.rglob("*.py"):
         if path.relative_to(HOUSE).parts[0] != "model":
             assert not any(name.startswith("model.backbones") for name in modules_imported(path)), path
+
+
+def test_tests_mirror_the_source():
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        folder, name = path.parent.relative_to(tests).as_posix(), path.stem.removeprefix("test_")
+        folder = "" if folder == "." else folder
+        if folder in ("contracts", "bench", "reference") or name in ACROSS.get(folder, set()):
+            continue
+        modules = {one.stem for one in (HOUSE / folder).glob("*.py")}
+        assert any(name == one or name.startswith(f"{one}_") for one in modules), f"{path} tests no module of its name"
 
 
 def test_import_unmask_is_light():
