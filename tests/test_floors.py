@@ -125,7 +125,9 @@ def test_tests_mirror_the_source():
         if folder in ("contracts", "bench", "reference") or name in ACROSS.get(folder, set()):
             continue
         modules = {one.stem for one in (HOUSE / folder).glob("*.py")}
-        assert any(name == one or name.startswith(f"{one}_") for one in modules), f"{path} tests no module of its name"
+        assert any(name == one or name.startswith(f"{one}_") for one in modules), (
+            f"{path} tests no module of its name"
+        )
 
 
 def test_import_unmask_is_light():
