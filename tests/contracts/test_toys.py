@@ -1,6 +1,10 @@
 """A toy objective, backbone and sampler, each registered from one file, work everywhere without another change."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,7 +19,7 @@ from unmask.cli.main import main
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
-from unmask.training import noise
+from unmask.training import metrics, noise
 
 TEXT = "a cab had a bad bead. a fed hag hid. " * 80
 SHORT = ["--text.tokenizer", "character", "--text.length", "16", "--optim.batch", "4", "--run.preview", "1"]
@@ -124,3 +128,28 @@ def test_a_carried_memory_reaches_the_next_step():
     torch.testing.assert_close(first.bound[:, 1:], whole.bound[:, 1:8])
     torch.testing.assert_close(second.bound[:, 1:], whole.bound[:, 9:])
     assert not torch.allclose(without.bound, second.bound)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "backbone", "way"),
+    [("toy-objective", "toy-backbone", "fsdp"), ("ar", "toy-recurrent", "ddp")],
+)
+def test_two_processes_that_resume_equal_one_that_does_not(text, tmp_path, objective, backbone, way):
+    """Learned parts and state with a sharded network, and a memory of rows that two processes share."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(arguments(text, one, objective, backbone, steps=6)) == 0
+    script = Path(toys.backbone.__file__).with_name("train.py")
+    for steps in (3, 6):
+        line = [*arguments(text, two, objective, backbone, steps=steps), "--resume", "--run.parallel", way]
+        ran = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), *line],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert ran.returncode == 0, ran.stderr
+    for a, b in zip(load(one / "last").network.parameters(), load(two / "last").network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert metrics.read_metrics(two)[-1]["valid"] == pytest.approx(metrics.read_metrics(one)[-1]["valid"], rel=1e-4)
