@@ -138,10 +138,17 @@ def test_a_carried_memory_reaches_the_next_step():
 def test_two_processes_that_resume_equal_one_that_does_not(text, tmp_path, objective, backbone, way):
     """Learned parts and state with a sharded network, and a memory of rows that two processes share."""
     one, two = tmp_path / "one", tmp_path / "two"
-    assert main(arguments(text, one, objective, backbone, steps=6)) == 0
+    assert main([*arguments(text, one, objective, backbone, steps=6), "--run.log-every", "1"]) == 0
     script = Path(toys.backbone.__file__).with_name("train.py")
     for steps in (3, 6):
-        line = [*arguments(text, two, objective, backbone, steps=steps), "--resume", "--run.parallel", way]
+        line = [
+            *arguments(text, two, objective, backbone, steps=steps),
+            "--resume",
+            "--run.parallel",
+            way,
+            "--run.log-every",
+            "1",
+        ]
         ran = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), *line],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
@@ -150,6 +157,6 @@ def test_two_processes_that_resume_equal_one_that_does_not(text, tmp_path, objec
             timeout=240,
         )
         assert ran.returncode == 0, ran.stderr
-    for a, b in zip(load(one / "last").network.parameters(), load(two / "last").network.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-    assert metrics.read_metrics(two)[-1]["valid"] == pytest.approx(metrics.read_metrics(one)[-1]["valid"], rel=1e-4)
+    losses = [[line["loss"] for line in metrics.read_metrics(out) if "loss" in line] for out in (one, two)]
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
