@@ -104,6 +104,8 @@ def test_the_noise_level_may_be_per_row_or_per_position(name, causal, x):
         other = SIGMA[:, None].repeat(1, LENGTH)
         other[:, 5] += 1.0
         assert not torch.allclose(net.head(net.trunk(x, other)), by_row)
+        spread = torch.rand(3, LENGTH, generator=torch.Generator().manual_seed(0)) * 3
+        close(net.logits(x, spread, rows), net.head(net.trunk(x, spread)).flatten(0, 1)[rows])
 
 
 def test_what_is_saved_is_loaded(net, x, tmp_path, causal):

@@ -66,6 +66,11 @@ def test_shards_with_an_index_load_as_one_file_does(tmp_path):
     one, other = load(whole), load(parts)
     for a, b in zip(one.network.parameters(), other.network.parameters(), strict=True):
         assert torch.equal(a, b)
+    swapped = {names[0]: places[names[1]], names[1]: places[names[0]]}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places | swapped}))
+    with pytest.raises(UserError, match="do not agree on the tensor"):
+        load(parts)
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
     convert(parts, tmp_path / "ours")
     assert load(tmp_path / "ours").self_test is not None
     (parts / "model-00002-of-00002.safetensors").unlink()
