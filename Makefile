@@ -1,4 +1,4 @@
-# make demo · test · check · mutations · bench · browser. Each prepares .venv by itself and reinstalls only when
+# make demo · test · check · attack · mutations · bench · browser. Each prepares .venv by itself and reinstalls only when
 # pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check mutations bench browser clean
+.PHONY: demo test check attack mutations bench browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -19,11 +19,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser and not attack"
 
 # The page in a real browser. CHROMIUM=/path/to/chromium chooses which.
 browser: $(VENV)/.browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m browser tests/serving
+
+# Kills, damaged checkpoints, hostile files and requests: a few minutes. tests/attack/long.py has the thousands.
+attack: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m attack tests/attack
 
 mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py
