@@ -1,4 +1,4 @@
-# make demo · test · check · attack · mutations · bench · browser. Each prepares .venv by itself and reinstalls only when
+# make demo · test · check · attack · mutations · bench · browser · docs · release · audit. Each prepares .venv by itself and reinstalls only when
 # pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check attack mutations bench browser clean
+.PHONY: demo test check attack mutations bench browser docs release audit clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -35,8 +35,24 @@ mutations: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# The site in site/, warnings as errors. `make docs SERVE=1` shows it while you write.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs $(if $(SERVE),serve,build --strict)
+
+# The source archive and the wheel in dist/; the wheel is installed into a new environment and has to work there.
+release: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/python tests/release.py dist
+
+# Known vulnerabilities of what constraints.txt pins; needs the network.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip --disable-pip-version-check install --quiet pip-audit
+	$(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf site dist $(VENV)-audit $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,4 +71,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.browser: $(VENV)/.dev
 	$(PIP) --editable ".[dev,browser]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable ".[dev,docs]"
 	@touch $@

@@ -42,7 +42,7 @@ ACROSS = {
     "sampling": {"bad_input", "independence", "laws"},
     "serving/http": {"fuzz", "openai", "page"},
     "training": {"command", "configs", "learning", "many_processes"},
-    "": {"extend", "floors", "readme"},
+    "": {"extend", "floors", "readme", "supply"},
 }
 
 
