@@ -37,7 +37,7 @@ bench: $(VENV)/.dev
 
 # The site in site/, warnings as errors. `make docs SERVE=1` shows it while you write.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs $(if $(SERVE),serve,build --strict)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build --strict)
 
 # The source archive and the wheel in dist/; the wheel is installed into a new environment and has to work there.
 release: $(VENV)/.dev
