@@ -20,7 +20,7 @@ FLOOR = {
     "serving": 4,
     "cli": 5,
 }
-GROUND = {"errors", "files", "random", "registry", "settings", "shapes"}  # files that every room may use
+GROUND = {"errors", "files", "random", "registry", "settings", "shapes", "untrusted"}  # files that every room may use
 # Of two sub-rooms of a room the left one may use the right one, and never the other way round.
 WITHIN = [
     ("text.corpus", "text.tokens"),

@@ -23,6 +23,7 @@ from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, Files, Format, recognised
 from unmask.model.model import GPT2, Model, shipped
+from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
     FILE,
     check_tensors,
@@ -33,6 +34,7 @@ from unmask.model.weights import (
 )
 from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.untrusted import check_links
 
 __all__ = ["NOTE", "Model", "load", "save"]
 
@@ -49,7 +51,9 @@ def load(path: str | Path, *, trainable: bool = False) -> Model:
     folder, hub = find(path)
     files, layout = recognised(folder)
     found, note = layout.read(files), files.note
-    denoiser = on_meta(found.spec, found.objective)
+    check_sizes(found.spec)
+    with bounded_by(files.tensors, found.spec):
+        denoiser = on_meta(found.spec, found.objective)
     check_against(files, layout, denoiser)
     if note and note["weights"] != weights_fingerprint(folder):
         raise UserError(
@@ -180,18 +184,27 @@ def check_tokenizer(tokenizer: Tokenizer, spec: Spec, mask: int, folder: Path) -
 def in_run(folder: Path) -> Path:
     """The best, else the last, checkpoint of a training run's folder; any other folder itself."""
     inside = (folder / name for name in ("best", "last"))
-    return next((one for one in inside if (one / "config.json").is_file()), folder)
+    found = next((one for one in inside if (one / "config.json").is_file()), folder)
+    if not found.resolve().is_relative_to(folder.resolve()):
+        raise UserError(
+            f"{found} is a link to {found.resolve()}, outside the run: give that folder, if you trust it."
+        )
+    return found
 
 
 def find(path: str | Path) -> tuple[Path, bool]:
     """The folder of a checkpoint, and whether it was downloaded from the hub."""
-    folder, ours = in_run(Path(path)), shipped()
-    if str(path) in ours and not (folder / "config.json").is_file():
-        return ours[str(path)], False
-    if folder.is_dir():
-        return folder, False
-    if folder.is_file():
-        raise UserError(f"{folder} is a file; a checkpoint is a folder. Did you mean {folder.parent}?")
+    ours = shipped()
+    try:
+        folder = in_run(Path(path))
+        if str(path) in ours and not (folder / "config.json").is_file():
+            return ours[str(path)], False
+        if folder.is_dir():
+            return check_links(folder, FROM_HUB), False
+        if folder.is_file():
+            raise UserError(f"{folder} is a file; a checkpoint is a folder. Did you mean {folder.parent}?")
+    except (OSError, RuntimeError) as error:  # no permission, a name that is too long; a loop of links
+        raise UserError(f"cannot read {str(path)[:200]}: {getattr(error, 'strerror', None) or error}.") from None
     name = str(path)
     near = get_close_matches(name, ours, n=1)
     hint = f" Did you mean {near[0]!r}, which comes with unmask?" if near else ""
@@ -203,7 +216,9 @@ def find(path: str | Path) -> tuple[Path, bool]:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=FROM_HUB)), True
+        return check_links(Path(snapshot_download(name, allow_patterns=FROM_HUB)), FROM_HUB), True
+    except UserError:
+        raise
     except Exception as error:  # no such repository, no network, no permission: the hub's message says which
         raise UserError(
             f"there is no folder {name}, and the hub download failed: {str(error).splitlines()[0].rstrip('.')}."

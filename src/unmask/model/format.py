@@ -4,8 +4,9 @@ A layout is recognised by the files (config.json's model_type and keys), never g
 by name. A format reads a config into a spec, a mask and an objective, and maps the names of the tensors.
 """
 
-import json
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.weights import Tensors, tensors_in
 from unmask.registry import Registry
+from unmask.untrusted import read_object
 
 NOTE = "unmask.json"
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
@@ -93,29 +95,44 @@ def recognised(folder: Path) -> tuple[Files, Format]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() or path.is_symlink() else "does not exist"
         raise UserError(
-            f"{folder} has no config.json. A checkpoint needs config.json and model.safetensors."
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}): copy it again from where it came from.") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} should hold a JSON object, not a {type(config).__name__}.")
-    return config
+            f"{folder} has no config.json: it {what}. A checkpoint needs config.json and model.safetensors."
+        )
+    return read_object(path)
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """unmask.json; empty for a published checkpoint."""
+    """unmask.json, the type of every field checked; empty for a published checkpoint."""
     path = folder / NOTE
     if not path.is_file():
         return {}
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"version", "weights", "probe", "tokenizer", "objective"} - note.keys()
-    except (ValueError, AttributeError):
-        raise UserError(f"{path} is damaged: it is not a JSON object. {AGAIN}") from None
+        note = read_object(path)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error} {AGAIN}") from None
+    missing = {"version", "weights", "probe", "tokenizer", "objective"} - note.keys()
     if missing:
         raise UserError(f"{path} is damaged: it has no {', '.join(sorted(missing))}. {AGAIN}")
+    for field_name, (fits, what) in FIELDS.items():
+        if field_name in note and not fits(note[field_name]):
+            raise UserError(f"{path} is damaged: {field_name} is {note[field_name]!r:.60}, not {what}. {AGAIN}")
     return note
+
+
+def is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
+# The fields of unmask.json: a test of the value, and what the test asks for.
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "version": (lambda value: isinstance(value, str), "a text"),
+    "weights": (is_sha256, "a sha256"),
+    "tokenizer": (lambda value: value is None or is_sha256(value), "a sha256 or null"),
+    "objective": (lambda value: isinstance(value, str | dict), "a table"),
+    "settings": (lambda value: isinstance(value, dict), "a table"),
+    "probe": (lambda value: isinstance(value, dict), "a table"),
+    "step": (lambda value: value is None or (type(value) is int and value >= 0), "a number of steps"),
+    "ema": (lambda value: value is None or type(value) is bool, "true, false or null"),
+}

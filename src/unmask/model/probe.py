@@ -1,6 +1,7 @@
 """The self-test of a checkpoint: a fixed input, and the log-probabilities that its network must give for it."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,14 +50,38 @@ def probe_answers(
     return found.cpu()[rows][:, probe["ids"]].tolist()
 
 
+def fault(probe: Mapping[str, Any], *, vocab: int, mask: int) -> str | None:
+    """What is wrong with a recorded probe: it must be as small as ours, of the right types, and hide a token."""
+    for name in ("tokens", "sigma", "ids", "log_probs"):
+        if not isinstance(probe.get(name), list) or not probe[name]:
+            return f"it has no list {name!r}"
+    tokens, sigma, ids, answers = (probe[name] for name in ("tokens", "sigma", "ids", "log_probs"))
+    if len(tokens) != SEQUENCES or not all(isinstance(row, list) and 0 < len(row) <= LONGEST for row in tokens):
+        return f"tokens must be {SEQUENCES} rows of 1 to {LONGEST}"
+    if len({len(row) for row in tokens}) > 1 or len(ids) > IDS:
+        return f"rows must have one length, and there are at most {IDS} ids"
+    if not all(type(id) is int and 0 <= id < vocab for row in (*tokens, ids) for id in row):
+        return f"ids must be whole numbers from 0 to {vocab - 1}"
+    if not any(mask in row for row in tokens):
+        return "it hides no token"
+    if len(sigma) != SEQUENCES or not all(type(one) in (int, float) and 0 <= one <= 1000 for one in sigma):
+        return f"sigma must be {SEQUENCES} noise levels"
+    if len(answers) > SEQUENCES * LONGEST or not all(
+        isinstance(row, list) and all(type(one) in (int, float) for one in row) for row in answers
+    ):
+        return "log_probs must be rows of numbers"
+    return None
+
+
 def check(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Objective | str) -> float:
     """The largest difference from the recorded answers, relative to 1 + |recorded|; refused if it is too large."""
-    try:
-        told = probe["log_probs"]
-        seen = probe_answers(network, probe, mask=mask, objective=objective)
-        pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise UserError(f"the self-test in unmask.json is damaged ({error!r}): save the checkpoint again.") from None
+    wrong = fault(probe, vocab=network.spec.vocab, mask=mask)
+    if wrong is not None:
+        raise UserError(f"the self-test in unmask.json is damaged ({wrong}): save the checkpoint again.")
+    told, seen = probe["log_probs"], probe_answers(network, probe, mask=mask, objective=objective)
+    if [len(row) for row in told] != [len(row) for row in seen]:
+        raise UserError("the self-test in unmask.json is damaged (an answer is missing): save the checkpoint again.")
+    pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
     far = max(abs(s - t) / (1 + abs(t)) for s, t in pairs)
     if not far <= TOLERANCE or math.isnan(far):
         s, t = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))

@@ -1,6 +1,6 @@
 """Weights on disk: safetensors, whole or in shards; names, shapes and types are checked before use."""
 
-import json
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -13,10 +13,12 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.files import fingerprint
 from unmask.model.backbone import Backbone, Spec, skeleton
+from unmask.untrusted import read_object
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # for weights in several files
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
+SHARD = re.compile(r"[\w-][\w.-]{0,200}\.safetensors")
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 Tensors = dict[str, tuple[tuple[int, ...], str]]  # shape and type of each tensor
@@ -29,19 +31,16 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
     path = folder / INDEX
     if not path.is_file():
         raise UserError(missing(folder))
-    try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        wanted: dict[Path, list[str] | None] = {}
-        for tensor, name in places.items():
-            if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-                raise UserError(f"{path} points to {name!r}: shards must be safetensors files in the same folder.")
-            held = wanted.setdefault(folder / name, [])
-            assert held is not None
-            held.append(tensor)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} is damaged: it has no weight_map ({error!r}). {AGAIN}") from None
+    places = read_object(path).get("weight_map")
+    if not isinstance(places, dict):
+        raise UserError(f"{path} is damaged: it has no weight_map. {AGAIN}")
+    wanted: dict[Path, list[str] | None] = {}
+    for tensor, name in places.items():
+        if not isinstance(name, str) or not SHARD.fullmatch(name):
+            raise UserError(f"{path} points to {name!r:.60}: shards must be safetensors files in the same folder.")
+        held = wanted.setdefault(folder / name, [])
+        assert held is not None
+        held.append(tensor)
     lost = [file.name for file in wanted if not file.is_file()]
     if lost:
         raise UserError(f"{folder} lacks {', '.join(sorted(lost))}, which {INDEX} names. {AGAIN}")

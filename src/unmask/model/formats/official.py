@@ -40,7 +40,7 @@ class Official(Format):
     def read(self, files: Files) -> Found:
         spec = architecture_of(files.config, files.tensors)
         objective = Autoregressive() if spec.causal else MDLM()
-        return Found(spec, mask_of(files.config), objective, dict(files.config))
+        return Found(spec, mask_of(files.config, spec), objective, dict(files.config))
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, Architecture):
@@ -65,7 +65,7 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
         if not seen:
             raise UserError(f"config.json has no {names[0]!r}: it must give the network's {field}.")
         if type(seen[0]) is not int:
-            raise UserError(f"config.json says {names[0]} = {seen[0]!r}: it must be a whole number.")
+            raise UserError(f"config.json says {names[0]} = {seen[0]!r:.60}: it must be a whole number.")
         found[field] = seen[0]
     causal = _flag(config, "causal", not modulated)
     return Architecture(
@@ -79,11 +79,11 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
     )
 
 
-def mask_of(config: dict[str, Any]) -> int:
+def mask_of(config: dict[str, Any], spec: Spec) -> int:
     """The mask's id: the last one, unless the config names another."""
-    mask = config.get("mask_index", config["vocab_size"] - 1)
-    if type(mask) is not int or not 0 <= mask < config["vocab_size"]:
-        raise UserError(f"config.json says mask_index = {mask!r}: it must be one of 0 to {config['vocab_size'] - 1}.")
+    mask = config.get("mask_index", spec.vocab - 1)
+    if type(mask) is not int or not 0 <= mask < spec.vocab:
+        raise UserError(f"config.json says mask_index = {mask!r:.60}: it must be one of 0 to {spec.vocab - 1}.")
     return mask
 
 
@@ -107,12 +107,12 @@ def is_published(config: dict[str, Any]) -> bool:
 def _flag(config: dict[str, Any], key: str, usual: bool) -> bool:
     value = config.get(key, usual)
     if type(value) is not bool:
-        raise UserError(f"config.json says {key} = {value!r}: it must be true or false.")
+        raise UserError(f"config.json says {key} = {value!r:.60}: it must be true or false.")
     return value
 
 
 def _number(config: dict[str, Any], key: str, usual: float) -> float:
     value = config.get(key, usual)
     if type(value) not in (int, float):
-        raise UserError(f"config.json says {key} = {value!r}: it must be a number.")
+        raise UserError(f"config.json says {key} = {value!r:.60}: it must be a number.")
     return float(value)

@@ -6,7 +6,7 @@ the weights and a self-test. Version 1 stored only the name of the objective; it
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
@@ -14,7 +14,7 @@ from unmask.model.backbone import BACKBONES, Spec
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.official import architecture_of, config_of, mask_of
-from unmask.settings import merged
+from unmask.settings import fitted, merged
 
 KIND = "unmask"  # model_type of a network that the published layout does not support
 
@@ -31,8 +31,10 @@ class Own(Format):
         settings = note.get("settings", {})
         objective = objective_from(note["objective"], settings)
         if config.get("model_type") == KIND:
-            return Found(spec_from(config), mask_of(config), objective, settings)
-        return Found(architecture_of(config, files.tensors), mask_of(config), objective, settings)
+            spec: Spec = spec_from(config)
+        else:
+            spec = architecture_of(config, files.tensors)
+        return Found(spec, mask_of(config, spec), objective, settings)
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if isinstance(spec, Architecture):
@@ -53,10 +55,12 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise UserError("config.json has no table 'backbone' with a name, so the kind of network is unknown.")
     kind = BACKBONES[table["name"]]
+    hints = get_type_hints(kind)
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in table.items() if name != "name"}
     for name in values.keys() - known:
-        raise UserError(f"config.json gives the backbone {table['name']!r} a {name!r}, which it does not have.")
+        raise UserError(f"config.json gives the backbone {table['name']!r} a {name!r:.60}, which it does not have.")
+    values = {name: fitted(value, hints[name], f"config.json: {name}") for name, value in values.items()}
     try:
         return kind(**values)
     except TypeError as error:

@@ -1,0 +1,140 @@
+"""Read files that others wrote: regular files within a size limit, and JSON of bounded depth and numbers.
+
+Every reader of JSON from a checkpoint, a run or a corpus goes through this file, so that a FIFO, a device, a file
+nested 100,000 levels deep or a number of 5,000 digits ends in a `UserError` and neither hangs nor fills the memory.
+"""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unmask.errors import UserError
+
+MEGABYTE = 1 << 20
+BYTES = 16 * MEGABYTE  # of a JSON file
+DEPTH = 64  # lists and objects within each other
+CONTAINERS = 4_000_000  # lists and objects of a text; an empty list takes 3 bytes there and 64 in memory
+LARGEST = 1 << 63  # whole numbers lie below it
+
+
+def read_bytes(path: Path, *, limit: int = BYTES) -> bytes:
+    """The content of a regular file of at most `limit` bytes."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:  # a zero byte in the name
+        raise UserError(f"cannot read {str(path)!r}: {error}.") from None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise UserError(f"cannot read {path}: it is not a regular file.")
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    if len(data) > limit:
+        raise UserError(f"{path} is larger than {limit // MEGABYTE} MB, the most that is read of such a file.")
+    return data
+
+
+def read_text(path: Path, *, limit: int = BYTES) -> str:
+    """The text of a regular file of at most `limit` bytes."""
+    try:
+        return read_bytes(path, limit=limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error}.") from None
+
+
+def read_json(path: Path, *, limit: int = BYTES) -> Any:
+    """The content of a JSON file."""
+    return parse_json(read_text(path, limit=limit), str(path))
+
+
+def read_object(path: Path, *, limit: int = BYTES) -> dict[str, Any]:
+    """The content of a JSON file that must hold an object."""
+    content = read_json(path, limit=limit)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(content).__name__}.")
+    return content
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text; `where` names it in errors. NaN and infinite numbers are not JSON."""
+    containers = text.count("[") + text.count("{")
+    if containers > CONTAINERS:
+        raise UserError(f"{where} has more than {CONTAINERS:,} lists and objects.")
+    try:
+        value = DECODER.decode(text)
+        if containers > DEPTH and is_deeper(value, DEPTH):
+            raise RecursionError
+        if "\\ud" in text or "\\uD" in text:
+            # Half of a surrogate pair is the only character that JSON can write and UTF-8 cannot.
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise UserError(f"{where} is nested more than {DEPTH} levels deep.") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{where} holds half of a surrogate pair (\\ud800 to \\udfff), which is not text.") from None
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON: {error}.") from None
+    return value
+
+
+def check_links(folder: Path, patterns: Iterable[str]) -> Path:
+    """The folder; refused if one of its files is a link to somewhere else.
+
+    A link may lead to another place in the folder, and, in the hub's cache, to the blobs of its repository.
+    """
+    home = folder.resolve()
+    allowed = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
+        try:
+            target = path.resolve() if path.is_symlink() else home
+        except (OSError, RuntimeError):  # a loop of links, by version of Python
+            raise UserError(f"{path} is a link that leads back to itself.") from None
+        if not any(target.is_relative_to(place) for place in allowed):
+            raise UserError(
+                f"{path} is a link to {target}, outside its folder: if you trust it, copy the file there."
+            )
+    return folder
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested more than `levels` deep."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def whole_number(text: str) -> int:
+    if len(text) > 20 or not -LARGEST < int(text) < LARGEST:
+        raise ValueError(
+            f"the number {text[:24]}... is out of range" if len(text) > 24 else f"{text} is out of range"
+        )
+    return int(text)
+
+
+def finite_number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:24]} is out of range")
+    return number
+
+
+def refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+DECODER = json.JSONDecoder(parse_int=whole_number, parse_float=finite_number, parse_constant=refuse_constant)
