@@ -1,10 +1,15 @@
-"""Files and folders that appear only when they are complete; and the sha256 of a file."""
+"""Files and folders that appear only when they are complete; and the sha256 of a file.
+
+What is being written has another name (`.NAME.draft-PID`) until it is complete and on the disk. A killed process may
+leave such a draft behind: readers ignore drafts, and the next writer of the folder removes them (`clear_drafts`).
+"""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -13,15 +18,68 @@ from safetensors import SafetensorError
 
 from unmask.errors import UserError
 
+DRAFT = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old)-\w+")
+
+
+def draft_of(path: Path, writer: str = "") -> Path:
+    """The name of a file or folder while it is being written; the writer is this process, unless named."""
+    return path.with_name(f".{path.name}.draft-{writer or os.getpid()}")
+
+
+def is_draft(path: Path) -> bool:
+    return DRAFT.fullmatch(path.name) is not None
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what killed processes left half-written; a folder that was about to be replaced gets its name back."""
+    with writing(folder):
+        for path in sorted(folder.glob(".*")):
+            found = DRAFT.fullmatch(path.name)
+            if found is None:
+                continue
+            if found["kind"] == "old" and not (folder / found["name"]).exists():
+                path.rename(folder / found["name"])
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system (full, read-only, no permission) into a UserError about the path."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"could not write {path}: {error.strerror or error}.") from error
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file atomically: after a kill at any moment it is the old one or the new one, never a part."""
+    draft = draft_of(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
+
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
     """A draft folder that replaces `folder` when the block succeeds, and is removed otherwise."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    draft = draft_of(folder)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
         yield draft
         for path in [*draft.iterdir(), draft]:
             sync(path)

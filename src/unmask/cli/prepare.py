@@ -8,6 +8,7 @@ The source is a file, a folder, a glob, `-` for standard input or `hf:NAME` for 
     unmask prepare genome.fa.gz --out data/ --tokenizer dna
     unmask prepare my_texts/ --out part1/ --part 1/2
     unmask prepare part1/ part2/ --merge --out data/
+    unmask prepare data/ --verify
 """
 
 import os
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unmask.errors import UserError
+from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST, merge, read_json
 from unmask.text.corpus.prepare import Prepared as Step
@@ -34,8 +36,8 @@ from unmask.text.corpus.sources import gather
 @dataclass(frozen=True)
 class Settings:
     source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """The source to read, or with --merge the folders of the parts."""
-    out: Path
+    """The source to read, or with --merge the folders of the parts, with --verify prepared data."""
+    out: str = ""
     """Folder to write; new, or left by an interrupted run of the same command."""
     tokenizer: str = "bpe"
     """byte, character, bpe, dna, text8; or a tokenizer's folder or file; or hf:NAME."""
@@ -51,11 +53,22 @@ class Settings:
     """i/n: do part i of n of the work; --merge combines the parts."""
     merge: bool = False
     """Merge finished parts: unmask prepare part1/ part2/ --merge --out data/"""
+    verify: bool = False
+    """Read every shard of prepared data and compare its sha256: unmask prepare data/ --verify"""
 
 
 def run(settings: Settings) -> None:
+    if settings.verify:
+        for folder in settings.source:
+            verify(folder)
+            print_summary(Path(folder))
+            print("  every shard is as it was written")
+        return
+    if not settings.out:
+        raise UserError("where should the tokens go? Give --out FOLDER, such as --out data/.")
+    out = Path(settings.out)
     if settings.merge:
-        merge(settings.source, settings.out)
+        merge(settings.source, out)
     else:
         if len(settings.source) != 1:
             raise UserError(f"one source is expected, not {len(settings.source)}. Quote a glob: 'texts/*.txt'")
@@ -75,7 +88,7 @@ def run(settings: Settings) -> None:
                 prepare(
                     sources,
                     tokenizer,
-                    settings.out,
+                    out,
                     layout=settings.layout,
                     division=settings.division,
                     workers=workers,
@@ -83,9 +96,9 @@ def run(settings: Settings) -> None:
                 )
             )
         if part[1] > 1:
-            print(f"part {settings.part} is in {settings.out}; when all parts are done, merge them with --merge")
+            print(f"part {settings.part} is in {out}; when all parts are done, merge them with --merge")
             return
-    print_summary(settings.out)
+    print_summary(out)
 
 
 def cores() -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from unmask.errors import UserError
+from unmask.files import is_draft
 from unmask.text.corpus import shards
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout
@@ -120,7 +121,7 @@ def test_an_interrupted_run_is_completed_without_doing_its_work_again(stop, data
         Corpus.open(out)
     kept = {path: path.stat().st_mtime_ns for path in out.rglob("*.bin")}
     assert kept
-    (out / "shards" / "train-000000-000001.bin.123.tmp").write_bytes(b"half a shard")
+    (out / "shards" / ".train-000000-000001.bin.draft-123").write_bytes(b"half a shard")
     run(data, out)
     assert content(out) == whole
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
@@ -288,16 +289,16 @@ def test_a_full_disk_is_an_error_that_keeps_what_is_finished(data, tmp_path, mon
     calls = iter(range(100))
 
     def fsync(_: int) -> None:
-        if next(calls) > 6:
+        if next(calls) > 16:
             raise OSError(28, "No space left on device")
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(shards.os, "fsync", fsync)
+        patch.setattr(os, "fsync", fsync)
         with pytest.raises(UserError, match="No space left on device"):
             run(data, out)
     assert list(out.rglob("*.bin"))
-    assert not list(out.rglob("*.tmp"))
+    assert not [path for path in out.rglob(".*") if is_draft(path)]
     assert content(run(data, out)) == content(run(data, tmp_path / "whole"))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, unknown
-from unmask.text.corpus.manifest import MANIFEST, SHARDS, read_json
-from unmask.text.corpus.shards import FORMAT, Shard, shard_bytes
+from unmask.text.corpus.integrity import check_shards
+from unmask.text.corpus.manifest import MANIFEST, read_json
+from unmask.text.corpus.shards import FORMAT, SHARDS, Shard
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -29,14 +30,13 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "Corpus":
-        """A split of a prepared folder; the sizes of its shards are checked."""
+        """A split of a prepared folder; its shards are checked (see integrity.py)."""
         folder = Path(folder)
         manifest = _manifest(folder)
         if split not in manifest["splits"]:
             raise unknown(f"split of {folder}", split, manifest["splits"])
         shards = tuple(Shard(**shard) for shard in manifest["shards"] if shard["split"] == split)
-        for shard in shards:
-            _check_size(folder / SHARDS / shard.name, shard_bytes(shard, manifest["tokenizer"]["size"]))
+        check_shards(folder, shards, size=manifest["tokenizer"]["size"])
         return cls(folder, manifest["tokenizer"], manifest["dtype"], shards)
 
     @property
@@ -71,8 +71,19 @@ class Corpus:
         start = self._end(index - 1) if index else 0
         return self.read(start, self._end(index) - (self.tokenizer["eos"] is not None))
 
+    def lengths(self, most: int = 1_000_000) -> np.ndarray:
+        """The tokens of each document, its eos not included; of the first `most` documents or a few more."""
+        found: list[np.ndarray] = [np.zeros(0, np.int64)]
+        for index in range(len(self.shards)):
+            found.append(np.diff(self._map(index)[0].astype(np.int64), prepend=0))
+            if sum(map(len, found)) >= most:
+                break
+        return np.concatenate(found) - (self.tokenizer["eos"] is not None)
+
     def divided(self, last: int) -> tuple["Corpus", "Corpus"]:
         """The stream without its last `last` tokens, and a corpus of these tokens."""
+        if last == 0:
+            return self, replace(self, start=self.start + self.tokens, stop=self.start + self.tokens)
         if last > self.tokens:
             raise UserError(f"cannot hold out {last} of the {self.tokens} tokens in {self.folder}: too little text")
         end = self.start + self.tokens
@@ -105,6 +116,13 @@ class Corpus:
     def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         shard = self.shards[index]
         return _mapped(self.folder / SHARDS / shard.name, shard.documents, self.dtype)
+
+
+def verify(folder: str | Path) -> None:
+    """Read every shard of a prepared folder and compare its sha256 with the manifest's."""
+    manifest = _manifest(Path(folder))
+    shards = [Shard(**shard) for shard in manifest["shards"]]
+    check_shards(Path(folder), shards, size=manifest["tokenizer"]["size"], again=True)
 
 
 def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1) -> tuple[Corpus, Corpus]:
@@ -142,10 +160,3 @@ def _manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise UserError(f"{path} has format {manifest.get('format')}, not {FORMAT}. Prepare the data again.")
     return manifest
-
-
-def _check_size(path: Path, size: int) -> None:
-    seen = path.stat().st_size if path.exists() else None
-    if seen != size:
-        what = "is missing" if seen is None else f"has {seen} bytes where the manifest says {size}"
-        raise UserError(f"the shard {path} {what}. Prepare the data again.")

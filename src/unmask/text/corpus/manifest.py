@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.files import clear_drafts, is_draft, write_whole, writing
+from unmask.processes.lock import locked
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.shards import FORMAT, Division, Shard, token_type, write_whole
+from unmask.text.corpus.integrity import STAMP
+from unmask.text.corpus.shards import FORMAT, SHARDS, Division, Shard, token_type
 from unmask.text.corpus.sources import Source
 from unmask.text.tokens.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"
-SHARDS = "shards"
-OURS = {SHARDS, MANIFEST, "tokenizer.json", "tokenizer_config.json"}
+MERGING = ".merge.lock"
+OURS = {SHARDS, MANIFEST, STAMP, MERGING, "tokenizer.json", "tokenizer_config.json"}
 Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
 
 
@@ -37,11 +40,12 @@ def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, di
 
 
 def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
-    """Whether a folder holds this job's result already; an error if it holds anything else."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; --out must be a folder")
-    there = {path.name for path in out.iterdir()} if out.exists() else set()
-    strange = sorted(name for name in there - OURS if not name.startswith("part-"))
+    """Whether a folder holds the shards of this job already; an error if it holds anything else."""
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; --out must be a folder")
+        there = {path for path in out.iterdir() if not is_draft(path)} if out.exists() else set()
+    strange = sorted({path.name for path in there if not path.name.lstrip(".").startswith("part-")} - OURS)
     if strange:
         raise UserError(f"{out} contains other files ({', '.join(strange[:3])}). Give --out a new folder.")
     for path, same_scope in ((part_file(out, part), True), (out / MANIFEST, part == (1, 1))):
@@ -56,9 +60,28 @@ def part_file(out: Path, part: Part) -> Path:
     return out / f"part-{part[0]}-of-{part[1]}.json"
 
 
+def part_lock(out: Path, part: Part) -> Path:
+    """The lock of a part: several machines may do the parts of one job in one folder."""
+    return out / f".part-{part[0]}-of-{part[1]}.lock"
+
+
+def is_merged(out: Path) -> bool:
+    """Whether the data is complete and nothing is left of the work."""
+    return (out / MANIFEST).is_file() and not leftovers(out) and not any(map(is_draft, out.iterdir()))
+
+
+def leftovers(out: Path) -> list[Path]:
+    """The files of the parts, which the manifest replaces."""
+    return [*out.glob("part-*-of-*.json"), *(out / SHARDS).glob("*.json")]
+
+
 def merge(folders: Sequence[str | Path], out: str | Path) -> None:
     """Merge the parts of one job; the result equals that of an undivided job."""
-    out = Path(out)
+    with locked(Path(out) / MERGING):
+        _merge(folders, Path(out))
+
+
+def _merge(folders: Sequence[str | Path], out: Path) -> None:
     files = [path for folder in folders for path in sorted(Path(folder).glob("part-*-of-*.json"))]
     parts = [read_json(path) for path in files]
     _check_parts(parts, folders)
@@ -73,11 +96,20 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> None:
     for path, part in zip(files, parts, strict=True):
         for shard in part["shards"]:
             _copy(path.parent / SHARDS / shard["name"], out / SHARDS / shard["name"], shard["sha256"])
-    Tokenizer.load(files[0].parent).save(out)
+    if files[0].parent != out:
+        Tokenizer.load(files[0].parent).save(out)
     splits = {shard.split: _totals(shards, shard.split) for shard in shards}
     write_manifest(out / MANIFEST, {**job, "splits": splits, "shards": [shard._asdict() for shard in shards]})
-    for left in (*out.glob("part-*"), *(out / SHARDS).glob("*.json"), *(out / SHARDS).glob("*.tmp")):
-        left.unlink()
+    clear_work(out)
+
+
+def clear_work(out: Path) -> None:
+    """Remove what only the work needed: the manifest is there."""
+    with writing(out):
+        for left in leftovers(out):
+            left.unlink()
+    for folder in (out, out / SHARDS):
+        clear_drafts(folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -88,7 +120,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _refuse_change(out: Path, before: dict[str, Any], job: dict[str, Any], *, same_scope: bool) -> None:

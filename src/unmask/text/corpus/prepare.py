@@ -14,9 +14,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unmask.errors import UserError
+from unmask.files import clear_drafts
+from unmask.processes.lock import locked
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.manifest import SHARDS, Part, describe, is_finished, merge, part_file, write_manifest
-from unmask.text.corpus.shards import Division, Shard, TextGroup, shard_bytes, sources_of, text_groups, write_group
+from unmask.text.corpus.manifest import (
+    MANIFEST,
+    Part,
+    clear_work,
+    describe,
+    is_finished,
+    is_merged,
+    merge,
+    part_file,
+    part_lock,
+    write_manifest,
+)
+from unmask.text.corpus.shards import (
+    SHARDS,
+    Division,
+    Shard,
+    TextGroup,
+    shard_bytes,
+    sources_of,
+    text_groups,
+    write_group,
+)
 from unmask.text.corpus.sources import Source, texts
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
@@ -57,8 +79,8 @@ def prepare(
 ) -> Iterator[Prepared]:
     """Write the sources' tokens to a folder, and yield the progress after each group of text.
 
-    An interrupted run is completed; a finished folder stays as it is; any other content of the folder is an error.
-    Several workers are processes, so a script that calls this needs the usual `if __name__` guard.
+    An interrupted run is completed, wherever it was interrupted; a finished folder stays as it is; any other content
+    of the folder is an error, and so is another process that writes to it. Several workers are processes, so a script that calls this needs the usual `if __name__` guard.
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
@@ -68,21 +90,29 @@ def prepare(
     out, layout, division = Path(out), layout or Layout(), (division or Division()).sized(sources)
     mine = sources_of(sources, part=part)
     job = describe(mine, tokenizer, layout, division)
-    if is_finished(out, job, part):
+    alone = part[1] == 1  # otherwise the parts are merged later, and other processes may write to the folder too
+    if is_finished(out, job, part) and (not alone or is_merged(out)):
         return
-    tokenizer.save(out)
-    write_manifest(part_file(out, part), {**job, "part": part})
-    shards: list[Shard] = []
-    documents = tokens = 0
-    for at, written in _written(text_groups(sources, layout, division, part=part), tokenizer, out, workers):
-        shards += written
-        documents += sum(shard.documents for shard in written)
-        tokens += sum(shard.tokens for shard in written)
-        yield Prepared(documents, tokens, at, sum(source.bytes for source in mine))
-    listed = [shard._asdict() for shard in sorted(shards)]
-    write_manifest(part_file(out, part), {**job, "part": part, "shards": listed})
-    if part[1] == 1:
-        merge([out], out)
+    with locked(part_lock(out, part)):
+        if not is_finished(out, job, part):  # asked again: another process may have ended meanwhile
+            if alone:
+                clear_drafts(out)
+                clear_drafts(out / SHARDS)
+            tokenizer.save(out)
+            write_manifest(part_file(out, part), {**job, "part": part})
+            shards: list[Shard] = []
+            documents = tokens = 0
+            for at, written in _written(text_groups(sources, layout, division, part=part), tokenizer, out, workers):
+                shards += written
+                documents += sum(shard.documents for shard in written)
+                tokens += sum(shard.tokens for shard in written)
+                yield Prepared(documents, tokens, at, sum(source.bytes for source in mine))
+            listed = [shard._asdict() for shard in sorted(shards)]
+            write_manifest(part_file(out, part), {**job, "part": part, "shards": listed})
+        if alone and not (out / MANIFEST).is_file():
+            merge([out], out)
+        elif alone:
+            clear_work(out)
 
 
 def _written(

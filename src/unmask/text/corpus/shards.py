@@ -11,7 +11,6 @@ do not depend on the number of workers. A file gets its name only when it is com
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
@@ -21,11 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import write_whole
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.sources import Source
 from unmask.text.tokens.tokenizer import Tokenizer
 
 FORMAT = 1  # version of the files; readers refuse any other
+SHARDS = "shards"
 BUNDLE = 8 << 20  # bytes on disk: smaller files are bundled up to this size
 
 
@@ -153,25 +154,10 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
         data = ends.tobytes() + tokens.tobytes()
         name = f"{split}-{group.name}.bin"
         if data:
-            write_whole(folder / "shards" / name, data)
+            write_whole(folder / SHARDS / name, data)
             written.append(Shard(name, split, len(ends), len(tokens), sha256(data).hexdigest()))
-    write_whole(folder / "shards" / f"{group.name}.json", json.dumps(written).encode())
+    write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
     return written
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: it is complete or does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}. Finished shards are kept.") from None
 
 
 def _tokens(

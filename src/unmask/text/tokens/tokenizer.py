@@ -20,6 +20,7 @@ import numpy as np
 import tokenizers
 
 from unmask.errors import UserError
+from unmask.files import write_whole
 from unmask.text.tokens.characters import Letters
 from unmask.text.tokens.files import ROLES, read_tokenizer_files
 
@@ -56,13 +57,11 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which other libraries read too."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         ids = {role: getattr(self, role) for role in ROLES}
         names = {f"{role}_token": self.pieces[id] for role, id in ids.items() if id is not None}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-        (folder / "tokenizer.json").write_text(self.core.to_str(pretty=True), encoding="utf-8")
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        write_whole(folder / "tokenizer.json", self.core.to_str(pretty=True))
+        write_whole(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; no special tokens are added."""

@@ -1,0 +1,69 @@
+"""Shards are what the manifest says: sizes are checked at every opening, the sha256 at the first.
+
+A stamp in the folder remembers the size and times of every file that was read and found right, so that later openings
+are fast; a file that was changed or copied is read again. Where the folder cannot be written, so is every file.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.files import fingerprint, write_whole
+from unmask.text.corpus.shards import SHARDS, Shard, shard_bytes
+
+STAMP = ".verified.json"
+
+
+def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: bool = False) -> None:
+    """Refuse a missing, short or damaged shard, for a vocabulary of `size` ids; `again` ignores the stamp."""
+    known = {} if again else read_stamp(folder)
+    found: dict[str, list[Any]] = {}
+    for shard in shards:
+        path = folder / SHARDS / shard.name
+        status = check_size(path, shard_bytes(shard, size))
+        mark = [shard.sha256, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        if known.get(shard.name) != mark:
+            check_content(path, shard.sha256)
+            found[shard.name] = mark
+    if found:
+        try:
+            write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")
+        except UserError:
+            pass  # data on a read-only disk is as good
+
+
+def check_size(path: Path, size: int) -> os.stat_result:
+    try:
+        status = path.stat()
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise UserError(f"the shard {path} {what}. Prepare the data again.") from None
+    if status.st_size != size:
+        raise UserError(
+            f"the shard {path} has {status.st_size} bytes where the manifest says {size}. Prepare the data again."
+        )
+    return status
+
+
+def check_content(path: Path, sha256: str) -> None:
+    try:
+        seen = fingerprint(path)
+    except OSError as error:
+        raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
+    if seen != sha256:
+        raise UserError(
+            f"the shard {path} is damaged: its sha256 differs from the manifest's. Remove {path.parent.parent} and "
+            "prepare the data again; a run that uses it can then go on."
+        )
+
+
+def read_stamp(folder: Path) -> dict[str, Any]:
+    """What the stamp remembers: nothing, if it is missing or not ours."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
