@@ -1,7 +1,8 @@
 """Shape: changes to the network's logits, only at the positions that the policy asks for.
 
 First come changes of the distribution itself: hooks (guidance, constraints), banned and forced tokens, repetition.
-Policies measure confidence on this distribution. Then come temperature, top-k and top-p, for the draw alone.
+Policies measure confidence on this distribution; the reverse processes of D3PM and SEDD choose positions by the
+network's own logits. Then come temperature, top-k and top-p, for the draw alone.
 """
 
 from collections.abc import Callable, Mapping

@@ -169,10 +169,13 @@ def ask(work: Work) -> Ask | None:
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
     """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
     look, live, rows = asked.look, asked.live, asked.rows
-    logits = work.shape.meaning(asked, logits)
+    own, logits = logits, work.shape.meaning(asked, logits)
     likely = within(work, asked, rows, logits)
     chosen, memory = work.policy.choose(
-        look, rows, likely, lambda: drawn(look, rows, forbid(likely, look.mask), work.shape)
+        look,
+        rows,
+        own if work.policy.unshaped else likely,
+        lambda: drawn(look, rows, forbid(likely, look.mask), work.shape),
     )
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]

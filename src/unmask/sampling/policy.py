@@ -42,6 +42,7 @@ class Policy(Protocol):
     process: ClassVar[str] = "masked"  # the process it is for: a member of PROCESSES
     own: ClassVar[bool] = False  # the reverse process of one objective only, which names it in its facts
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
+    unshaped: ClassVar[bool] = False  # `choose` reads the network's own logits: only the tokens obey the constraints
     budget: ClassVar[str | None] = None  # the field that `--steps` sets
     needs_budget: ClassVar[bool] = False
 
@@ -59,7 +60,11 @@ class Policy(Protocol):
     def choose(
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        """Which of these flat positions are committed now. The logits still include the mask's."""
+        """Which of these flat positions are committed now.
+
+        The logits are those of the distribution that the tokens are drawn from, within the constraint. Only an
+        `unshaped` policy sees the network's own logits, and only there the mask's logit has a meaning.
+        """
         return torch.ones_like(rows, dtype=torch.bool), look.memory
 
     def revise(

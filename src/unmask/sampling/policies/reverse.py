@@ -2,6 +2,10 @@
 
 Both split into "is this position revealed in this step", a Bernoulli draw, and "which token", the softmax over all
 ids but the mask. Every step takes a network call, because the logits decide whether anything is revealed.
+
+The first part is the process and reads the network's own logits. A constraint, a banned token or a penalty changes
+the second part alone: otherwise p_mask, or the sum of the scores, would change with what is allowed, and positions
+would be revealed too early or only in the last call.
 """
 
 from dataclasses import dataclass
@@ -55,6 +59,7 @@ class D3PMReverse(Policy):
 
     budget: ClassVar[str | None] = "steps"
     own: ClassVar[bool] = True
+    unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T
     schedule: Schedule = derived(LogLinear(eps=0))
@@ -85,6 +90,7 @@ class Analytic(Policy):
 
     budget: ClassVar[str | None] = "steps"
     own: ClassVar[bool] = True
+    unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T
     schedule: Schedule = derived(LogLinear())
