@@ -5,7 +5,6 @@ unmask serve runs/mine --host 0.0.0.0 --key-file key.txt --workers 2
 unmask serve runs/mine --classifier runs/mood          requests may then set `towards`
 """
 
-import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,11 +50,10 @@ def key_of(settings: Settings) -> str | None:
 
 def run(settings: Settings) -> None:
     try:
-        from unmask.serving.http.run import ServerSettings, bound, is_loopback, serve
+        from unmask.serving.http.run import ServerSettings, bound, is_loopback, log_to_standard_error, serve
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: pip install 'unmask[serve]'.") from None
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    log_to_standard_error()
     name = settings.name or Path(settings.checkpoint).name
     same = (
         "checkpoint",

@@ -1,16 +1,18 @@
 """The engine: all live requests advance together, one network call per tick.
 
 Requests join and leave on the event loop, between ticks; all arithmetic runs in one worker thread, so nothing needs
-a lock. A new request gets a `Ticket` and reads its turns; a request that stops reading leaves before the next tick.
+a lock. A new request gets a `Ticket` and reads its turns. One whose reader falls behind waits until it has read; one
+whose reader leaves is dropped before the next tick.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from unmask.errors import UserError
 from unmask.serving.batch import passes
@@ -22,6 +24,10 @@ from unmask.serving.tick import Halves, Job, Turn, advance
 
 Made = TypeVar("Made")
 
+THREADS = "unmask engine"  # the beginning of the names of its threads
+AHEAD = 8  # turns that a reader may fall behind: one of 32 texts with drafts has half a megabyte
+PATIENCE = 2.0  # seconds that a closing engine waits for its threads
+
 
 @dataclass(eq=False)
 class Ticket:
@@ -30,6 +36,7 @@ class Ticket:
     work: Job
     draft: bool
     deadline: float
+    wake: asyncio.Event  # of the engine
     turns: "asyncio.Queue[Turn | Exception | None]" = field(default_factory=asyncio.Queue)
     left: bool = False
 
@@ -46,13 +53,20 @@ class Ticket:
     def width(self) -> int:
         return self.work.canvas.tokens.shape[1]
 
+    @property
+    def behind(self) -> bool:
+        """Whether the reader must catch up before the next turn."""
+        return self.turns.qsize() >= AHEAD
+
     def leave(self) -> None:
         """Leave the engine; the next tick runs without it."""
         self.left = True
+        self.wake.set()
 
     async def __aiter__(self) -> AsyncIterator[Turn]:
         try:
             while (turn := await self.turns.get()) is not None:
+                self.wake.set()
                 if isinstance(turn, Exception):
                     raise turn
                 yield turn
@@ -71,8 +85,9 @@ class Engine:
         self.entering = 0  # requests being prepared or scored
         self.open = False
         self.wake = asyncio.Event()
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self.side = ThreadPoolExecutor(max_workers=4, thread_name_prefix="side")
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREADS)
+        self.side = ThreadPoolExecutor(max_workers=4, thread_name_prefix=f"{THREADS} side")
+        self.running: set[Future[Any]] = set()  # what the threads have to do
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,21 +95,29 @@ class Engine:
         self.task = asyncio.get_running_loop().create_task(self.run())
 
     async def close(self) -> None:
-        """Refuse new requests, end waiting and running ones with an error, and stop after the current call."""
+        """Refuse new requests, end waiting and running ones with an error, and stop after the current call.
+
+        Work that does not end soon is left behind in its thread.
+        """
         self.open = False
         for ticket in [*self.live, *self.waiting]:
             ticket.turns.put_nowait(closing())
             ticket.leave()
         self.wake.set()
+        self.thread.shutdown(wait=False, cancel_futures=True)
+        self.side.shutdown(wait=False, cancel_futures=True)
+        end = monotonic() + PATIENCE
+        while self.running and monotonic() < end:
+            await asyncio.sleep(0.01)
         if self.task is not None:
-            await self.task
-        self.thread.shutdown(wait=True)
-        self.side.shutdown(wait=True)
+            if self.running:
+                self.task.cancel()
+            await asyncio.wait({self.task})
 
     async def enter(self, make: Callable[[], Job], *, draft: bool = False, again: bool = False) -> Ticket:
         """A ticket for the work that `make` builds in the engine's thread; refused when too many requests wait."""
         deadline = monotonic() + self.limits.seconds
-        ticket = Ticket(await self.between(make, again=again), draft, deadline)
+        ticket = Ticket(await self.between(make, again=again), draft, deadline, self.wake)
         if ticket.rows * ticket.width > self.limits.positions:
             twice = ", each taken twice for guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
@@ -120,12 +143,18 @@ class Engine:
         self.entering += 1
         try:
             async with asyncio.timeout(self.limits.seconds):
-                thread = self.side if beside else self.thread
-                return await asyncio.get_running_loop().run_in_executor(thread, make)
+                return await self.apart(make, self.side if beside else self.thread)
         except TimeoutError:
             raise late(self.limits.seconds) from None
         finally:
             self.entering -= 1
+
+    async def apart(self, make: Callable[[], Made], thread: ThreadPoolExecutor) -> Made:
+        """Run `make` in a thread. If the request is cancelled first, what has not begun never does."""
+        future = thread.submit(make)
+        self.running.add(future)
+        future.add_done_callback(self.running.discard)
+        return await asyncio.wrap_future(future)
 
     @property
     def idle(self) -> int:
@@ -139,6 +168,7 @@ class Engine:
     async def run(self) -> None:
         """Tick until closed."""
         while self.open or self.live or self.waiting:
+            self.wake.clear()
             self.sweep()
             self.admit()
             self.metrics.live.set(len(self.live))
@@ -146,7 +176,12 @@ class Engine:
             if self.live:
                 await self.tick()
             elif self.open:
-                self.wake.clear()
+                await self.sleep()
+
+    async def sleep(self) -> None:
+        """Until something changes, or a request whose reader is behind may be late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1 if self.waiting else None):
                 await self.wake.wait()
 
     def sweep(self) -> None:
@@ -160,23 +195,28 @@ class Engine:
         self.waiting = deque(ticket for ticket in self.waiting if not ticket.left)
 
     def admit(self) -> None:
-        """Admit waiting requests, first come first served, within the limit of positions per call."""
-        while self.waiting:
-            crowd = [*self.live, self.waiting[0]]
-            size = sum(ticket.rows for ticket in crowd) * max(ticket.width for ticket in crowd)
+        """Admit waiting requests, first come first served, within the limit of positions per call.
+
+        One whose reader is behind gives its place to others, and waits at the front.
+        """
+        self.waiting.extendleft(ticket for ticket in reversed(self.live) if ticket.behind)
+        self.live = [ticket for ticket in self.live if not ticket.behind]
+        for ticket in [ticket for ticket in self.waiting if not ticket.behind]:
+            crowd = [*self.live, ticket]
+            size = sum(one.rows for one in crowd) * max(one.width for one in crowd)
             if self.live and size > self.limits.positions:
                 return
-            self.live.append(self.waiting.popleft())
+            self.waiting.remove(ticket)
+            self.live.append(ticket)
 
     async def tick(self) -> None:
         tickets = list(self.live)
         works, drafts = [ticket.work for ticket in tickets], [ticket.draft for ticket in tickets]
         began = monotonic()
-        loop = asyncio.get_running_loop()
         turns: list[Turn | Exception]
         try:
-            turns = await loop.run_in_executor(
-                self.thread, lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab)
+            turns = await self.apart(
+                lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab), self.thread
             )
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)

@@ -19,6 +19,9 @@ class Limits:
     positions: int = 32_768  # tokens per forward pass, padding included
     queue: int = 64  # waiting requests; further ones are refused with status 429
     seconds: float = 120.0  # seconds per request, waiting included
+    connections: int = 1000  # open connections per process; a new one then ends the oldest that is not being answered
+    arrival: float = 30.0  # seconds for the headers of a request to arrive, and for its body
+    delivery: float = 30.0  # seconds after which a client that reads nothing of its answer is cut off
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -50,8 +50,7 @@ class Metrics:
         MultiProcessCollector(registry)
         return generate_latest(registry)
 
-    @staticmethod
-    def gone() -> None:
-        """Remove the gauges of this process, which ends."""
-        if os.environ.get(SHARED):
-            mark_process_dead(os.getpid())
+
+def forget_process(folder: str, pid: int) -> None:
+    """Remove the gauges of a worker process that has ended, however it did."""
+    mark_process_dead(pid, folder)

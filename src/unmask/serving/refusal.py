@@ -37,6 +37,16 @@ def closing() -> Refusal:
     return Refusal(503, "the server is shutting down.", "server_error", "closing", headers={"Retry-After": "5"})
 
 
+def crowded() -> Refusal:
+    message = "every connection of this server is in use; try again in 5 s."
+    return Refusal(503, message, "server_error", "connections_full", headers={"Retry-After": "5"})
+
+
+def slow(seconds: float) -> Refusal:
+    message = f"the body of the request did not arrive within the limit of {seconds:g} s."
+    return Refusal(408, message, "invalid_request_error", "body_late")
+
+
 def late(seconds: float) -> Refusal:
     return Refusal(504, f"the request took longer than the limit of {seconds:g} s.", "server_error", "timeout")
 

@@ -48,7 +48,6 @@ def create(model: Model, service: Service) -> ASGIApp:
         engine.start()
         yield
         await engine.close()
-        metrics.gone()
 
     app = FastAPI(title="unmask", version=__version__, lifespan=life, docs_url=None, redoc_url=None, responses=ERRORS)
     add_errors(app)

@@ -53,7 +53,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         return Reply(made[0], ticket, tokenizer, name, kind)
 
     async def answer(request: Request, body: Drawing, kind: str) -> Any:
-        reply = await entered(body, kind)
+        reply = await unless_gone(request, entered(body, kind))
         if not body.stream:
             return await unless_gone(request, reply.whole())
         options = body.stream_options if isinstance(body, CompletionRequest) else None

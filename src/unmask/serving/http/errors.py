@@ -19,12 +19,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         400: "The request is wrong; the message says how.",
         401: "An API key is needed.",
         404: "There is no such model, or no such address.",
+        408: "The body of the request did not arrive in time.",
         413: "The request is too large.",
         415: "The request is not JSON.",
         421: "The server does not answer to that host name.",
         429: "Too many requests are waiting; Retry-After says when to try again.",
         500: "The server failed.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or every connection is in use.",
         504: "The request took too long.",
     }.items()
 }

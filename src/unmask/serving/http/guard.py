@@ -1,12 +1,13 @@
 """The guard: middleware around the application for every request and every answer.
 
-It checks host, key, content type and size; a failure inside becomes a plain 500. It logs the method, the route, the
-status and the time: no body, no query, no address.
+It checks host, key, content type and size; a failure inside becomes a plain 500, and a request that is cancelled at
+the end of the grace a 503. It logs the method, the route, the status and the time: no body, no query, no address.
 """
 
 import asyncio
 import hmac
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -16,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from unmask.serving.limits import Limits
 from unmask.serving.log import Report, log
 from unmask.serving.metrics import Metrics
-from unmask.serving.refusal import Refusal, failed, late, no_entry, wrong
+from unmask.serving.refusal import Refusal, closing, failed, no_entry, slow, wrong
 
+FAREWELL = 1.0  # seconds to send the last words of a server that ends
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -43,6 +45,15 @@ class Seen:
     """What has been sent so far."""
 
     status: int = 0
+    stream: bool = False  # whether it is a stream of events
+    complete: bool = False
+
+    def note(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.stream = dict(message.get("headers", [])).get(b"content-type", b"").startswith(b"text/event-stream")
+        elif message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
 
 
 class Guard:
@@ -62,8 +73,8 @@ class Guard:
         began, seen = monotonic(), Seen()
 
         async def sending(message: Message) -> None:
+            seen.note(message)
             if message["type"] == "http.response.start":
-                seen.status = message["status"]
                 message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
             await send(message)
 
@@ -77,6 +88,8 @@ class Guard:
             self.report(error)
             if not seen.status:
                 await refuse(failed(), sending)
+        except asyncio.CancelledError:  # the server ends, and this request has outlasted the grace
+            await cut_off(seen, sending)
         finally:
             self.account(scope, seen.status, monotonic() - began)
 
@@ -108,7 +121,7 @@ class Guard:
         parts: list[bytes] = []
         size, more = int(told) if told.isdigit() else 0, True
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.limits.arrival):
                 while more and size <= self.limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -116,7 +129,7 @@ class Guard:
                     parts.append(message.get("body", b""))
                     size, more = sum(map(len, parts)), message.get("more_body", False)
         except TimeoutError:
-            raise late(self.limits.seconds) from None
+            raise slow(self.limits.arrival) from None
         if size > self.limits.body:
             raise wrong(f"a request may have {self.limits.body:,} bytes at most.", status=413, code="too_large")
         return b"".join(parts)
@@ -139,6 +152,17 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
+
+
+async def cut_off(seen: Seen, send: Send) -> None:
+    """End an answer that cannot be finished: with an error, or in a stream with an event that says so."""
+    with suppress(TimeoutError, asyncio.CancelledError):  # a client that does not read is not waited for
+        async with asyncio.timeout(FAREWELL):
+            if not seen.status:
+                await refuse(closing(), send)
+            elif seen.stream and not seen.complete:
+                event = f"event: error\ndata: {json.dumps(closing().body())}\n\n"
+                await send({"type": "http.response.body", "body": event.encode()})
 
 
 async def refuse(refusal: Refusal, send: Send) -> None:

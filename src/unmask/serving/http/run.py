@@ -1,26 +1,30 @@
 """Run a server: a socket, one or several worker processes, and a clean shutdown."""
 
-import json
+import logging
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.supervisors import Multiprocess
 
 from unmask.errors import UserError
 from unmask.model.checkpoint import Model, load
+from unmask.serving.engine import THREADS
 from unmask.serving.http.app import Service, create
+from unmask.serving.http.connection import connections
 from unmask.serving.http.guard import LOOPBACK, Rules
+from unmask.serving.http.workers import Workers
 from unmask.serving.limits import Limits
-from unmask.serving.metrics import SHARED
+from unmask.serving.metrics import SHARED, forget_process
 
-TOLD = "UNMASK_SERVING"  # environment variable that tells worker processes what to serve
+EXIT_CTRL_C = 130
 
 
 @dataclass(frozen=True)
@@ -81,48 +85,61 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(running: ServerSettings, listening: socket.socket, model: Model) -> None:
     """Answer until SIGTERM or Ctrl-C; then finish running requests within the grace."""
     if running.workers == 1:
-        uvicorn.Server(settings(create(model, running.service), running)).run([listening])
+        answer(running, listening, model)
         return
-    with shared_numbers():
-        os.environ[TOLD] = json.dumps(asdict(running))
-        config = settings("unmask.serving.http.run:worker", running, factory=True)
-        Multiprocess(config, sockets=[listening]).run()
+    with shared_numbers() as folder:
+        work = partial(answer_in_worker, running)
+        Workers(work, running.workers, listening, running.grace, ended=partial(forget_process, folder)).run()
 
 
-def settings(app: ASGIApp | str, running: ServerSettings, *, factory: bool = False) -> uvicorn.Config:
+def answer(running: ServerSettings, listening: socket.socket, model: Model) -> None:
+    """One process that answers."""
+    server = uvicorn.Server(settings(create(model, running.service), running))
+    try:
+        server.run([listening])
+    finally:
+        if stuck_threads():  # the interpreter would wait for them
+            logging.shutdown()
+            os._exit(EXIT_CTRL_C)
+
+
+def stuck_threads() -> bool:
+    """Whether an engine that was closed has left a thread behind that does not end."""
+    left = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    for thread in left:
+        thread.join(0.5)
+    return any(thread.is_alive() for thread in left)
+
+
+def answer_in_worker(running: ServerSettings, number: int, listening: socket.socket) -> None:
+    """One of several processes; each has its share of the cores."""
+    log_to_standard_error()
+    torch.set_num_threads(max(1, torch.get_num_threads() // running.workers))
+    answer(running, listening, load(running.checkpoint))
+
+
+def log_to_standard_error() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def settings(app: ASGIApp, running: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        factory=factory,
-        workers=running.workers,
+        http=connections(running.limits),  # type: ignore[arg-type]  # it only calls it
         access_log=False,  # the guard logs, without addresses
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(running.grace)),
         timeout_keep_alive=75,  # longer than load balancers keep idle connections, so that they close first
-        timeout_worker_healthcheck=60,
-        limit_concurrency=None,
         ws="none",
     )
 
 
 @contextmanager
-def shared_numbers() -> Iterator[None]:
+def shared_numbers() -> Iterator[str]:
     """A folder through which the processes add up their metrics."""
     with tempfile.TemporaryDirectory(prefix="unmask-") as folder:
         os.environ[SHARED] = folder
-        yield
+        yield folder
         del os.environ[SHARED]
-
-
-def told(text: str) -> ServerSettings:
-    """The settings that `serve` passed to its workers."""
-    said = json.loads(text)
-    lists = {name: tuple(said[name]) for name in ("hosts", "origins")}
-    return ServerSettings(**{**said, **lists, "limits": Limits(**said["limits"])})
-
-
-def worker() -> ASGIApp:
-    """The application of one worker process; each has its share of the cores."""
-    running = told(os.environ[TOLD])
-    torch.set_num_threads(max(1, torch.get_num_threads() // running.workers))
-    return create(load(running.checkpoint), running.service)

@@ -5,7 +5,8 @@ Every option of `sampling.recipe` is a field of the same name and meaning; none 
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -77,7 +78,7 @@ def drawing_options() -> dict[str, Any]:
         for one in fields(kind):
             if one.name in LOCAL:
                 continue
-            hint, default = hints[one.name], one.default
+            hint, default = in_json(hints[one.name]), one.default
             about = {"description": said.get(one.name, ""), **BOUNDS.get(one.name, {})}
             if get_origin(hint) is tuple:
                 found[one.name] = (list[get_args(hint)[0]], Field(default_factory=list, **about))  # type: ignore[misc]
@@ -87,6 +88,13 @@ def drawing_options() -> dict[str, Any]:
                 assert default is not MISSING
                 found[one.name] = (hint, Field(default=default, **about))
     return found
+
+
+def in_json(hint: Any) -> Any:
+    """The type of an option without what JSON cannot hold: objects of Python."""
+    if not isinstance(hint, UnionType):
+        return hint
+    return Union[tuple(one for one in get_args(hint) if one in (str, int, float, bool, type(None)))]  # noqa: UP007
 
 
 OPTIONS = drawing_options()
