@@ -20,8 +20,8 @@ LOCKLESS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems withou
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file during the block; refused while another process holds it.
 
-    The system frees the lock of a process that dies, however it dies. The folder is made if it is missing, and removed
-    again if it is empty in the end.
+    The system frees the lock of a process that dies, however it dies. A missing folder is made, and removed again if
+    it is empty in the end.
     """
     made = not os.path.lexists(path.parent)
     with writing(path.parent):

@@ -7,6 +7,7 @@ are fast; a file that was changed or copied is read again. Where the folder cann
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,8 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
             check_content(path, shard.sha256)
             found[shard.name] = mark
     if found:
-        try:
+        with suppress(UserError):  # data on a read-only disk is as good
             write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")
-        except UserError:
-            pass  # data on a read-only disk is as good
 
 
 def check_size(path: Path, size: int) -> os.stat_result:

@@ -80,7 +80,8 @@ def prepare(
     """Write the sources' tokens to a folder, and yield the progress after each group of text.
 
     An interrupted run is completed, wherever it was interrupted; a finished folder stays as it is; any other content
-    of the folder is an error, and so is another process that writes to it. Several workers are processes, so a script that calls this needs the usual `if __name__` guard.
+    of the folder is an error, and so is another process that writes to it. Several workers are processes, so a script
+    that calls this needs the usual `if __name__` guard.
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
