@@ -97,9 +97,7 @@ def check_links(folder: Path, patterns: Iterable[str]) -> Path:
         except (OSError, RuntimeError):  # a loop of links, by version of Python
             raise UserError(f"{path} is a link that leads back to itself.") from None
         if not any(target.is_relative_to(place) for place in allowed):
-            raise UserError(
-                f"{path} is a link to {target}, outside its folder: if you trust it, copy the file there."
-            )
+            raise UserError(f"{path} is a link to {target}, outside its folder: if you trust it, copy it.")
     return folder
 
 

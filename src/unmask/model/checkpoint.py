@@ -121,16 +121,30 @@ def save(
     folder, objective = Path(folder), objective_of(objective)
     if tokenizer is not None:
         check_tokenizer(tokenizer, network.spec, mask, folder)
+    said = {"objective": described(objective), "step": step, "ema": ema, "settings": dict(settings or {})}
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
-        write_tensors(draft / FILE, whole.tensors(), dtype)
-        write_json(draft / "config.json", FORMATS["unmask"]().config(network.spec, objective, mask=mask, dtype=dtype))
-        if tokenizer is not None:
-            tokenizer.save(draft)
-        note = {"objective": described(objective), "step": step, "ema": ema, "settings": dict(settings or {})}
-        kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(draft))
-        write_note(draft, note, kept, mask=mask, objective=objective, tokenizer=tokenizer)
+        write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype)
     return folder
+
+
+def write(
+    folder: Path,
+    whole: Denoiser,
+    said: Mapping[str, Any],
+    *,
+    mask: int,
+    tokenizer: Tokenizer | None,
+    dtype: str = "float32",
+) -> None:
+    """Write the files of a checkpoint into a folder that is not yet visible."""
+    network, objective = whole.backbone, whole.objective
+    write_tensors(folder / FILE, whole.tensors(), dtype)
+    write_json(folder / "config.json", FORMATS["unmask"]().config(network.spec, objective, mask=mask, dtype=dtype))
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(folder))
+    write_note(folder, said, kept, mask=mask, objective=objective, tokenizer=tokenizer)
 
 
 def write_note(

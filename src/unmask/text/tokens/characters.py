@@ -16,7 +16,7 @@ class Letters:
 
     def __init__(self, ids_of: Callable[[str], list[int]]):
         self.ids_of = ids_of
-        self.count = np.full(CODES, UNSEEN, np.int8)
+        self.count = np.full(CODES, UNSEEN, np.int16)
         self.start = np.zeros(CODES, np.int32)
         self.flat = np.zeros(0, np.int32)
 

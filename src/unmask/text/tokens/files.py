@@ -1,6 +1,8 @@
 """Read tokenizer files: tokenizer.json, GPT-2's vocab.json and merges.txt, BERT's vocab.txt, or a hub name."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from unmask.errors import UserError
+from unmask.text.tokens.limits import BYTES, check_file, check_growth, check_ids
+from unmask.untrusted import parse_json, read_object, read_text
 
 MASK = "<|mask|>"  # the name of a mask token that we add
 
@@ -29,8 +33,9 @@ def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
         raise UserError(f"no tokenizer at {path}: the path does not exist")
     folder = path if path.is_dir() else path.parent
     core = _core(path)
+    check_ids(list(core.get_vocab(with_added_tokens=True).values()))
     names = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
-    roles = {role: _find(core, names.get(f"{role}_token"), usual) for role, usual in ROLES.items()}
+    roles = {role: _find(core, _named(names, f"{role}_token", folder), usual) for role, usual in ROLES.items()}
     if roles["mask"] == roles["pad"]:  # a config that reuses one token for both
         roles["mask"] = _find(core, None, ROLES["mask"])
     if roles["mask"] is None or roles["mask"] == roles["pad"]:
@@ -73,30 +78,62 @@ def bert(vocabulary: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
 def _core(path: Path) -> Tokenizer:
     folder = path if path.is_dir() else path.parent
     wanted = "" if path.is_dir() else path.name
-    try:
+    with told_plainly(f"cannot read the tokenizer at {path}"):
         if wanted.endswith(".json") and wanted != "vocab.json":
-            return Tokenizer.from_file(str(path))
+            return described_in(path)
         if not wanted and (folder / "tokenizer.json").is_file():
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return described_in(folder / "tokenizer.json")
         if wanted in ("", "vocab.json", "merges.txt") and (folder / "merges.txt").is_file():
+            for name in ("vocab.json", "merges.txt"):
+                read_text(folder / name, limit=BYTES)  # refuses what is not a regular file of that size
             return gpt2(folder / "vocab.json", folder / "merges.txt")
         if wanted in ("", "vocab.txt") and (folder / "vocab.txt").is_file():
+            read_text(folder / "vocab.txt", limit=BYTES)
             lowercase = _json(folder / "tokenizer_config.json").get("do_lower_case")
+            if lowercase not in (True, False, None):
+                raise UserError(f"do_lower_case in tokenizer_config.json is {lowercase!r:.40}, not true or false.")
             return bert(folder / "vocab.txt", lowercase=lowercase)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises bare Exception
-        raise UserError(f"cannot read the tokenizer at {path}: {error}") from None
     raise UserError(
         f"no tokenizer at {path}. Expected tokenizer.json, or vocab.json with merges.txt (GPT-2), "
         "or vocab.txt (BERT)."
     )
 
 
-def _find(core: Tokenizer, named: Any, usual: tuple[str, ...]) -> int | None:
-    """The id of the token the config names, or of the first usual name that the vocabulary has."""
+@contextmanager
+def told_plainly(doing: str) -> Iterator[None]:
+    """Turn errors of the library into a UserError; a panic in its Rust code is no `Exception`."""
+    try:
+        yield
+    except (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise UserError(f"{doing}: {str(error)[:500].rstrip('.')}.") from None
+
+
+def described_in(path: Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, within the limits."""
+    text = read_text(path, limit=BYTES)
+    description = parse_json(text, str(path))
+    if not isinstance(description, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(description).__name__}.")
+    check_file(description)
+    core = Tokenizer.from_str(text)
+    check_growth(json.loads(core.to_str()))
+    return core
+
+
+def _named(names: dict[str, Any], key: str, folder: Path) -> str | None:
+    """The token that a config names for a role."""
+    named = names.get(key)
     if isinstance(named, dict):  # some configs describe the token instead of naming it
         named = named.get("content")
+    if named is not None and not isinstance(named, str):
+        raise UserError(f"the tokenizer's configuration in {folder} says {key} = {named!r:.40}: it must be a text.")
+    return named
+
+
+def _find(core: Tokenizer, named: str | None, usual: tuple[str, ...]) -> int | None:
+    """The id of the token the config names, or of the first usual name that the vocabulary has."""
     for name in (named, *usual):
         if name and core.token_to_id(name) is not None:
             return core.token_to_id(name)
@@ -104,12 +141,7 @@ def _find(core: Tokenizer, named: Any, usual: tuple[str, ...]) -> int | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
+    return read_object(path) if path.is_file() else {}
 
 
 def _from_hub(name: str) -> Path:

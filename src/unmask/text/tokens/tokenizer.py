@@ -9,7 +9,8 @@ bos, eos), a fingerprint, and two promises the library does not make:
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -22,9 +23,10 @@ import tokenizers
 from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.text.tokens.characters import Letters
-from unmask.text.tokens.files import ROLES, read_tokenizer_files
+from unmask.text.tokens.files import ROLES, read_tokenizer_files, told_plainly
 
 BLANK = "░"  # how decode shows a token that is still hidden
+CONTEXT = ("merges", "fuse_unk", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
 SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how vocabularies with this decoder write a space
 
 
@@ -75,8 +77,10 @@ class Tokenizer:
 
     def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
-            return self.core.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:  # the library's error for half a surrogate pair, which is not text
+            with told_plainly("the tokenizer cannot encode this text"):
+                return self.core.encode_batch_fast(texts, add_special_tokens=False)
+        except UserError:
+            # Half a surrogate pair is not text; the library says only that it wants another type.
             half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
             if half:
                 raise _no_token(half[0]) from None
@@ -98,19 +102,20 @@ class Tokenizer:
                 shown.append(blank)
             elif special or id not in self.specials:
                 shown.append(self.pieces[id])
-        decoder = self.core.decoder
-        return decoder.decode(shown) if decoder is not None else " ".join(shown)
+        with told_plainly("the tokenizer cannot decode these ids"):
+            decoder = self.core.decoder
+            return decoder.decode(shown) if decoder is not None else " ".join(shown)
 
     @cached_property
     def size(self) -> int:
         """v: the number of ids, the mask included."""
-        return len(self.pieces)
+        return max(self.core.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """Each id's token as the vocabulary writes it; ids that no token uses are empty."""
         vocabulary = self.core.get_vocab(with_added_tokens=True)
-        pieces = [""] * (max(vocabulary.values()) + 1)
+        pieces = [""] * self.size
         for piece, id in vocabulary.items():
             pieces[id] = piece
         return tuple(pieces)
@@ -136,7 +141,11 @@ class Tokenizer:
         whole = split is None or (
             split["type"] == "ByteLevel" and not split["use_regex"] and not split["add_prefix_space"]
         )
-        return Letters(self._letter) if model.get("type") == "BPE" and not model["merges"] and whole else None
+        alone = model.get("type") == "BPE" and not any(model.get(key) for key in CONTEXT)
+        added = self.core.get_added_tokens_decoder().values()
+        if not (whole and alone and is_letterwise(self._description["normalizer"]) and all(t.special for t in added)):
+            return None
+        return Letters(self._letter)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -158,6 +167,16 @@ class Tokenizer:
     @cached_property
     def _description(self) -> dict[str, Any]:
         return json.loads(self.core.to_str())
+
+
+def is_letterwise(normalizer: Mapping[str, Any] | None) -> bool:
+    """Whether a normalizer, as the library writes it, changes every letter by itself."""
+    if normalizer is None or normalizer["type"] == "Lowercase":
+        return True
+    if normalizer["type"] == "Sequence":
+        return all(map(is_letterwise, normalizer["normalizers"]))
+    pattern = normalizer.get("pattern", {})
+    return len(pattern.get("String", "")) == 1 or re.fullmatch(r"\[\w+\]", pattern.get("Regex", "")) is not None
 
 
 def _no_token(letter: str) -> UserError:

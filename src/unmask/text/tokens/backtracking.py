@@ -1,0 +1,143 @@
+"""Regular expressions of a tokenizer.json: refuse those that can take exponential time.
+
+The `tokenizers` library searches with backtracking (Oniguruma). A pattern is accepted if it is in a form without
+exponential backtracking: what is repeated contains no choice (no alternation, no variable number of repeats), and
+there is neither a back-reference nor a call of a group. The patterns of the published tokenizers have this form.
+At most 4 unbounded repeats may follow each other, so that the time grows at most as a power of the text's length.
+"""
+
+import re
+from dataclasses import dataclass
+
+from unmask.errors import UserError
+
+LENGTH = 5_000  # characters of a pattern
+COUNT = 1_000  # the largest number in {n,m}, and the product of nested ones
+UNBOUNDED = 4  # unbounded repeats after each other
+
+OPENING = re.compile(r"\((?:\?(?:[im]*(?:-[im]+)?:|=|!|<=|<!|>))?(?!\?)")
+FLAGS = re.compile(r"\(\?[im-]+\)")
+ESCAPE = re.compile(r"\\(?:[pPxuo]\{[^{}]*\}|[^1-9kgcCM])", re.DOTALL)
+REPEAT = re.compile(r"[*+?]|\{(\d+)(,?)(\d*)\}|\{,(\d+)\}")
+
+
+@dataclass
+class Item:
+    """A part of a pattern: an atom, or a group while it is read."""
+
+    varies: bool = False  # it contains a choice
+    count: int = 1  # copies of one atom that it may stand for
+    path: int = 0  # unbounded repeats of the current alternative
+    longest: int = 0  # the same of the alternatives before it
+    last: "Item | None" = None  # the item that a repeat would apply to
+
+
+def check_regex(pattern: str) -> None:
+    """Refuse a pattern that is not in the safe form."""
+    if len(pattern) > LENGTH:
+        raise refusal(pattern, f"it is longer than {LENGTH} characters")
+    stack, at = [Item()], 0
+    while at < len(pattern):
+        group, letter = stack[-1], pattern[at]
+        if letter == "|":
+            group.varies, group.longest, group.path, group.last = True, max(group.longest, group.path), 0, None
+            at += 1
+        elif letter == "(":
+            at = opened(pattern, at, stack)
+        elif letter == ")":
+            if len(stack) == 1:
+                raise refusal(pattern, "a bracket is not opened")
+            stack.pop()
+            group.path = max(group.longest, group.path)
+            add(stack[-1], group, pattern)
+            at += 1
+        elif (found := REPEAT.match(pattern, at)) and group.last is not None:
+            at = repeated(pattern, found, group)
+        else:
+            at = atom_end(pattern, at)
+            add(group, Item(), pattern)
+    if len(stack) > 1:
+        raise refusal(pattern, "a bracket is not closed")
+
+
+def add(group: Item, item: Item, pattern: str) -> None:
+    """Put an item at the end of a group."""
+    group.last = item
+    group.varies |= item.varies
+    group.count = max(group.count, item.count)
+    group.path += item.path
+    if group.path > UNBOUNDED:
+        raise refusal(pattern, f"more than {UNBOUNDED} unbounded repeats follow each other")
+
+
+def opened(pattern: str, at: int, stack: list[Item]) -> int:
+    if found := FLAGS.match(pattern, at):
+        return found.end()
+    found = OPENING.match(pattern, at)
+    if found is None:
+        raise refusal(pattern, f"it has a group of an unusual kind, {pattern[at : at + 4]!r}")
+    stack.append(Item())
+    return found.end()
+
+
+def repeated(pattern: str, found: re.Match[str], group: Item) -> int:
+    """Apply a repeat to the last item of a group; returns where the pattern goes on."""
+    item, at = group.last, found.end()
+    assert item is not None
+    least, most = bounds(found)
+    if most is None or most > 1:
+        if item.varies:
+            raise refusal(pattern, f"it repeats a part with a choice inside ({pattern[:at][-40:]!r})")
+        if (most or 1) * item.count > COUNT:
+            raise refusal(pattern, f"it counts beyond {COUNT}")
+    if least != most:
+        group.varies = True
+    group.count = max(group.count, (most or 1) * item.count)
+    if most is None:
+        add(group, Item(path=1), pattern)
+    group.last = None
+    if pattern[at : at + 1] == "?" or (pattern[at : at + 1] == "+" and found[0] in "*+?"):  # lazy, possessive
+        at += 1
+    if REPEAT.match(pattern, at):
+        raise refusal(pattern, "it repeats a repeat")
+    return at
+
+
+def bounds(found: re.Match[str]) -> tuple[int, int | None]:
+    """The least and the largest number of a repeat; None: unbounded."""
+    if found[0] in ("*", "+", "?"):
+        return (1 if found[0] == "+" else 0), (1 if found[0] == "?" else None)
+    numbers = [text for text in found.groups() if text and text != ","]
+    if any(len(text) > 6 for text in numbers):
+        return 0, 10**6
+    if found[4]:
+        return 0, int(found[4])
+    least = int(found[1])
+    return least, (least if not found[2] else int(found[3]) if found[3] else None)
+
+
+def atom_end(pattern: str, at: int) -> int:
+    """Where the character, escape or class ends that begins here."""
+    if pattern[at] == "\\":
+        found = ESCAPE.match(pattern, at)
+        if found is None:
+            raise refusal(pattern, "it has a back-reference, a call of a group or an unfinished escape")
+        return found.end()
+    if pattern[at] != "[":
+        return at + 1
+    depth = 0
+    while at < len(pattern):
+        if pattern.startswith(("[]", "[^]"), at):
+            raise refusal(pattern, "a class begins with ']'")
+        depth += {"[": 1, "]": -1}.get(pattern[at], 0)
+        at += 2 if pattern[at] == "\\" else 1
+        if depth == 0:
+            return at
+    raise refusal(pattern, "a class is not closed")
+
+
+def refusal(pattern: str, why: str) -> UserError:
+    return UserError(
+        f"its regular expression {pattern[:60]!r} may take exponential time, so it is not used: {why}. "
+        "Write it without nested repeats and without alternatives inside a repeat."
+    )
