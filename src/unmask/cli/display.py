@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.model import Model
-from unmask.sampling.recipe import Recipe, quick
+from unmask.sampling.recipe import preview_recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
 from unmask.training.estimate import duration, estimate, matrix_rate
@@ -23,7 +23,7 @@ from unmask.training.settings import Train
 from unmask.training.state import Point
 from unmask.training.validation import Validation
 
-CALLS = 64  # most network calls of a preview
+STEPS = 64  # most steps of a preview's grid
 
 
 class Display:
@@ -71,7 +71,6 @@ class Display:
             self.open.callback(self.board.close)
 
     def resumed(self, point: Point) -> None:
-        metrics.forget(self.out, point.step)
         self.say(f"resumed at step {point.step}")
 
     def step(self, progress: Progress) -> None:
@@ -104,11 +103,11 @@ class Display:
         self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats per token")
 
     def preview(self, model: Model) -> None:
-        """Show a few samples, with few network calls, so that they cost little."""
+        """Show a few samples, drawn as `unmask sample` will draw them; a long grid is shortened."""
         if not self.asked.run.preview:
             return
-        recipe = Recipe(**quick(model, CALLS), seed=self.asked.seed)
-        for sample in generate(model, recipe, n=self.asked.run.preview):
+        recipe = preview_recipe(model, most=STEPS, seed=self.asked.seed)
+        for sample in generate(model, recipe, n=self.asked.run.preview, document=model.writes_documents):
             if isinstance(sample, Sample):
                 self.say(f"  | {' '.join(sample.text.split())}")
 

@@ -34,7 +34,7 @@ from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
 from unmask.training import ema, state
 from unmask.training.data import Data, prepared
-from unmask.training.folder import claim
+from unmask.training.folder import claimed
 from unmask.training.loop import Diverged, Progress, State, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train, settled
@@ -84,8 +84,8 @@ def run(settings: Settings) -> None:
         joined(asked.run.parallel, seconds=asked.run.patience) as team,
         said_once(team),
         Silence() if team.rank else Display(asked, out, world=team.world) as display,
+        claimed(asked, display.say, resume=settings.resume, team=team),
     ):
-        team.lead(lambda: claim(asked, display.say, resume=settings.resume, world=team.world))
         data = prepared(asked, out, display.say)
         with stopping() as stop:
             point = go(asked, out, data, display, stop, team)
@@ -104,7 +104,7 @@ def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], tea
     done = state.steps_in(out)
     folder = state.folder_of(out, done[-1]) if done else None
     point = state.read_point(folder) if folder else Point()
-    for phase in phases(asked):
+    for phase in phases(asked, step=point.step, began=point.began):
         if point.step >= phase.stop or halted(stop, team):
             continue
         if phase.start < point.step and folder is not None:
@@ -113,7 +113,8 @@ def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], tea
             display.resumed(point)
         else:
             current = begin(denoiser_of(asked, phase, data, folder), asked, team)
-            point = replace(point, best=None, best_step=None)  # bounds of two objectives are not comparable
+            # Bounds of two objectives are not comparable.
+            point = replace(point, best=None, best_step=None, began=phase.start)
         display.start(current.network.spec, phase, point, data.rows)
         point, folder = run_phase(current, asked, phase, point, out, data, display, stop, team)
     return point
@@ -195,7 +196,7 @@ def run_phase(
                     better = point.best is None or score.bound < point.best
                     point = replace(point, best=score.bound, best_step=point.step) if better else point
                 if asked.run.preview:
-                    preview(current, phase, data, display, team)
+                    preview(current, asked, phase, data, display, team)
             if last or better or progress.step % asked.run.save_every == 0:
                 folder = save()
             if halt:
@@ -227,7 +228,7 @@ def last_good(out: Path) -> str:
     )
 
 
-def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team) -> None:
+def preview(current: State, asked: Train, phase: Phase, data: Data, display: Voice, team: Team) -> None:
     """Show samples of the averaged network, which rank 0 gathers for this."""
     exports = state.exported(current, team)
 
@@ -237,7 +238,15 @@ def preview(current: State, phase: Phase, data: Data, display: Voice, team: Team
         exports.to("cpu" if state.state_is_sharded(current) else team.device)
         network, parts = exports.backbone.freeze(), dict(exports.parts.items())
         display.preview(
-            Model(network, data.tokenizer.mask, phase.objective, data.tokenizer, parts=parts, state=exports.state)
+            Model(
+                network,
+                data.tokenizer.mask,
+                phase.objective,
+                data.tokenizer,
+                toml.described(asked),
+                parts=parts,
+                state=exports.state,
+            )
         )
 
     team.lead(show)

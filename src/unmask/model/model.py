@@ -1,7 +1,7 @@
 """Model: a network with its objective, its tokenizer, and the record of its training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +51,31 @@ class Model:
 
     @property
     def packing(self) -> str | None:
-        """How its training rows were packed: stream, wrap, rows; None: not recorded."""
+        """How its training rows were packed: stream, wrap, rows, padded; None: not recorded."""
         text = self.settings.get("text")
         return str(text["pack"]) if isinstance(text, Mapping) and "pack" in text else None
 
     @property
     def writes_documents(self) -> bool:
-        """Whether it was trained on a stream of documents with an eos between them."""
-        return self.packing == "stream" and self.tokenizer is not None and self.tokenizer.eos is not None
+        """Whether it was trained on documents that end with an eos, one after another or one per row."""
+        return self.packing in ("stream", "rows") and self.tokenizer is not None and self.tokenizer.eos is not None
+
+    @property
+    def learned_padding(self) -> bool:
+        """Whether a row of its training was one document, from a bos to its eos and then eos up to the end."""
+        return self.packing == "rows"
 
     @property
     def sampling(self) -> Mapping[str, Any]:
         """The default sampling settings stored in its checkpoint; empty: none."""
-        said = self.settings.get("sampling")
-        return said if isinstance(said, Mapping) else {}
+        said = self.settings.get("sampling") or {}
+        if not isinstance(said, Mapping):
+            raise UserError(f"the default sampling settings must be a table; saw {said!r}.")
+        return said
+
+    def with_sampling(self, **settings: Any) -> "Model":
+        """The model with these default sampling settings and no others: sampler="entropy", top_p=0.9."""
+        return replace(self, settings={**self.settings, "sampling": settings})
 
     def log_probs(self, x_t: Int[Tensor, "b l"], sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b l v"]:
         """log p(x_0 | x_t) at all positions (b l v): for inspection."""

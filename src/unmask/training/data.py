@@ -13,7 +13,7 @@ from unmask.text.corpus.corpus import splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST
 from unmask.text.corpus.prepare import choose, prepare
-from unmask.text.corpus.rows import Batch, Packed
+from unmask.text.corpus.rows import Batch, Packed, packing_for
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -45,8 +45,9 @@ class Data:
 
 def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
-    length, way = asked.text.length, asked.text.pack
-    train, held_out = splits(folder, valid=asked.text.valid, least=length if asked.text.valid else 0)
+    length, way, share = asked.text.length, packing(asked.text, folder), asked.text.valid
+    least = 0 if not share else 1 if way in ("rows", "padded") else length
+    train, held_out = splits(folder, valid=share, least=least)
     return Data(
         Tokenizer.load(folder),
         Batches(Packed(train, length, way), asked.optim.batch, asked.seed, lanes=asked.model.carries),
@@ -54,14 +55,29 @@ def opened(asked: Train, folder: str | Path) -> Data:
     )
 
 
+def packing(text: Text, folder: str | Path) -> str:
+    """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
+    if text.pack != "auto":
+        return text.pack
+    train, _ = splits(folder, valid=text.valid, least=1 if text.valid else 0)
+    if train.stop is not None or None in (train.tokenizer["bos"], train.tokenizer["eos"]):
+        return "stream"
+    return packing_for(train.lengths(), text.length)
+
+
 def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
     """The data of a run; text is tokenized into `out`/data, unless a resumed run has it already."""
+    return opened(asked, data_folder(asked, out, say))
+
+
+def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:
+    """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, which is written if need be."""
     if (Path(asked.data) / MANIFEST).is_file():
-        return opened(asked, Path(asked.data))
+        return Path(asked.data)
     folder = out / "data"
     if not (folder / MANIFEST).is_file() or not (out / "settings.toml").is_file():
         write_data(asked, folder, say)
-    return opened(asked, folder)
+    return folder
 
 
 def write_data(asked: Train, folder: Path, say: Callable[[str], None]) -> None:

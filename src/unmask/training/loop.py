@@ -25,13 +25,24 @@ TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of random numbers that must not share an
 
 @runtime_checkable
 class Rows(Protocol):
-    """A batch: tokens, and which of them are real; the rest is padding at the end."""
+    """A batch: its tokens, those that count, and those that are hidden and learned."""
 
     @property
     def tokens(self) -> Int[Tensor, "b l"]: ...
 
     @property
     def real(self) -> Bool[Tensor, "b l"]: ...
+
+    @property
+    def free(self) -> Bool[Tensor, "b l"] | None:
+        """None: the real tokens; the rest is padding at the end, which the network does not see."""
+
+
+def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
+    """The tokens of a batch that are never hidden, and the lengths of its rows; None: no token, whole rows."""
+    if rows.free is not None:
+        return ~rows.free, None
+    return (None, None) if bool(rows.real.all()) else (~rows.real, rows.real.sum(1))
 
 
 @dataclass
@@ -136,7 +147,8 @@ def gradients(
     team: Team,
 ) -> tuple[Sums, int]:
     """Accumulate the gradients of a step; returns loss and bound per token and the tokens of all processes."""
-    x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
+    x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
+    frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
     total = team.sum(phase.objective.counted(real))
     drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN).to(team.device)
     first = team.rank * len(x0)  # this process's first row in the whole batch
@@ -154,8 +166,8 @@ def gradients(
                 x0[part],
                 drawn.rows(whole),
                 mask=mask,
-                frozen=~real[part] if padded else None,
-                lengths=real[part].sum(1) if padded else None,
+                frozen=None if frozen is None else frozen[part],
+                lengths=None if lengths is None else lengths[part],
                 allowed=allowed,
                 memory=None if state.memory is None else state.memory[part],
             )

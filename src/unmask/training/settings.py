@@ -27,7 +27,9 @@ class Text:
     tokenizer: str = "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
     vocab: int = 4096  # size of a bpe vocabulary trained on the data
     length: int = 128  # tokens per row
-    pack: Literal["stream", "wrap", "rows"] = "stream"  # wrap: bos and eos around a row; rows: one document per row
+    pack: Literal["auto", "stream", "wrap", "rows", "padded"] = (
+        "auto"  # rows: one document each, which learns its end
+    )
     documents: str = "auto"  # unit of a document in .txt files: file, line, paragraph, separator
     separator: str = "<|endoftext|>"  # text between the documents of a .txt file
     field: str = "text"  # field of .jsonl, column of .csv and .parquet, that holds the text

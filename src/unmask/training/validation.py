@@ -9,7 +9,7 @@ from unmask.diffusion.objective import Objective
 from unmask.model.denoiser import Denoiser
 from unmask.processes.team import Alone, Team
 from unmask.training import noise
-from unmask.training.loop import VALID, Rows
+from unmask.training.loop import VALID, Rows, given
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,16 @@ def validate(
         # All processes take part in each forward pass of a sharded network: one without a batch repeats one.
         number = min(mine, len(batches) - 1)
         rows = batches[number]
-        x0, real, padded = rows.tokens.to(team.device), rows.real.to(team.device), not bool(rows.real.all())
+        x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
+        frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
         drawn = noise.draw(*x0.shape, seed=seed, step=number, use=VALID).to(x0.device)
         found, _ = denoiser(
             x0,
             drawn,
             mask=mask,
             objective=objective,
-            frozen=~real if padded else None,
-            lengths=real.sum(1) if padded else None,
+            frozen=frozen,
+            lengths=lengths,
         )
         n = found.bound.sum(1).double()
         c = torch.stack([objective.counted(row[None]) for row in real]).double()

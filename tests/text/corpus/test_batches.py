@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.random import SMALL, shuffled
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.rows import Packed
+from unmask.text.corpus.rows import Packed, length_for, packing_for
 from unmask.text.corpus.shards import Shard
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
@@ -52,20 +52,57 @@ def test_stream_cuts_the_documents_and_their_ends_without_adding_anything(tmp_pa
     assert packed.rows(range(len(packed))).tokens.flatten().tolist() == flat[: len(flat) // 8 * 8]
 
 
-def test_rows_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_path):
-    packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "rows")
-    tokens, real = packed.rows([0, 1, 2])
+def test_padded_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "padded")
+    tokens, real, free = packed.rows([0, 1, 2])
     assert tokens.tolist() == [[0, 7, 8, 1, 58, 58], [0, 5, 6, 7, 8, 1], [0, 4, 1, 58, 58, 58]]
     assert real.sum(1).tolist() == [4, 6, 3]
     assert (real == (tokens != 58)).all()
     assert tokens.dtype == torch.int64
+    assert free is None
 
 
-def test_without_a_pad_token_rows_are_filled_with_eos_and_still_not_real(tmp_path):
-    packed = Packed(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "rows")
-    tokens, real = packed.rows([0])
+def test_without_a_pad_token_padded_rows_are_filled_with_eos_and_still_not_real(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "padded")
+    tokens, real, _ = packed.rows([0])
     assert tokens.tolist() == [[0, 7, 1, 1, 1]]
     assert real.tolist() == [[True, True, True, False, False]]
+
+
+def test_rows_learn_eos_up_to_the_end_and_count_the_document_and_its_first_eos(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [4, 1]]), 6, "rows")
+    tokens, real, free = packed.rows([0, 1])
+    assert tokens.tolist() == [[0, 7, 8, 1, 1, 1], [0, 4, 1, 1, 1, 1]]
+    assert real.long().tolist() == [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]
+    assert free.long().tolist() == [[0, 1, 1, 1, 1, 1]] * 2  # only the bos is given
+
+
+def test_a_document_that_does_not_fit_into_rows_is_cut_and_has_not_ended(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[5, 6, 7, 1], [5, 6, 7, 8, 1], [5, 6, 7, 8, 9, 1]]), 5, "rows")
+    tokens, real, _ = packed.rows([0, 1, 2])
+    assert tokens.tolist() == [[0, 5, 6, 7, 1], [0, 5, 6, 7, 8], [0, 5, 6, 7, 8]]
+    assert real.sum(1).tolist() == [4, 4, 4]
+
+
+def test_auto_takes_rows_for_documents_that_fit_and_a_stream_for_others():
+    assert packing_for(np.array([3, 9, 6]), 11) == "rows"
+    assert packing_for(np.array([3, 10, 6]), 11) == "stream"  # no place for its eos
+    assert packing_for(np.array([5] * 99 + [500]), 11) == "rows"
+    assert packing_for(np.array([5] * 98 + [500] * 2), 11) == "stream"
+    assert packing_for(np.array([5]), 11) == "stream"
+
+
+def test_the_length_of_rows_is_that_of_nearly_all_documents_with_bos_and_eos():
+    assert length_for(np.array([3, 6, 14]), most=128) == 16
+    assert length_for(np.array([3, 6, 15]), most=128) == 24
+    assert length_for(np.array([3, 6, 1000]), most=128) == 128
+    assert length_for(np.array([5] * 200 + [500]), most=128) == 8
+
+
+def test_lengths_are_those_of_the_documents(tmp_path):
+    documents = [[7, 8, 1], [1], [5, 6, 7, 8, 9, 1]]
+    corpus = corpus_of(tmp_path, documents)
+    assert corpus.lengths().tolist() == [len(corpus.document(i)) for i in range(3)] == [2, 0, 5]
 
 
 def test_impossible_packings_are_refused(tmp_path):
@@ -78,6 +115,7 @@ def test_impossible_packings_are_refused(tmp_path):
         Packed(corpus_of(tmp_path, [[3, 4, 5]], bos=None), 3, "wrap")
     with pytest.raises(UserError, match="needs whole documents"):
         Packed(corpus.divided(20)[1], 8, "rows")
+    assert len(Packed(corpus.divided(0)[0], 8, "rows")) == corpus.documents
     with pytest.raises(UserError, match="at least one row"):
         Batches(Packed(corpus, 8), 0)
 

@@ -16,8 +16,7 @@ from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team
-from unmask.text.corpus.passages import Cut, Passage, cut, given_and_answer, tokens_fingerprint
-from unmask.text.corpus.rows import WAYS
+from unmask.text.corpus.passages import WAYS, Cut, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
 
 T = TypeVar("T")
@@ -86,6 +85,7 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         causal=model.objective.facts.causal,
+        padded=how.pack == "rows" and model.learned_padding and not model.objective.facts.causal,
     )
     passages, dropped = cut(data.documents, shape)
     kept = spread_evenly(passages, how.rows)
@@ -162,6 +162,8 @@ def pack_of(model: Model) -> str:
     """The packing that the model was trained with; for a published model that of the paper."""
     if model.packing in WAYS:
         return str(model.packing)
+    if model.packing == "padded":
+        return "rows"
     marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
     return "wrap" if "model_type" in model.settings and marks else "stream"
 
@@ -253,7 +255,9 @@ def by_row(tally: Tally, *, tokens: bool = False, by_document: bool = False) -> 
         line["tokens"] += passage.scored
         line["bytes"] += passage.bytes
         if tokens and not tally.estimator.weighted:
-            each = tally.each[number][passage.given :] / seen.sum()
-            line.setdefault("ids", []).extend(passage.tokens[passage.given :].tolist())
+            end = len(passage.tokens) - passage.padding
+            each = tally.each[number][passage.given : end] / seen.sum()
+            each[-1] += tally.each[number][end:].sum() / seen.sum()  # padding is part of the document's end
+            line.setdefault("ids", []).extend(passage.tokens[passage.given : end].tolist())
             line.setdefault("token_nats", []).extend(each.tolist())
     yield from held.values()

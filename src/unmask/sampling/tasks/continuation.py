@@ -85,22 +85,22 @@ def sample(
 ) -> list[Sample]:
     """Draw `n` texts of `length` tokens (by default the training length), the prompt included.
 
-        for sample in unmask.sample("runs/stories", n=3, prompt="Once upon a time", seed=1):
+        for sample in unmask.sample("stories", n=3, prompt="Once upon a time", seed=1):
             print(sample.text, sample.law)
 
     until    end the text before this text or special token ("<|endoftext|>"), if it occurs
-    document the text begins and ends with a document; None: if the model was trained on a stream of documents,
-             otherwise rows begin and end anywhere
+    document the text begins and ends with a document; None: if the model was trained on documents (packed as
+             `stream` or `rows`), otherwise rows begin and end anywhere
     recipe   how to sample; `options` change it: sampler=, steps=, temperature=, top_p=, seed=, pattern=, ...
-    The options are those of `sampling.recipe.Recipe` and `Control`, which `unmask sample --help` explains.
+    The options are those of `sampling.recipe.Recipe` and `Control`, which `unmask sample --help` explains. `sampler`
+    is a name or a policy of your own (docs/how/extend.md); what is not given is the model's default.
     """
     model = model if isinstance(model, Model) else load(model)
     recipe = (recipe or Recipe()).changed(**options)
     told = doubt(model, length or model.spec.length, recipe)
     if told is not None:
         warnings.warn(told, stacklevel=2)
-    whole = model.writes_documents if document is None else document
-    events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until, document=whole)
+    events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until, document=document)
     return [event for event in events if isinstance(event, Sample)]
 
 
@@ -112,7 +112,7 @@ def generate(
     length: int | None = None,
     prompt: str | Sequence[int] = "",
     until: str | None = None,
-    document: bool = False,
+    document: bool | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Sample]:
     """Draw `n` texts, a batch at a time: a `Moment` after every network call, then the batch's samples.
@@ -120,11 +120,12 @@ def generate(
     `share` is (rank, world) if several processes draw: this one draws every world-th batch.
     """
     tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
-    row = Continue(prompt, length, document=document).row(model, constrained=constrained)
+    task = Continue(prompt, length, document=document)
+    row = task.row(model, constrained=constrained)
     method = method_for(model, recipe, healed=row.heals)
     if recipe.control.guidance != 1 and not row.start:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
-    if until is None and document and tokenizer.eos is not None:
+    if until is None and task.begins_document(model) and tokenizer.eos is not None:
         until = tokenizer.pieces[tokenizer.eos]
     end = None if until is None else Until(until)
 
@@ -157,7 +158,7 @@ def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
 def beginning(
     model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int], *, document: bool = False
 ) -> list[int]:
-    """The first tokens of a text: a document follows the eos of the previous one.
+    """The first tokens of a text: a document follows the eos of the previous one, or is a row that begins with bos.
 
     An autoregressive model always needs a token before the first, its bos.
     """
@@ -168,7 +169,8 @@ def beginning(
     if not model.objective.facts.causal:
         if document and tokenizer.eos is None:
             raise UserError("this model's tokenizer has no eos token, so no beginning of a document can be marked.")
-        return [tokenizer.eos, *ids] if document and tokenizer.eos is not None else ids
+        first = tokenizer.bos if model.learned_padding else tokenizer.eos
+        return [first, *ids] if document and first is not None else ids
     if tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with: name one.")
     return [tokenizer.bos, *ids]

@@ -8,6 +8,10 @@ Training (rows.py) has packings of the same names, but treats the last row diffe
 `stream` and the end of a long document of `rows`. Here both are scored, as shorter passages. Only `wrap`, which
 reproduces the paper's numbers, drops incomplete rows here too.
 
+A model that was trained with `rows` has learned the padding after the eos, and is scored on rows like those of its
+training (`padded`): a given bos, the document, eos up to the end. The nats of the padding belong to the bound of the
+document; its tokens are not counted.
+
 Rows may overlap (`stride`): the tokens that a row shares with the previous one are its context and are not scored.
 """
 
@@ -19,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, unknown
-from unmask.text.corpus.rows import WAYS
 
+WAYS = ("stream", "wrap", "rows")  # rows.py has the packings of training
 GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
 
 
@@ -34,10 +38,11 @@ class Passage(NamedTuple):
     given: int  # how many tokens at the start are context and not scored
     bytes: float  # of the scored text; the bytes of a document are divided evenly among its tokens
     document: int  # the document in which it begins
+    padding: int = 0  # how many tokens at the end are padding: predicted, but not counted
 
     @property
     def scored(self) -> int:
-        return len(self.tokens) - self.given
+        return len(self.tokens) - self.given - self.padding
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,15 @@ class Cut:
     bos: int | None = None
     eos: int | None = None
     causal: bool = False  # whether the network needs a token before the first one it predicts
+    padded: bool = False  # with `rows`: a bos before the document, and eos up to the end of the row
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
             raise unknown("packing", self.way, WAYS)
+        if self.padded and (self.way != "rows" or self.causal or None in (self.bos, self.eos)):
+            raise ValueError("only rows between bos and eos, for a network that sees both sides, are padded")
+        if self.padded and self.stride is not None:
+            raise UserError("this model was trained on rows of one document each, which have no stride.")
         least = 3 if self.way == "wrap" else 2
         if self.length < least:
             raise UserError(f"rows must be at least {least} tokens long, not {self.length}.")
@@ -112,7 +122,17 @@ def _stream(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
 def _rows(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
     for number, document in enumerate(documents):
         if len(document.tokens):
-            yield from _windows(*_joined([document], how), how, first=number)
+            yield from (_padded if how.padded else _windows)(*_joined([document], how), how, first=number)
+
+
+def _padded(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut, first: int) -> Iterator[Passage]:
+    """A document in rows like those of training; one that does not fit goes on in the next row."""
+    inner = how.length - 1
+    for start in range(0, len(tokens), inner):
+        content = tokens[start : start + inner]
+        padding = inner - len(content) if how.separate else 0
+        row = np.array([how.bos, *content, *[how.eos] * padding], np.int64)
+        yield Passage(row, 1, float(weights[start : start + inner].sum()), first, padding)
 
 
 def _windows(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut, first: int) -> Iterator[Passage]:

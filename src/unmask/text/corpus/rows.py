@@ -1,12 +1,19 @@
-"""Rows for training: a corpus packed into rows of one length. Three packings:
+"""Rows for training: a corpus packed into rows of one length. Four packings:
 
     stream   the documents one after another, an eos between them, cut every l tokens: no token is wasted
     wrap     the same cut every l - 2 tokens, each row between bos and eos: as in the MDLM paper
-    rows     one document per row between bos and eos, cut off at l or padded: as in the paper for LM1B
+    rows     one document per row after a bos, then eos up to the end of the row: lengths are learned
+    padded   one document per row between bos and eos, its length given to the network: as in the paper for LM1B
+
+With `rows` the padding is part of what is learned: every position but the bos is hidden and predicted, so that a sample
+ends by itself, at its first eos. A row is a function of its document, so the nats of the whole row, padding included,
+bound −log p of the document. They are divided by the tokens of the document and its first eos only (`real`): easy
+padding makes no number look better. A document of l - 1 tokens or more is cut, and then has no eos: it has not ended.
+
+With `padded` the network never sees the padding. It cannot choose a length, and its nats are given the length.
 
 Training needs rows of equal length, so it drops the incomplete last row of `stream` and `wrap`, and the tokens of a
-document beyond l with `rows`. Evaluation (passages.py) has packings of the same names and scores such ends, except
-with `wrap`.
+document beyond l with `rows` and `padded`. Evaluation (passages.py) scores such ends, except with `wrap`.
 """
 
 from collections.abc import Sequence
@@ -21,12 +28,25 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 
-WAYS = ("stream", "wrap", "rows")  # the packings; passages.py has the same names for evaluation
+WAYS = ("stream", "wrap", "rows", "padded")
+FIT = 0.99  # share of the documents that must fit into a row for `auto` to choose `rows`
 
 
 class Batch(NamedTuple):
     tokens: Int[Tensor, "b l"]
-    real: Bool[Tensor, "b l"]  # False on padding
+    real: Bool[Tensor, "b l"]  # tokens of the text, by whose number nats are divided
+    free: Bool[Tensor, "b l"] | None = None  # what is hidden and learned; None: `real`, and the rest is not seen
+
+
+def packing_for(lengths: np.ndarray, length: int) -> str:
+    """The packing `auto` for documents of these lengths: `rows` if there are several and nearly all fit into a row."""
+    return "rows" if len(lengths) > 1 and np.mean(lengths < length - 1) >= FIT else "stream"
+
+
+def length_for(lengths: np.ndarray, *, most: int) -> int:
+    """The length of `rows` into which nearly all documents fit with bos and eos: a multiple of 8, at most `most`."""
+    wanted = int(np.quantile(lengths, FIT, method="higher")) + 2
+    return min(most, -(-wanted // 8) * 8)
 
 
 @dataclass(frozen=True)
@@ -44,16 +64,23 @@ class Packed:
             raise UserError(f"rows must be at least 3 tokens long, not {self.length}")
         if self.way != "stream" and None in (self.corpus.tokenizer["bos"], self.corpus.tokenizer["eos"]):
             raise UserError(f"packing {self.way!r} needs a tokenizer with bos and eos; use 'stream'")
-        if self.way == "rows" and self.corpus.stop is not None:
-            raise UserError(f"packing 'rows' needs whole documents, and {self.corpus.folder} has too few to hold out")
+        if self.one_each and self.corpus.stop is not None:
+            raise UserError(
+                f"packing {self.way!r} needs whole documents, and {self.corpus.folder} has too few to hold out"
+            )
         if len(self) == 0:
             raise UserError(
                 f"the data in {self.corpus.folder} has {self.corpus.tokens} tokens: not one row of "
                 f"{self.length}. Use more text or a shorter length."
             )
 
+    @property
+    def one_each(self) -> bool:
+        """Whether a row holds one document."""
+        return self.way in ("rows", "padded")
+
     def __len__(self) -> int:
-        if self.way == "rows":
+        if self.one_each:
             return self.corpus.documents
         return self.corpus.tokens // self._step
 
@@ -64,19 +91,25 @@ class Packed:
     def rows(self, numbers: Sequence[int] | np.ndarray) -> Batch:
         """The rows with these numbers."""
         ids = self.corpus.tokenizer
-        filler = ids["eos"] if ids["pad"] is None else ids["pad"]  # where `real` is False the token is never used
-        tokens = np.full((len(numbers), self.length), filler if self.way == "rows" else 0, np.int64)
-        real = np.ones(tokens.shape, bool)
-        for row, (number, into) in enumerate(zip(numbers, tokens, strict=True)):
-            content = self._content(int(number))
-            if self.way == "stream":
-                into[:] = content
-            else:
-                into[0], into[1 : len(content) + 1], into[len(content) + 1] = ids["bos"], content, ids["eos"]
-                real[row, len(content) + 2 :] = False
-        return Batch(torch.from_numpy(tokens), torch.from_numpy(real))
+        contents = [self._content(int(number)) for number in numbers]
+        if self.way == "stream":
+            tokens = np.stack(contents).astype(np.int64)
+            return Batch(torch.from_numpy(tokens), torch.ones(tokens.shape, dtype=torch.bool))
+        filler = ids["eos"] if self.way == "rows" or ids["pad"] is None else ids["pad"]
+        tokens = np.full((len(contents), self.length), filler, np.int64)
+        tokens[:, 0] = ids["bos"]
+        for into, content in zip(tokens, contents, strict=True):
+            into[1 : len(content) + 1] = content
+            into[len(content) + 1 : len(content) + 2] = ids["eos"]  # nothing, where the content fills the row
+        ends = np.array([len(content) + 2 for content in contents])[:, None]
+        real = torch.from_numpy(np.arange(self.length) < ends)
+        if self.way != "rows":
+            return Batch(torch.from_numpy(tokens), real)
+        free = torch.ones_like(real)
+        free[:, 0] = real[:, 0] = False  # the bos is given, also when a text is sampled
+        return Batch(torch.from_numpy(tokens), real, free)
 
     def _content(self, number: int) -> np.ndarray:
-        if self.way == "rows":
-            return self.corpus.document(number)[: self.length - 2]
+        if self.one_each:
+            return self.corpus.document(number)[: self.length - (1 if self.way == "rows" else 2)]
         return self.corpus.read(number * self._step, (number + 1) * self._step)
