@@ -154,8 +154,16 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
         (["--out", "{text}", "--data", "{text}"], "is a file; give a folder"),
         (["--out", "{full}", "--data", "{text}"], "is not empty and holds no run"),
         (["--out", "{run}", "--data", "{text}"], "already holds a run. Resume it with --resume"),
-        (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its seed"),
-        (["--out", "{run}", "--resume", "--optim.name", "adamw"], "a resumed run keeps its optim.name: it has muon"),
+        (["--out", "{run}", "--resume", "--seed", "9"], "a resumed run keeps its settings: seed is 1, not 9. Only"),
+        (["--out", "{run}", "--resume", "--optim.lr", "5e-2"], "settings: optim.lr is 0.005, not 0.05. Only --steps"),
+        (
+            ["--out", "{run}", "--resume", "--model.width", "64", "--optim.batch", "4"],
+            "settings: model.width is 256, not 64; optim.batch is 32, not 4. Only --steps",
+        ),
+        (["--out", "{run}", "--resume", "--optim.name", "adamw"], "optim.name is 'muon', not 'adamw'"),
+        (["--out", "{run}", "--resume", "--data", "{latin}"], "settings: data is "),
+        (["--out", "{text}/below", "--data", "{text}"], "could not write {text}/below: Not a directory"),
+        (["--out", "/proc/unmask/run", "--data", "{text}"], "could not write /proc/unmask/run: No such file"),
         (["--out", "{out}", "--data", "{empty}"], "empty"),
         (["--out", "{out}", "--data", "{binary}"], "binary"),
         (["--out", "{out}", "--data", "{latin}", "--text.tokenizer", "byte"], "byte 1"),
@@ -178,7 +186,7 @@ def test_a_mistake_ends_with_a_clear_error_and_overwrites_nothing(arguments, sai
     filled = [argument.format(text=text, **names) for argument in arguments]
     assert main(["train", *filled]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert said.format(text=text) in err
     assert "Traceback" not in err
     assert {path: path.read_bytes() for path in before} == before
 

@@ -1,4 +1,5 @@
 import resource
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -121,11 +122,101 @@ def test_a_resumed_run_forgets_the_lines_behind_its_checkpoint_and_one_that_was_
     assert [line["step"] for line in metrics.read_metrics(tmp_path)] == [1, 2]
 
 
-def test_drafts_of_a_killed_process_are_removed(tmp_path):
-    (tmp_path / "checkpoints" / ".step-00000003.draft-17").mkdir(parents=True)
-    (tmp_path / "checkpoints" / ".step-00000003.draft-17" / "model.safetensors").write_text("half")
-    disk.clear_drafts(tmp_path)
-    assert not list((tmp_path / "checkpoints").iterdir())
+@pytest.mark.parametrize(
+    "odd", [b"\xff\xfe", b'{"step": "two"}', b'{"step": true}', b"7", b"[" * 100_000, b"", b"{}"]
+)
+def test_lines_that_are_not_ours_are_passed_over_and_dropped(tmp_path, odd):
+    good = b'{"step": 1, "loss": 0.5}'
+    (tmp_path / "metrics.jsonl").write_bytes(good + b"\n" + odd + b"\n" + good)  # and a last line without its end
+    assert metrics.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}] * 2
+    metrics.forget(tmp_path, 1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (good + b"\n") * 2
+
+
+def test_curves_that_need_no_change_are_not_written_again(tmp_path):
+    metrics.append(tmp_path, {"step": 1, "loss": 0.5})
+    before = (tmp_path / "metrics.jsonl").stat().st_ino
+    metrics.forget(tmp_path, 1)
+    assert (tmp_path / "metrics.jsonl").stat().st_ino == before
+
+
+def test_a_folder_of_another_name_is_no_checkpoint(tmp_path):
+    for name in ("step-00000003", "step-00000010.bak", "step-x", "damaged-step-00000004"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-00000005").write_text("a file")
+    assert disk.steps_in(tmp_path) == [3]
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A run with the checkpoints 1, 2 and 3, the best of which is 2."""
+    asked = settings()
+    state = begin(network(asked), asked)
+    steps(state, asked, 0, 1)
+    for step in (1, 2, 3):
+        save(tmp_path, state, Point(step=step, best_step=min(step, 2), best=1.0), keep=3)
+    return tmp_path
+
+
+def flip(path):
+    """Flip a bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+FILES = ("config.json", "model.safetensors", "unmask.json", "training.safetensors", "training.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_a_damaged_last_checkpoint_is_set_aside_and_the_one_before_it_taken(three, name, damage):
+    assert {path.name for path in disk.folder_of(three, 3).iterdir()} == set(FILES)
+    damage(disk.folder_of(three, 3) / name)
+    said = []
+    assert disk.recovered(three, said.append, keep=2) == Point(step=2, best_step=2, best=1.0)
+    assert len(said) == 1
+    assert f"step-00000003 cannot be resumed: {name}" in said[0]
+    assert "Going on from step 2; it was renamed damaged-step-00000003" in said[0]
+    assert disk.steps_in(three) == [1, 2]
+    assert (three / "last").resolve() == disk.folder_of(three, 2)
+    assert (three / "best").resolve() == disk.folder_of(three, 2)
+    said.clear()
+    assert disk.recovered(three, said.append, keep=2).step == 2
+    assert said == []
+
+
+def test_if_no_checkpoint_is_whole_nothing_is_touched_and_the_advice_works(three):
+    for step in (1, 2, 3):
+        flip(disk.folder_of(three, step) / "training.safetensors")
+    with pytest.raises(UserError, match=r"No checkpoint in .*checkpoints is whole.*remove that folder"):
+        disk.recovered(three, print, keep=2)
+    assert disk.steps_in(three) == [1, 2, 3]
+    shutil.rmtree(three / "checkpoints")
+    assert disk.recovered(three, print, keep=2) == Point()
+
+
+def test_links_and_checkpoints_left_behind_by_a_kill_are_brought_in_line(three):
+    (three / "last").unlink()
+    disk.point_to(three / "best", disk.folder_of(three, 1))
+    disk.recovered(three, print, keep=1)
+    assert (three / "last").resolve() == disk.folder_of(three, 3)
+    assert (three / "best").resolve() == disk.folder_of(three, 2)
+    assert disk.steps_in(three) == [2, 3]
+
+
+def test_a_link_to_a_checkpoint_that_is_gone_is_removed(three):
+    shutil.rmtree(disk.folder_of(three, 2))
+    disk.recovered(three, print, keep=2)
+    assert not (three / "best").is_symlink()
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_not_set_aside(three):
+    path = disk.folder_of(three, 3) / "training.json"
+    path.write_text('{"format": 99}')
+    with pytest.raises(UserError, match="another version of unmask"):
+        disk.recovered(three, print, keep=2)
+    assert disk.steps_in(three) == [1, 2, 3]
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

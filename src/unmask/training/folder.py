@@ -1,65 +1,139 @@
-"""A run's folder before the first step: new or a run to resume, with its data and settings."""
+"""A run's folder before the first step: new or a run to resume, held by one process, with its data and settings.
 
-from collections.abc import Callable
+runs/mine/
+  .lock            who writes to the folder, while a process does
+  settings.toml    written when the data is ready: its presence means that the folder holds a run
+  data.sha256      of the manifest of the prepared data
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from unmask import settings as toml
 from unmask.errors import UserError
-from unmask.training import state
-from unmask.training.data import prepared
+from unmask.files import clear_drafts, fingerprint, is_draft, write_whole, writing
+from unmask.processes.lock import locked
+from unmask.processes.team import Team
+from unmask.text.corpus.manifest import MANIFEST
+from unmask.training import metrics, state
+from unmask.training.data import data_folder, opened
 from unmask.training.settings import Train, settled
 
-FIXED = ("seed", "data", "text", "model", "objective", "recipe", "init")
+SETTINGS, DATA, LOCK = "settings.toml", "data.sha256", ".lock"
+UNBEGUN = {"data", DATA, LOCK}  # what a process leaves that was killed before the run began
+FREE = ("out", "steps", "run")  # settings that a resumed run may change
 
 
-def claim(asked: Train, say: Callable[[str], None], *, resume: bool, world: int) -> None:
-    """Check the run's folder and write its data and settings."""
-    out = claimed(asked, resume=resume)
+@contextmanager
+def claimed(asked: Train, say: Callable[[str], None], *, resume: bool, team: Team) -> Iterator[None]:
+    """Hold the run's folder during the block, with its data and settings in it and nothing half-written.
+
+    Rank 0 holds it for all processes.
+    """
+    with ExitStack() as held:
+        team.lead(lambda: claim(asked, say, held, resume=resume, world=team.world))
+        yield
+
+
+def claim(asked: Train, say: Callable[[str], None], held: ExitStack, *, resume: bool, world: int) -> None:
+    """Check and lock the run's folder, write its data and settings, and bring it back to its last checkpoint."""
+    if not asked.out:
+        raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
+    if not asked.data:
+        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
     if asked.optim.batch % world:
         raise UserError(
             f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "
             f"make it a multiple of {world}."
         )
-    prepared(asked, out, say)
-    if resume or not (out / "settings.toml").exists():
-        write_settings(out, asked)
-
-
-def claimed(asked: Train, *, resume: bool) -> Path:
-    """The run's folder; refused if it holds another run or other files."""
-    if not asked.out:
-        raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
-    if not asked.data:
-        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
     out = Path(asked.out)
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; give a folder.")
-    saved = out / "settings.toml"
-    if saved.is_file():
+    check_folder(asked, out, resume=resume)
+    held.enter_context(locked(out / LOCK))
+    check_folder(asked, out, resume=resume)  # again: its last holder may have changed it between the two calls
+    for folder in (out, out / state.FOLDER, out / "data"):
+        clear_drafts(folder)
+    folder = data_folder(asked, out, say)
+    opened(asked, folder)
+    keep_data(out, folder)
+    if resume or not (out / SETTINGS).exists():
+        write_whole(out / SETTINGS, toml.dumps(asked))
+    point = state.recovered(out, say, keep=asked.run.keep)
+    metrics.forget(out, point.step)
+
+
+def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
+    """Refuse a folder that holds another run or other files."""
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out {out} is a file; give a folder.")
+        there = [path for path in out.iterdir() if not is_draft(path)] if out.exists() else []
+    if (out / SETTINGS).is_file():
         if not resume:
             raise UserError(f"{out} already holds a run. Resume it with --resume, or give another --out.")
-        before, now = fixed(settled(toml.read_toml(saved, Train()))), fixed(asked)
-        changed = [name for name in now if before[name] != now[name]]
+        changed = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked)
+        if "data" in changed and known_data(out) and known_data(out) == data_at(Path(asked.data)):
+            del changed["data"]  # the same data in another place
         if changed:
-            first = changed[0]
             raise UserError(
-                f"a resumed run keeps its {', '.join(changed)}: it has {before[first]}, asked for is {now[first]}. "
-                "Start a new run, with --init to begin from this one's weights."
+                f"a resumed run keeps its settings: {'; '.join(changed.values())}. Only --steps and those in [run] may "
+                f"change. Start a new run, with --init {out} to begin from this one's weights."
             )
-    elif out.is_dir() and any(path.name != "data" for path in out.iterdir()):
+    elif any(path.name not in UNBEGUN for path in there):
         raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
-    state.clear_drafts(out)
-    return out
 
 
-def fixed(settings: Train) -> dict[str, Any]:
-    """Settings that a resumed run cannot change."""
-    return {name: getattr(settings, name) for name in FIXED} | {"optim.name": settings.optim.name}
+def differences(before: Train, now: Train) -> dict[str, str]:
+    """The settings that a resumed run may not change and that differ, in words."""
+    old, new = flat(toml.described(before)), flat(toml.described(now))
+    names = [name for name in {**old, **new} if name.partition(".")[0] not in FREE]
+    return {
+        name: f"{name} is {old.get(name)!r}, not {new.get(name)!r}"
+        for name in names
+        if old.get(name) != new.get(name)
+    }
 
 
-def write_settings(out: Path, asked: Train) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    draft = out / ".settings.toml"
-    draft.write_text(toml.dumps(asked), encoding="utf-8")
-    draft.replace(out / "settings.toml")
+def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted names.
+
+    >>> flat({"seed": 1, "optim": {"lr": 0.1}})
+    {'seed': 1, 'optim.lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= flat(value, f"{title}{name}.") if isinstance(value, Mapping) else {f"{title}{name}": value}
+    return found
+
+
+def keep_data(out: Path, folder: Path) -> None:
+    """Write down which data a new run learns from; refuse data that replaced those of a run."""
+    known, now = known_data(out), data_at(folder)
+    if (out / SETTINGS).is_file() and known not in ("", now):
+        raise UserError(
+            f"{folder} does not hold the data that this run was begun with: they were prepared again, from other text or "
+            f"in another way. Put the old ones back, or start a new run with --init {out}."
+        )
+    if known != now:
+        write_whole(out / DATA, f"{now}  {MANIFEST}\n")
+
+
+def known_data(out: Path) -> str:
+    """The sha256 of the manifest that a run was begun with; empty: not known."""
+    try:
+        return (out / DATA).read_text(encoding="utf-8", errors="replace").partition(" ")[0]
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise UserError(f"cannot read {out / DATA}: {error.strerror}.") from None
+
+
+def data_at(folder: Path) -> str:
+    """The sha256 of a prepared folder's manifest; empty: it has none."""
+    try:
+        return fingerprint(folder / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise UserError(f"cannot read {folder / MANIFEST}: {error.strerror}.") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.files import write_whole
 from unmask.training.loop import Progress
 
 FILE = "metrics.jsonl"
@@ -28,27 +29,34 @@ def mean(steps: Sequence[Progress]) -> dict[str, Any]:
 
 
 def forget(out: Path, step: int) -> None:
-    """Drop the lines after a step: a resumed run writes them again."""
-    path = out / FILE
-    if path.is_file():
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
-        draft = path.with_name(f".{FILE}")
-        draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        draft.replace(path)
+    """Drop the lines after a step, which a resumed run writes again, and those that are not ours."""
+    if not (out / FILE).exists():
+        return
+    lines = lines_of(out)
+    kept = b"".join(line + b"\n" for line in lines if 0 <= step_of(line) <= step)
+    if kept != b"\n".join(lines):
+        write_whole(out / FILE, kept)
 
 
-def step_of(line: str) -> float:
-    """The step of a line; infinite for a line that a kill cut short."""
+def lines_of(out: Path) -> list[bytes]:
+    """The lines of the file; the last one is empty, or was cut short by a kill."""
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+        return (out / FILE).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"{out} holds no {FILE}: it is not a run, or has not started.") from None
+    except OSError as error:
+        raise UserError(f"cannot read {out / FILE}: {error.strerror}.") from None
+
+
+def step_of(line: bytes) -> float:
+    """The step of a line; -1 for a line that is not ours or was cut short."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1
+    return step if type(step) is int else -1
 
 
 def read_metrics(out: Path) -> list[dict[str, Any]]:
     """All lines of a run."""
-    try:
-        lines = (out / FILE).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        raise UserError(f"{out} holds no {FILE}: it is not a run, or has not started.") from None
-    return [json.loads(line) for line in lines if step_of(line) < float("inf")]
+    return [json.loads(line) for line in lines_of(out) if step_of(line) >= 0]

@@ -7,18 +7,20 @@
       checkpoints/step-00000500/     config.json, model.safetensors, unmask.json, tokenizer: for `unmask.load`
         training.safetensors         weights and AdamW's moments; of a sharded network shard-*.safetensors
         memory.safetensors           what a network carries to the next step, where it does
-        training.json                step, best step so far, version of this layout
+        training.json                step, best step so far, version of this layout, sha256 of the files
       best -> checkpoints/...        the lowest validation bound
       last -> checkpoints/...
 
-A folder gets its name only when it is complete and on the disk (`appearing`), so every named folder is complete.
+A folder gets its name only when it is complete and on the disk (`appearing`), so every named folder was complete once.
+`recovered` finds the last one that still is, when a run is opened.
 """
 
 import json
-import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +31,20 @@ from torch import Tensor
 
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
-from unmask.files import appearing
+from unmask.files import appearing, draft_of, fingerprint, sync, writing
 from unmask.model import checkpoint
 from unmask.model.denoiser import Denoiser
 from unmask.model.weights import FILE
 from unmask.processes import sharding
 from unmask.processes.team import Alone, Team
+from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.training import optim
+from unmask.training import metrics, optim
 from unmask.training.loop import State
 
 FORMAT = 1
 FOLDER = "checkpoints"
+NAME = re.compile(r"step-(\d{8,})")
 TENSORS, NOTE = "training.safetensors", "training.json"
 MEMORY = "memory.safetensors"  # what the network carries from step to step, of all rows, where it does
 
@@ -54,6 +58,11 @@ class Point:
     best: float | None = None  # that bound
     tokens: int = 0  # trained on so far
     seconds: float = 0.0  # in steps so far
+    began: int | None = None  # first step of its phase; None: not known
+
+
+class Damaged(UserError):
+    """A checkpoint that is not what was saved."""
 
 
 def folder_of(out: Path, step: int) -> Path:
@@ -62,7 +71,8 @@ def folder_of(out: Path, step: int) -> Path:
 
 def steps_in(out: Path) -> list[int]:
     """The steps that have a complete checkpoint, in order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in (out / FOLDER).glob("step-*") if path.is_dir())
+    named = ((NAME.fullmatch(path.name), path) for path in (out / FOLDER).glob("step-*"))
+    return sorted(int(found[1]) for found, path in named if found and path.is_dir())
 
 
 def save_state(
@@ -82,25 +92,18 @@ def save_state(
     exports = exported(state, team)
     changed = tensors(state)
     carried = None if state.memory is None else team.gather(state.memory)
-    parts = folder.with_name(f".{folder.name}.shards")
+    parts = draft_of(folder, "shards")  # written by all processes
     if state_is_sharded(state):
         sharding.write_shards(parts, changed)
 
     def publish() -> None:
         assert exports is not None
+        if (out / metrics.FILE).is_file():
+            with writing(out / metrics.FILE):
+                sync(out / metrics.FILE)  # the curves up to this step outlive a power cut, as the checkpoint does
         with appearing(folder) as draft:
-            checkpoint.save(
-                draft,
-                exports.backbone,
-                parts=dict(exports.parts.items()),
-                state=exports.state,
-                mask=mask,
-                objective=objective,
-                tokenizer=tokenizer,
-                settings=settings,
-                step=point.step,
-                ema=bool(state.shadow),
-            )
+            said = {"objective": described(objective), "step": point.step, "ema": bool(state.shadow)}
+            checkpoint.write(draft, exports, {**said, "settings": settings}, mask=mask, tokenizer=tokenizer)
             if state_is_sharded(state):
                 for path in parts.glob(sharding.SHARDS):
                     path.rename(draft / path.name)
@@ -109,7 +112,7 @@ def save_state(
                 save_file(whole, draft / TENSORS)
             if carried is not None:
                 save_file({"memory": carried.cpu()}, draft / MEMORY)
-            (draft / NOTE).write_text(json.dumps({"format": FORMAT, **asdict(point)}) + "\n", encoding="utf-8")
+            write_note(draft, point)
         shutil.rmtree(parts, ignore_errors=True)
         tidy(out, point, keep=keep)
 
@@ -120,13 +123,20 @@ def save_state(
 def tidy(out: Path, point: Point, *, keep: int) -> None:
     """Update the links `last` and `best`, and remove all but the last `keep` checkpoints and the best."""
     try:
-        point_to(out / "last", folder_of(out, point.step))
-        if point.best_step is not None and folder_of(out, point.best_step).is_dir():
-            point_to(out / "best", folder_of(out, point.best_step))
+        for name, step in (("last", point.step), ("best", point.best_step)):
+            if step is not None and folder_of(out, step).is_dir():
+                point_to(out / name, folder_of(out, step))
+            elif not (out / name).is_dir():
+                (out / name).unlink(missing_ok=True)  # a link to a checkpoint that is gone
         for step in set(steps_in(out)[:-keep]) - {point.best_step}:
-            shutil.rmtree(folder_of(out, step))
+            remove(folder_of(out, step))
     except OSError as error:
         raise UserError(f"could not update the checkpoints in {out}: {error}.") from None
+
+
+def remove(folder: Path) -> None:
+    """Remove a checkpoint; a kill on the way leaves a draft, not half a checkpoint."""
+    shutil.rmtree(folder.rename(draft_of(folder)))
 
 
 def exported(state: State, team: Team = Alone()) -> Denoiser | None:
@@ -166,21 +176,89 @@ def tensors(state: State) -> dict[str, Tensor]:
     return found
 
 
+def write_note(folder: Path, point: Point) -> None:
+    """Write training.json for the files that are already in the folder, with the sha256 of each and of itself."""
+    files = {path.name: fingerprint(path) for path in sorted(folder.iterdir())}
+    note = {"format": FORMAT, **asdict(point), "files": files}
+    text = json.dumps({**note, "sha256": digest(note)}) + "\n"
+    (folder / NOTE).write_text(text, encoding="utf-8")
+
+
+def digest(note: Mapping[str, Any]) -> str:
+    """sha256 of a note, without the one that it holds."""
+    return sha256(json.dumps({key: note[key] for key in note if key != "sha256"}).encode()).hexdigest()
+
+
 def read_point(folder: Path) -> Point:
+    return read_note(folder)[0]
+
+
+def read_note(folder: Path) -> tuple[Point, dict[str, str]]:
+    """The progress of the run and the sha256 of the files; older notes have none."""
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        if note.pop("sha256", None) not in (None, digest(note)):
+            raise ValueError("its sha256 differs")
         if note.pop("format") != FORMAT:
             raise UserError(f"{folder} was written by another version of unmask; this one reads format {FORMAT}.")
-        return Point(**note)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        files = note.pop("files", {})
+        return Point(**note), dict(files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{folder} cannot be resumed: {NOTE} is missing or damaged ({error}).") from None
+        raise Damaged(f"{folder} cannot be resumed: {NOTE} is missing or damaged ({error}).") from None
+
+
+def check(folder: Path) -> Point:
+    """The progress that a checkpoint holds; every file of it must have the sha256 with which it was saved."""
+    point, files = read_note(folder)
+    for name, told in files.items():
+        try:
+            seen = fingerprint(folder / name)
+        except OSError as error:
+            raise Damaged(f"{folder} cannot be resumed: {name} cannot be read ({error.strerror}).") from None
+        if seen != told:
+            raise Damaged(f"{folder} cannot be resumed: {name} is not the file that was saved (its sha256 differs).")
+    return point
+
+
+def recovered(out: Path, say: Callable[[str], None], *, keep: int) -> Point:
+    """The progress of the last whole checkpoint, to which the links then point; damaged ones after it are set aside.
+
+    Only one process may call it, before others read the folder.
+    """
+    damaged: list[tuple[Path, Damaged]] = []
+    for step in reversed(steps_in(out)):
+        folder = folder_of(out, step)
+        try:
+            point = check(folder)
+        except Damaged as error:
+            damaged.append((folder, error))
+            continue
+        for other, why in damaged:
+            say(f"warning: {why} Going on from step {step}; it was renamed {set_aside(other).name}.")
+        tidy(out, point, keep=keep)
+        return point
+    if damaged:
+        raise UserError(
+            f"{damaged[0][1]} No checkpoint in {out / FOLDER} is whole. Put back a copy of one, or remove that folder: "
+            "the run then begins again, with the same settings and data."
+        )
+    return Point()
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a damaged checkpoint, so that nothing takes it for a whole one."""
+    aside = folder.with_name(f"damaged-{folder.name}")
+    with writing(aside):
+        if aside.is_dir():
+            shutil.rmtree(aside)
+        return folder.rename(aside)
 
 
 @torch.no_grad()
 def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
-    """Copy a checkpoint into a new state of the same shape; returns the progress of the run.
+    """Copy a whole checkpoint (see `recovered`) into a new state of the same shape; returns the progress of the run.
 
     Values are copied into memory that torch allocated, not mapped from the file: the alignment of a tensor changes
     the order of its sums, and a resumed run must add in the same order.
@@ -212,15 +290,9 @@ def resolved(source: str) -> str:
     return str(checkpoint.in_run(Path(source))) if Path(source).is_dir() else source
 
 
-def clear_drafts(out: Path) -> None:
-    """Remove what a killed process left half-written."""
-    for path in (out / FOLDER).glob(".*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def point_to(link: Path, folder: Path) -> None:
     """Make a relative link to a folder, atomically."""
-    draft = link.with_name(f".{link.name}.{os.getpid()}")
+    draft = draft_of(link)
     draft.unlink(missing_ok=True)
     draft.symlink_to(folder.relative_to(link.parent))
     draft.replace(link)

@@ -1,0 +1,270 @@
+"""Kills: a tiny run or preparation dies by kill -9, once or twice, is resumed, and compared with one that lived.
+
+    python tests/attack/long.py kills --tries 1000      # at random times and before random file operations
+    python tests/attack/kills.py warm                   # before every file operation, in turn
+    python tests/attack/kills.py warm --every 7 --first 3
+
+Every try is a fork of one warm process, which takes a second or two, and every kill is a real one. What is compared:
+all files and links of the folder (weights, moments, curves, tokens), but for the seconds that steps took.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads of its own cannot be forked
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from training.small import Chain
+from unmask import settings as toml
+from unmask.cli import display, prepare, train
+from unmask.cli.flags import with_flags
+from unmask.errors import UserError
+from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.shards import Division
+from unmask.training.settings import Train
+
+about = "kill -9 of train and prepare, at random times and before random file operations, then resumed and compared"
+usual = 1000
+
+NEVER = 1 << 30
+TEXT, OUT = "text.txt", "run"  # in the folder of a try
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+SMALL: dict[str, Any] = {
+    "data": TEXT,
+    "out": OUT,
+    "steps": 10,
+    "text": {"tokenizer": "character", "documents": "line", "length": 16, "valid": 0.1, "pack": "stream"},
+    "model": {"width": 16, "blocks": 1, "heads": 2},
+    "optim": {"batch": 8, "warmup": 2},
+    "run": {"log_every": 2, "save_every": 4, "eval_every": 3, "eval_rows": 8, "preview": 0},
+}
+
+
+def trained(**changes: Any) -> None:
+    asked = toml.merged(toml.merged(Train(), SMALL), changes)
+    train.run(train.Settings(resume=True, train=with_flags(asked, "objective", "model")))
+
+
+def prepared(out: str = OUT) -> None:
+    layout, division = Layout("line"), Division(valid=0.2, characters=900)
+    asked = prepare.Settings(
+        source=(TEXT,), out=out, tokenizer="character", layout=layout, division=division, workers=1
+    )
+    prepare.run(asked)
+
+
+def trained_on_shards() -> None:
+    """Both commands, as a job script has them."""
+    prepared("shards")
+    trained(data="shards", recipe="plain", optim={"name": "adamw"}, objective={"name": "sedd"})
+
+
+JOBS: dict[str, Callable[[], None]] = {
+    "warm": lambda: trained(recipe="warm", warm={"share": 0.4, "anneal": 2}),
+    "rows": lambda: trained(recipe="plain", model={"dropout": 0.1}, text={"pack": "rows"}),
+    "shards": trained_on_shards,
+    "prepare": prepared,
+}
+
+
+class Kill(NamedTuple):
+    """When a process dies: before one of its file operations, or after some seconds."""
+
+    operation: int = NEVER
+    seconds: float | None = None
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    killed: bool
+    code: int
+    said: str
+    operations: int
+
+
+def lived(job: str, folder: Path, kill: Kill = Kill()) -> Ended:
+    """Do a job in a process of its own, in a folder, until it ends or is killed."""
+    log, counted = folder / "log", folder / "operations"
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            os.chdir(folder)
+            operations = armed(kill.operation)
+            JOBS[job]()
+            code = 0
+            counted.write_text(str(operations()))
+        except UserError as error:
+            os.write(2, f"refused: {error}\n".encode())
+            code = 2
+        except BaseException as error:
+            os.write(2, f"died of {error!r}\n".encode())
+        finally:
+            os._exit(code)
+    if kill.seconds is not None:
+        time.sleep(max(0.0, kill.seconds - (time.monotonic() - began)))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
+    operations = int(counted.read_text()) if code == 0 else 0
+    return Ended(code == -signal.SIGKILL, code, log.read_text() if log.exists() else "", operations)
+
+
+def armed(fatal: int) -> Callable[[], int]:
+    """Die before the file operation of this number; returns a function that tells how many there were."""
+    done = count(1)
+    last = 0
+
+    def one_more() -> None:
+        nonlocal last
+        last = next(done)
+        if last == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES or (event == "open" and arguments[2] & WRITES and not isinstance(arguments[0], int)):
+            one_more()
+
+    def fsync(handle: int) -> None:
+        one_more()
+        real(handle)
+
+    real, os.fsync = os.fsync, fsync
+    sys.addaudithook(hook)
+    return lambda: last
+
+
+def picture(folder: Path) -> dict[str, Any]:
+    """Everything that a job has made, in a form to be compared."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.is_dir():
+            found[name] = "folder"
+        elif path.name == "metrics.jsonl":
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            found[name] = [{key: line[key] for key in line if key != "seconds"} for line in lines]
+        elif path.name == "training.json":
+            note = json.loads(path.read_text())
+            found[name] = {key: note[key] for key in note if key not in ("seconds", "sha256")}
+        elif path.name not in ("log", "operations", ".verified.json") and path.suffix != ".lock":
+            found[name] = sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+@cache
+def whole(job: str) -> tuple[dict[str, Any], int, float]:
+    """What a job makes that nobody kills, in how many file operations and how many seconds."""
+    warm()
+    with tempfile.TemporaryDirectory() as name:
+        folder = begun(Path(name))
+        began = time.monotonic()
+        ended = lived(job, folder)
+        seconds = time.monotonic() - began
+        assert ended.code == 0, ended.said
+        return picture(folder), ended.operations, seconds
+
+
+@cache
+def warm() -> None:
+    """Import all that a job imports, in this process."""
+    display.matrix_rate = lambda: 1e9  # type: ignore[attr-defined]  # the rate is only shown
+    here, errors = os.getcwd(), os.dup(2)
+    with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            os.chdir(begun(Path(name)))
+            trained(recipe="warm", steps=2)
+        finally:
+            os.chdir(here)
+            os.dup2(errors, 2)
+            os.close(errors)
+
+
+def begun(folder: Path) -> Path:
+    rows = Chain.make().rows(120, 0).tolist()
+    (folder / TEXT).write_text("\n".join("".join(chr(97 + i) for i in row) for row in rows))
+    return folder
+
+
+def attempt(seed: int, folder: Path) -> str | None:
+    dice = random.Random(seed)
+    job = dice.choice(sorted(JOBS))
+    _, operations, seconds = whole(job)
+    kills = [
+        Kill(operation=dice.randint(1, operations)) if dice.random() < 0.5 else Kill(seconds=dice.uniform(0, seconds))
+        for _ in range(dice.choice([1, 2]))
+    ]
+    return killed(job, folder, *kills)
+
+
+def killed(job: str, folder: Path, *kills: Kill) -> str | None:
+    """What is wrong with a job that was killed and resumed: it cannot be, or the result is another one."""
+    told = whole(job)[0]
+    begun(folder)
+    for kill in kills:
+        ended = lived(job, folder, kill)
+        if ended.code not in (0, -signal.SIGKILL):
+            return f"{job}, {kills}: code {ended.code}: {ended.said[-600:]}"
+    ended = lived(job, folder)
+    if ended.code:
+        return f"{job}, {kills}: cannot be resumed, code {ended.code}: {ended.said[-600:]}"
+    seen = picture(folder)
+    wrong = sorted(name for name in told.keys() | seen.keys() if told.get(name) != seen.get(name))
+    return f"{job}, {kills}: not as if it had lived: {', '.join(wrong[:6])}" if wrong else None
+
+
+def sweep(job: str, *, every: int = 1, first: int = 1) -> list[str]:
+    """Kill a job before every n-th of its file operations; what went wrong."""
+    failures = []
+    for number in range(first, whole(job)[1] + 1, every):
+        folder = Path(tempfile.mkdtemp(prefix="attack-kills-"))
+        try:
+            told = killed(job, folder, Kill(operation=number))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if told is not None:
+            failures.append(told)
+            print(told, flush=True)
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill a job before every file operation.")
+    parser.add_argument("jobs", nargs="+", choices=sorted(JOBS))
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
+    asked = parser.parse_args()
+    failed = 0
+    for job in asked.jobs:
+        failures = sweep(job, every=asked.every, first=asked.first)
+        tries = len(range(asked.first, whole(job)[1] + 1, asked.every))
+        print(f"{job}: {whole(job)[1]} file operations, killed before {tries}, {tries - len(failures)} survived")
+        failed += len(failures)
+    return min(1, failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
