@@ -96,12 +96,13 @@ def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
 def fitted(value: Any, kind: Any, where: str) -> Any:
     """A value of the field's type: int is accepted for float, nothing else is converted."""
     if get_origin(kind) in (Union, UnionType):
+        refusals: list[UserError] = []
         for one in get_args(kind):
             try:
                 return fitted(value, one, where)
             except UserError as error:
-                refusal = error
-        raise refusal
+                refusals.append(error)
+        raise refusals[0]
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise unknown(f"choice for {where}", str(value), map(str, get_args(kind)))

@@ -72,7 +72,6 @@ def draw_film(model: Model, settings: Settings) -> Film:
             length=settings.length,
             prompt=settings.prompt,
             until=settings.until,
-            document=model.writes_documents,
         )
         found = next(event for event in drawn if isinstance(event, Sample))
     caption = f"{found.sampler}: {found.law}. {found.calls} network calls, seed {found.seed}."

@@ -1,6 +1,6 @@
 """Convert an official checkpoint into an unmask checkpoint, with a self-test, or the other way round.
 
-Sampling options become the default sampling settings of the new checkpoint.
+The copy keeps the default sampling settings; each sampling option replaces one of them, and --plain drops the rest.
 
     unmask convert kuleshov-group/mdlm-owt models/mdlm-owt
     unmask convert runs/mine models/mine --dtype bfloat16 --sampler entropy --top-p 0.9
@@ -9,7 +9,7 @@ Sampling options become the default sampling settings of the new checkpoint.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -17,7 +17,7 @@ from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model import convert
 from unmask.model.checkpoint import load
-from unmask.sampling.recipe import DEFAULTS, Recipe, method_for
+from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, stored_defaults
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,22 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    plain, asked = Recipe(), settings.recipe
-    chosen = {name: getattr(asked, name) for name in DEFAULTS if getattr(asked, name) != getattr(plain, name)}
-    if replace(asked, **{name: getattr(plain, name) for name in DEFAULTS}) != plain:
+    asked = settings.recipe
+    if replace(asked, **dict.fromkeys(DEFAULTS), plain=False) != Recipe():
         raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
-    if chosen:
-        method_for(load(settings.source), asked)  # refuses, before anything is written, what the model cannot do
-    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=chosen)
+    source = load(settings.source)
+    method_for(source, asked)  # refuses, before anything is written, what the model cannot do
+    kept = stored_defaults(source) if settings.to == convert.OURS and not asked.plain else {}
+    sampling = {**kept, **chosen_options(asked)}
+    if asked.sampler is not None and asked.steps is None:
+        sampling.pop("steps", None)  # it belongs to the sampler that was replaced
+    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=sampling)
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")
+    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())
+    print(f"default sampling settings: {said or 'none'}")
+
+
+def chosen_options(asked: Recipe) -> dict[str, Any]:
+    """The sampling options that were given, of those that a checkpoint stores."""
+    return {name: getattr(asked, name) for name in DEFAULTS if getattr(asked, name) is not None}

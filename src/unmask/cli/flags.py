@@ -8,13 +8,17 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
-from tyro.constructors import PrimitiveConstructorSpec
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from unmask.registry import Registry, spelled
+from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
 from unmask.settings import help_of
 
 T = TypeVar("T")
+
+Document = Literal["auto", "yes", "no"]
+DOCUMENT: dict[Document, bool | None] = {"auto": None, "yes": True, "no": False}
 
 # Every drawing option as a flag without a prefix: --top-p, --pattern.
 Drawing = Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
@@ -29,6 +33,18 @@ def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:
         is_instance=lambda value: hasattr(value, "registry"),
         str_from_instance=lambda value: [spelled(value)],
     )
+
+
+READERS = ConstructorRegistry()
+
+
+@READERS.primitive_rule
+def policy_reader(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A sampler is typed as one line; in Python it may be a policy."""
+    return one_line(POLICIES) if info.type is Policy else None
+
+
+READERS.__enter__()  # for every command line that is read after this import
 
 
 def flagged(component: T) -> T:

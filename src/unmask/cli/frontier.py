@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from unmask.cli.flags import DOCUMENT, Document
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import write_text
 from unmask.evaluation.likelihood.measure import finite
@@ -23,8 +24,7 @@ from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.sampling.policy import POLICIES
-from unmask.sampling.recipe import Recipe, method_for, samplers_for
+from unmask.sampling.recipe import Recipe, method_for, recorded, samplers_for
 from unmask.views import frontier
 from unmask.views.figure import require_matplotlib
 from unmask.views.page import page
@@ -39,17 +39,21 @@ class Settings:
     judge: str
     """The judge: an autoregressive unmask model, a .gguf or .bin file, or a hub name."""
     samplers: tuple[str, ...] = ()
-    """Samplers to compare; none: the default, ancestral, groups and confidence."""
+    """Samplers to compare; none: the model's default, ancestral, groups and confidence."""
     steps: tuple[int, ...] = (8, 32, 128)
     """Numbers of steps, for samplers that take one."""
-    temperatures: tuple[float, ...] = (1.0,)
-    """Temperatures, each tried with every sampler."""
+    temperatures: tuple[float, ...] = ()
+    """Temperatures, each tried with every sampler; none: the model's default."""
+    plain: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Ignore the model's default settings: nothing truncated or blocked."""
     definition: str = "pooled"
     """Which generative perplexity to plot: pooled, mean, sliding."""
     n: int = 32
     """Samples per point."""
     length: int | None = None
     """Tokens per sample; none: the training length."""
+    document: Document = "auto"
+    """Samples begin and end as documents do; auto: if the model was trained on a stream."""
     seed: int = 0
     """Random seed."""
     batch: int = 32
@@ -84,24 +88,24 @@ def run(settings: Settings) -> None:
 
 def recipes_of(model: Model, settings: Settings) -> Iterator[Recipe]:
     """Every recipe to try; a recipe that the model cannot use is an error before anything is drawn."""
-    default = model.objective.facts.sampler
+    base = Recipe(plain=settings.plain, seed=settings.seed, batch=settings.batch)
     others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model)]
-    for sampler in settings.samplers or (default, *others):
-        name = sampler.partition(":")[0]
-        stepped = name in POLICIES and POLICIES[name].budget is not None
+    for sampler in settings.samplers or (None, *others):
+        kind = type(method_for(model, replace(base, sampler=sampler)).policy)
+        # The model's default is taken as it is, unless it is a grid of its objective.
+        stepped = kind.budget is not None and (sampler is not None or kind.own)
         for steps in settings.steps if stepped else (None,):
-            for temperature in settings.temperatures:
-                recipe = Recipe(
-                    sampler=sampler, steps=steps, temperature=temperature, seed=settings.seed, batch=settings.batch
-                )
+            for temperature in settings.temperatures or (None,):
+                recipe = replace(base, sampler=sampler, steps=steps, temperature=temperature)
                 method_for(model, recipe)
                 yield recipe
 
 
 def point(model: Model, reader: Judge, recipe: Recipe, settings: Settings) -> dict[str, Any]:
-    texts, cost = drawn_texts(model, recipe, n=settings.n, length=settings.length)
+    document = DOCUMENT[settings.document]
+    texts, cost = drawn_texts(model, recipe, n=settings.n, length=settings.length, document=document)
     quality = assess(texts, reader, definition=settings.definition)
-    return finite({**asdict(recipe), **cost, **quality})
+    return finite({**recorded(model, recipe), **cost, **quality})
 
 
 def frontier_record(model: Model, reader: Judge, settings: Settings) -> dict[str, Any]:

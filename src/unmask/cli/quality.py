@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.status import Status
 
-from unmask.cli.flags import Drawing
+from unmask.cli.flags import DOCUMENT, Document, Drawing
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import deliver, quality_lines
 from unmask.evaluation.likelihood.measure import finite
@@ -28,7 +28,7 @@ from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.sampling.recipe import Recipe
+from unmask.sampling.recipe import Recipe, recorded
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -54,6 +54,8 @@ class Settings:
     """MODEL: samples to draw."""
     length: int | None = None
     """MODEL: tokens per sample; none: the training length."""
+    document: Document = "auto"
+    """MODEL: samples begin and end as documents do; auto: if the model was trained on a stream."""
     recipe: Drawing = field(default_factory=Recipe)
     json: bool = False
     """Print one JSON object."""
@@ -70,7 +72,8 @@ def run(settings: Settings) -> None:
         texts = read_samples(Path(settings.what), field=settings.key, tokenizer=tokenizer)
     else:
         model = load(settings.what)
-        texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length)
+        document = DOCUMENT[settings.document]
+        texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length, document=document)
     training = list(training_texts(settings.train)) if settings.train else []
     answer = judged_samples(texts, reader, settings, training)
     answer |= {"seconds": round(time.perf_counter() - began, 3), "drawn": drawn or None}
@@ -107,7 +110,8 @@ def quality_record(
 ) -> dict[str, Any]:
     wanted = {name: getattr(settings, name) for name in ("definition", "context", "tokens", "train")}
     if model is not None:
-        wanted |= {"n": settings.n, "length": settings.length, **asdict(settings.recipe)}
+        wanted |= {"n": settings.n, "length": settings.length, "document": settings.document}
+        wanted |= recorded(model, settings.recipe)
     data = {"name": settings.what, "sha256": texts_fingerprint(texts), "samples": len(texts)}
     return record(
         model,

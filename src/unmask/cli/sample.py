@@ -13,12 +13,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from unmask.cli.flags import Drawing
+from unmask.cli.flags import DOCUMENT, Document, Drawing
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -42,9 +42,7 @@ class Settings:
     length: int | None = None  # tokens per sample, prompt included; none: the training length
     prompt: str = ""  # text to begin with
     until: str | None = None  # end before this text or special token, such as '<|endoftext|>'
-    document: Literal["auto", "yes", "no"] = (
-        "auto"  # begin and end as a document does; auto: if the model was trained on a stream
-    )
+    document: Document = "auto"  # begin and end as a document does; auto: if the model was trained on a stream
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
@@ -79,7 +77,7 @@ def draw_samples(settings: Settings, team: Team) -> None:
         length=settings.length,
         prompt=settings.prompt,
         until=settings.until,
-        document=settings.document == "yes" or (settings.document == "auto" and model.writes_documents),
+        document=DOCUMENT[settings.document],
         share=(team.rank, team.world),
     )
     finished: Iterable[Sample]

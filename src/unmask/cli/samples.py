@@ -9,10 +9,10 @@ from unmask.sampling.tasks.continuation import Sample, generate
 
 
 def drawn_texts(
-    model: Model, recipe: Recipe, *, n: int, length: int | None = None
+    model: Model, recipe: Recipe, *, n: int, length: int | None = None, document: bool | None = None
 ) -> tuple[list[SampleText], dict[str, Any]]:
     """Texts, and their sampler, law, forward passes per batch and seconds per sample."""
-    events = generate(model, recipe, n=n, length=length)
+    events = generate(model, recipe, n=n, length=length, document=document)
     samples = [event for event in events if isinstance(event, Sample)]
     batches = [samples[i : i + recipe.batch] for i in range(0, len(samples), recipe.batch)]
     cost = {

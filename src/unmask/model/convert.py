@@ -5,7 +5,6 @@ With another type of weights the copy is rounded, and its self-test is recorded 
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def convert(
     """Check a checkpoint and write a copy: `to` our layout, with a self-test, or to the official layout, without.
 
     dtype      float16 or bfloat16 halve the file; empty keeps the type of the weights
-    sampling   default sampling settings to store: {"sampler": "entropy", "top_p": 0.9}
+    sampling   default sampling settings to store, such as {"sampler": "entropy", "top_p": 0.9}; None: the model's own
     """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, list(FORMATS))
@@ -86,7 +85,7 @@ def convert(
 
 
 def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
-    return replace(model, settings={**model.settings, "sampling": dict(sampling)}) if sampling else model
+    return model if sampling is None else model.with_sampling(**sampling)
 
 
 def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:

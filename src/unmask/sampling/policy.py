@@ -5,7 +5,7 @@ needs logits (`wants`), and chooses which of them are committed now (`choose`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.diffusion.schedule import Schedule
 from unmask.errors import UserError
 from unmask.random import Dice
-from unmask.registry import Registry
+from unmask.registry import Registry, spelled
 
 Memory = tuple[Tensor, ...]  # a policy's state between calls; the first dimension of each tensor is b
 Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
@@ -98,3 +98,35 @@ def policy_of(text: str, *, steps: int | None = None, schedule: Schedule | None 
     elif kind.needs_budget and not said:
         raise UserError(f"the sampler {name!r} needs a number of steps.")
     return POLICIES.make(text, **values)
+
+
+def fitted_policy(policy: Policy, *, steps: int | None = None, schedule: Schedule | None = None) -> Policy:
+    """A policy object with the model's schedule, if it has a derived one, and a number of steps."""
+    values: dict[str, Any] = {}
+    if is_dataclass(policy) and schedule is not None:
+        derived = [one.name for one in fields(policy) if one.metadata.get("derived")]
+        values |= {"schedule": schedule} if "schedule" in derived else {}
+    if steps is not None and policy.budget is not None:
+        values[policy.budget] = steps
+    return replace(policy, **values) if values else policy  # type: ignore[type-var]
+
+
+def sampler_name(sampler: str | Policy) -> str:
+    """A sampler as one line: as it was written, or a policy's name with its fields, or else the name of its class."""
+    if isinstance(sampler, str):
+        return sampler
+    kind = type(sampler)
+    known = any(POLICIES.entry(name).kind is kind for name in POLICIES.entries)
+    return spelled(sampler) if known else kind.__name__
+
+
+def check_sampler(sampler: object) -> None:
+    """Refuse what is neither a name nor a policy."""
+    if isinstance(sampler, type):
+        raise UserError(
+            f"a sampler is a name or a policy; saw the class {sampler.__name__}: give {sampler.__name__}()."
+        )
+    if not (sampler is None or isinstance(sampler, str | Policy)):
+        raise UserError(
+            f"a sampler is a name, such as 'first-hitting', or a policy (unmask.Policy); saw {sampler!r}."
+        )

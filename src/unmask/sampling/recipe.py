@@ -1,11 +1,13 @@
 """Recipe: every sampling option, declared once. Python, the command line and the server read its fields and comments.
 
-Combined with a model, a recipe becomes a `Method`: a process, the law of its samples, and the network.
+An option that a checkpoint may store (`DEFAULTS`) is None unless it is given: `with_defaults` then takes the model's
+value, or else the plain one, which changes nothing. Combined with a model, a recipe becomes a `Method`: a process,
+the law of its samples, and the network.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, get_type_hints
 
 from jaxtyping import Int
 from torch import Tensor
@@ -18,9 +20,10 @@ from unmask.sampling.control import Control
 from unmask.sampling.logits import Hook, Shape
 from unmask.sampling.masked import Sliding
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.policy import POLICIES, Policy, policy_of
+from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_policy, policy_of, sampler_name
 from unmask.sampling.process import PROCESSES, Process, Step, run
 from unmask.sampling.rejection import Rejection
+from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
 
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
@@ -28,14 +31,15 @@ LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typ
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to sample."""
+    """How to sample; what is not given is the model's default."""
 
-    sampler: str | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8; none: the model's default
+    sampler: str | Policy | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8
     steps: int | None = None  # steps T of a grid, or the number of network calls, for samplers that have one
-    temperature: float = 1.0  # softmax temperature; 0: always the most likely token
-    top_p: float = 1.0  # nucleus: keep the most likely tokens that together have this probability
-    top_k: int | None = None  # keep only the k most likely tokens
-    no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
+    temperature: float | None = None  # softmax temperature; 1: unchanged, 0: always the most likely token
+    top_p: float | None = None  # nucleus: keep the most likely tokens that together have this probability; 1: all
+    top_k: int | None = None  # keep only the k most likely tokens; 0: all
+    no_repeat: int | None = None  # n-gram blocking: tokens that repeat an n-gram of this size lose 20 nats; 0: off
+    plain: bool = False  # ignore the model's default settings: its own sampler, nothing truncated or blocked
     seed: int = 0  # seed and sample number determine a sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; none: half a window
@@ -45,6 +49,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_total(self.steps)
+        check_sampler(self.sampler)
         if self.batch < 1:
             raise UserError(f"a batch needs at least one sample; saw {self.batch}.")
         if self.window is None and self.stride is not None:
@@ -55,7 +60,13 @@ class Recipe:
         self.windows()
 
     def shape(self, banned: tuple[int, ...]) -> Shape:
-        return Shape(self.temperature, self.top_k, self.top_p, banned=banned, no_repeat=self.no_repeat)
+        return Shape(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k or None,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            banned=banned,
+            no_repeat=self.no_repeat or None,
+        )
 
     def windows(self) -> Sliding | None:
         if self.window is None:
@@ -69,6 +80,7 @@ class Recipe:
         for name in changes:
             if name not in known and name not in control:
                 raise unknown("drawing option", name, [*known, *control])
+        check_sampler(changes.get("sampler"))
         own = {name: value for name, value in changes.items() if name in known}
         asked = {name: value for name, value in changes.items() if name not in known}
         if asked:
@@ -79,25 +91,45 @@ class Recipe:
 
 
 DEFAULTS = ("sampler", "steps", "temperature", "top_p", "top_k", "no_repeat")  # settings that a checkpoint may store
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "no_repeat": 0}  # values that change nothing
 
 
 def with_defaults(model: Model, recipe: Recipe) -> Recipe:
-    """The recipe, with the model's default sampling settings if it sets none of `DEFAULTS` itself."""
-    said, plain = model.sampling, Recipe()
-    if not said or any(getattr(recipe, name) != getattr(plain, name) for name in DEFAULTS):
-        return recipe
-    strange = sorted(set(said) - set(DEFAULTS))
-    if strange:
-        raise UserError(
-            f"the model's unmask.json has the unknown default sampling setting {strange[0]!r}; known: "
-            f"{', '.join(DEFAULTS)}."
-        )
+    """The recipe in force: what it does not give is the model's default, or else plain.
+
+    A number of steps belongs to its sampler: the stored one does not apply to a sampler that the recipe gives.
+    """
+    stored = {} if recipe.plain else stored_defaults(model)
+    if recipe.sampler is not None:
+        stored.pop("steps", None)
+    usual = {"sampler": model.objective.facts.sampler, **PLAIN, **stored}
+    unset = [name for name in DEFAULTS if getattr(recipe, name) is None]
+    return replace(recipe, **{name: usual[name] for name in unset if name in usual})
+
+
+def stored_defaults(model: Model) -> dict[str, Any]:
+    """The default sampling settings of a checkpoint, checked."""
+    hints, values = get_type_hints(Recipe), dict[str, Any]()
     try:
-        return replace(recipe, **said)
-    except TypeError:
-        raise UserError(
-            f"the model's unmask.json has default sampling settings that are not numbers: {dict(said)}."
-        ) from None
+        for name, value in model.sampling.items():
+            if name not in DEFAULTS:
+                raise unknown("default sampling setting", str(name), DEFAULTS)
+            values[name] = value if isinstance(value, Policy) else fitted(value, hints[name], name)
+        Recipe(**values)
+    except UserError as error:
+        raise invalid_defaults(model, error) from None
+    return values
+
+
+def invalid_defaults(model: Model, error: UserError) -> UserError:
+    where = "the model" if model.folder is None else str(model.folder)
+    return UserError(f"the default sampling settings of {where} (in unmask.json) are not valid: {error}")
+
+
+def recorded(model: Model, recipe: Recipe) -> dict[str, Any]:
+    """The recipe in force as plain values, for a record."""
+    found = with_defaults(model, recipe)
+    return asdict(replace(found, sampler=sampler_name(found.sampler or "")))
 
 
 @dataclass(frozen=True)
@@ -129,10 +161,10 @@ def method_for(
     healed            some blank must begin with the space before it (token healing)
     constraint, hook  compiled before, by a caller that keeps them (a server)
     """
-    recipe = with_defaults(model, recipe)
+    given, recipe = recipe, with_defaults(model, recipe)
     facts, control = model.objective.facts, recipe.control
-    text = recipe.sampler or facts.sampler
-    policy = policy_for(model, text, recipe.steps)
+    policy = policy_in_force(model, given, recipe)
+    text = sampler_name(recipe.sampler or "")
     # A network may have more ids than its tokenizer has tokens; the extra ids have no text.
     size = model.spec.vocab if model.tokenizer is None else model.tokenizer.size
     shape = recipe.shape(tuple(id for id in range(size, model.spec.vocab) if id != model.mask))
@@ -160,29 +192,61 @@ def samplers_for(model: Model) -> list[str]:
     return [facts.sampler, *(name for name in fitting if name != facts.sampler)]
 
 
-def policy_for(model: Model, text: str, steps: int | None) -> Policy:
-    """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
-    objective, name = model.objective, text.partition(":")[0]
-    known = samplers_for(model)
-    if name not in known:
-        if name not in POLICIES:
-            raise unknown("sampler", name, known)
-        kind = POLICIES[name]
-        if kind.own and kind.process == objective.facts.process:
-            raise UserError(
-                f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective "
-                f"is {objective.name}; its own sampler is {objective.facts.sampler!r}."
-            )
+def policy_in_force(model: Model, given: Recipe, recipe: Recipe) -> Policy:
+    """The policy of a recipe with the model's defaults; `given` is the recipe without them."""
+    assert recipe.sampler is not None
+    stored = given.sampler is None and not given.plain and "sampler" in model.sampling
+    try:
+        kind = kind_for(model, recipe.sampler)
+    except UserError as error:
+        raise invalid_defaults(model, error) if stored else error from None
+    if recipe.steps is not None and kind.budget is None:
+        error = without_steps(model, recipe.sampler, default=given.sampler is None)
+        raise error if given.steps is not None else invalid_defaults(model, error)
+    return policy_for(model, recipe.sampler, recipe.steps)
+
+
+def without_steps(model: Model, sampler: str | Policy, *, default: bool) -> UserError:
+    """The error for a number of steps with a sampler that has none."""
+    known = [name for name in samplers_for(model) if POLICIES[name].budget]
+    if not known:
+        return UserError("an autoregressive model takes one network call per token; leave the steps out.")
+    name, whose = sampler_name(sampler).partition(":")[0], ", this model's default," if default else ""
+    return UserError(
+        f"the sampler {name!r}{whose} has no number of steps. Leave the steps out, or name a sampler that has one "
+        f"(--sampler {'groups' if 'groups' in known else known[0]}): {', '.join(known)}."
+    )
+
+
+def kind_for(model: Model, sampler: str | Policy) -> Any:
+    """The class of a sampler; refuses one that the model cannot use."""
+    objective, known = model.objective, samplers_for(model)
+    name = sampler_name(sampler).partition(":")[0]
+    if isinstance(sampler, str) and name not in POLICIES:
+        raise unknown("sampler", name, known)
+    kind = POLICIES[name] if isinstance(sampler, str) else type(sampler)
+    if name == objective.facts.sampler or (kind.process == objective.facts.process and not kind.own):
+        return kind
+    if kind.own and kind.process == objective.facts.process:
         raise UserError(
-            f"the sampler {name!r} is not for this model, whose objective is {objective.name}. "
-            f"Known for it: {', '.join(known)}."
+            f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective "
+            f"is {objective.name}; its own sampler is {objective.facts.sampler!r}."
         )
-    kind = POLICIES[name]
-    if steps is not None and kind.process != "masked":
-        raise UserError("an autoregressive model takes one network call per token; leave the steps out.")
+    raise UserError(
+        f"the sampler {name!r} is not for this model, whose objective is {objective.name}. "
+        f"Known for it: {', '.join(known)}."
+    )
+
+
+def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy:
+    """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
+    objective, kind = model.objective, kind_for(model, sampler)
+    schedule = getattr(objective, "schedule", None)
+    if not isinstance(sampler, str):
+        return fitted_policy(sampler, steps=steps, schedule=schedule)
     if steps is None and kind.own and kind.budget is not None:
         steps = objective.grid
-    return policy_of(text, steps=steps, schedule=getattr(objective, "schedule", None))
+    return policy_of(sampler, steps=steps, schedule=schedule)
 
 
 def owner_of(sampler: str) -> str:
@@ -190,12 +254,11 @@ def owner_of(sampler: str) -> str:
     return next((name for name in OBJECTIVES if OBJECTIVES[name].facts.sampler == sampler), "other")
 
 
-def quick(model: Model, calls: int) -> dict[str, Any]:
-    """Options for a quick sample: at most `calls` network calls, if the model's samplers allow a limit."""
-    facts = model.objective.facts
-    names = [facts.sampler, *(["ancestral"] if facts.conditionals else [])]
-    with_steps = [name for name in names if POLICIES[name].process == facts.process and POLICIES[name].budget]
-    return {"sampler": with_steps[-1], "steps": min(calls, model.spec.length)} if with_steps else {}
+def preview_recipe(model: Model, *, most: int, seed: int) -> Recipe:
+    """The model's default settings, with at most `most` steps if they name a number of steps."""
+    policy = method_for(model, Recipe()).policy
+    steps = None if policy.budget is None else getattr(policy, policy.budget)
+    return Recipe(seed=seed, steps=None if steps is None else min(steps, most))
 
 
 def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: bool = False) -> str:
@@ -205,7 +268,7 @@ def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: b
         law = f"approximate (a {objective.name} model drawn as if it were mdlm)"
     changed = [
         f"{name.replace('_', '-')} {getattr(recipe, name):g}"
-        for name, plain in (("temperature", 1), ("top_p", 1), ("top_k", None), ("no_repeat", None))
+        for name, plain in PLAIN.items()
         if getattr(recipe, name) != plain
     ]
     if changed:

@@ -156,7 +156,7 @@ class Harness(LM):
         given = len(beginning(self.model, self.tokenizer, ids))
         recipe = self.recipe.changed(temperature=temperature)
         end = stops[0] if len(stops) == 1 else None
-        events = generate(self.model, recipe, length=given + wanted, prompt=ids, until=end)
+        events = generate(self.model, recipe, length=given + wanted, prompt=ids, until=end, document=False)
         sample = next(event for event in events if isinstance(event, Sample))
         text = self.tokenizer.decode(sample.tokens)[len(self.tokenizer.decode(sample.tokens[:given])) :]
         ends = [text.index(stop) for stop in stops if stop and stop in text]

@@ -236,21 +236,3 @@ def test_a_model_of_a_stream_of_documents_writes_one_from_beginning_to_end(model
     assert all(one.tokens[-1] == eos and eos not in one.tokens[1:-1] for one in ended)
     assert unmask.sample(streamed, document=False, seed=5)[0].tokens == unmask.sample(model, seed=5)[0].tokens
     assert unmask.sample(streamed, prompt="bad", seed=5)[0].text.startswith("bad")
-
-
-def test_a_model_may_say_how_it_is_drawn_by_those_who_ask_for_nothing_else(model):
-    told = replace(model, settings={"sampling": {"sampler": "entropy", "top_p": 0.5}})
-    (own,) = unmask.sample(told, seed=3)
-    (asked,) = unmask.sample(model, seed=3, sampler="entropy", top_p=0.5)
-    assert (own.text, own.sampler, own.law) == (asked.text, asked.sampler, asked.law)
-    for options in ({"sampler": "first-hitting"}, {"temperature": 0.5}, {"top_p": 0.7}):
-        assert unmask.sample(told, seed=3, **options)[0].law == unmask.sample(model, seed=3, **options)[0].law
-
-
-STRANGE = [({"topp": 1}, "sampling setting 'topp'"), ({"top_p": "x"}, "not numbers")]
-
-
-@pytest.mark.parametrize(("said", "told"), STRANGE)
-def test_a_model_that_says_something_strange_of_it_is_refused(model, said, told):
-    with pytest.raises(UserError, match=told):
-        unmask.sample(replace(model, settings={"sampling": said}))
