@@ -19,9 +19,12 @@ def serving(
 ) -> Iterator[str]:
     """A server in a thread of its own; gives its address."""
     others = {name: rules.pop(name) for name in ("origins", "tracebacks") if name in rules}
-    service = Service(name, limits or Limits(), Rules(**rules), **others)
+    limits = limits or Limits()
+    service = Service(name, limits, Rules(**rules), **others)
     with bound("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(settings(create(model, service), ServerSettings("", name, grace=grace)))
+        server = uvicorn.Server(
+            settings(create(model, service), ServerSettings("", name, grace=grace, limits=limits))
+        )
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -1,6 +1,7 @@
 """The engine: who comes, who goes, and what each gets."""
 
 import asyncio
+import threading
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from slow import Slow
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import begin, fill
 from unmask.sampling.policy import policy_of
-from unmask.serving.engine import Engine
+from unmask.serving.engine import AHEAD, Engine
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
@@ -92,6 +93,69 @@ def test_whoever_leaves_is_in_no_further_call():
     last_with_it = max(i for i, count in enumerate(rows) if count == 4)
     assert last_with_it <= 6
     assert len(rows) >= 20
+
+
+def test_a_request_whose_reader_falls_behind_waits_for_it_and_the_others_go_on():
+    async def test(engine, net):
+        behind = await engine.enter(lambda: work(20, rows=3, seed=1))
+        while len(net.rows) < AHEAD:
+            await asyncio.sleep(0.001)
+        await tokens(await engine.enter(lambda: work(5)))
+        assert behind.turns.qsize() == AHEAD
+        assert len(engine.waiting) == 1
+        got = await tokens(behind)
+        *_, last = fill(net.network.logits, blank(3, 20, mask=MASK), policy_of("first-hitting"), seed=1)
+        assert torch.equal(got, last.canvas.tokens)
+        return net.rows
+
+    rows = with_engine(test)
+    assert rows.count(1) == 5
+    assert rows.count(3) == 20
+
+
+def test_a_request_whose_reader_never_comes_back_is_late_even_when_nothing_else_happens():
+    async def test(engine, net):
+        behind = await engine.enter(lambda: work(40))
+        while engine.waiting or engine.live:
+            await asyncio.sleep(0.05)
+        with pytest.raises(Refusal) as refused:
+            await tokens(behind)
+        return refused.value.status
+
+    assert with_engine(test, seconds=0.0, limits=Limits(seconds=0.3)) == 504
+
+
+def test_an_engine_closes_though_a_thread_never_ends():
+    held = threading.Event()
+
+    async def test(engine, net):
+        stuck = asyncio.create_task(engine.between(held.wait, beside=True))
+        never = [asyncio.create_task(engine.between(held.wait, beside=True)) for _ in range(4)]
+        while not engine.running:
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(engine.close(), 30)
+        held.set()
+        await asyncio.wait([stuck, *never])
+        return never[-1].cancelled()
+
+    assert with_engine(test)
+
+
+def test_work_that_is_cancelled_before_it_begins_never_does():
+    held, done = threading.Event(), []
+
+    async def test(engine, net):
+        first = asyncio.create_task(engine.between(held.wait))
+        second = asyncio.create_task(engine.between(lambda: done.append(1)))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.wait([second])
+        held.set()
+        await first
+        await engine.between(lambda: None)
+
+    with_engine(test)
+    assert not done
 
 
 def test_a_waiting_request_that_leaves_is_never_begun():

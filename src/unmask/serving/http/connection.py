@@ -6,12 +6,14 @@ connections: beyond it a new one takes the place of the one that has waited long
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from unmask.serving.limits import Limits
+from unmask.serving.log import log
 from unmask.serving.refusal import crowded
 
 try:
@@ -20,6 +22,7 @@ except ModuleNotFoundError:  # Windows has no limit of this kind
     resource = None  # type: ignore[assignment]
 
 SPARE = 64  # file descriptors that are no connections: model, sockets, pipes, metrics
+UNREAD = 2**17  # bytes that the kernel keeps for a client: it would take megabytes, and hide who does not read
 PROGRESS = 2**14  # bytes that a client must read within the time of delivery, or all there is
 
 Open = dict["Connection", None]  # the open connections, by the time of their last request
@@ -57,7 +60,8 @@ class Connection(asyncio.Protocol):
             transport.write(FULL)
             transport.close()
             return
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever anything is unread
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever the kernel takes no more
         self.open[self] = None
         self.inner.connection_made(transport)
         self.await_headers()
@@ -103,6 +107,7 @@ class Connection(asyncio.Protocol):
         """End the connection of a client that has hardly read anything."""
         assert self.transport is not None
         if before - self.transport.get_write_buffer_size() < PROGRESS:
+            log.info("a client that does not read was cut off")
             self.end()
         else:
             self.await_reader()
