@@ -62,7 +62,7 @@ def vocabulary(words: Words) -> Vocabulary:
     for id, word in enumerate(words.later):
         if word:
             ids.setdefault(word, []).append(id)
-    return Vocabulary(words.fillers[0], ids)
+    return Vocabulary(words.end, ids)
 
 
 def as_table(index: Index, words: Words) -> Automaton:
@@ -78,9 +78,9 @@ def as_table(index: Index, words: Words) -> Automaton:
         row = moves.get(state, {})
         table[here, np.fromiter(row, np.int64, len(row))] = place[np.fromiter(row.values(), np.int64, len(row))]
     accepts = np.array([*(state in finals for state in states), True, False])
-    table[:, list(words.fillers)] = dead  # behind eos an index is where it was, so that text could go on
-    table[np.flatnonzero(accepts), words.fillers[0]] = end
-    table[end, list(words.fillers)] = end
+    table[:, words.end] = dead  # behind eos an index is where it was, so that text could go on
+    table[np.flatnonzero(accepts), words.end] = end
+    table[end, words.end] = end
     classes, first = tokens.same_columns(table)
     small = np.concatenate([tokens.without_dead_ends(table[:, first], accepts), tokens.special_moves(accepts)], 1)
     return Automaton(torch.from_numpy(classes), torch.from_numpy(small.astype(np.int64)), torch.from_numpy(accepts))

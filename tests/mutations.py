@@ -275,8 +275,8 @@ MUTATIONS = {
     ),
     "a pattern does not look ahead": Mutation(
         "sampling/patterns/constraint.py",
-        "found.append(self.back(found[-1], i))",
-        "found.append(torch.ones_like(found[-1]))",
+        "here = self.back(here, i)",
+        "here = torch.ones_like(here)",
         f"{PATTERNS}::test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability",
     ),
     "memory of rows that have left": Mutation(

@@ -3,7 +3,7 @@
 A canvas is read as a chain: a visible token is one move of the automaton, a mask is any move. A state is reachable at
 a position if some filling of the masks before it leads there; it is hopeful if some filling of the masks after it
 leads from there to a match. A token may be drawn where it leads from a reachable to a hopeful state. Then a filling
-that matches always exists, so no draw runs into a dead end.
+that matches always exists, so no draw runs into a dead end. Where only one token may be drawn, no network is needed.
 """
 
 import re
@@ -16,11 +16,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.sampling.patterns.regex import LARGEST, machine_of
-from unmask.sampling.patterns.tokens import BREAK, CUT, FIRST, INSIDE, KEEP, Automaton, Words, over_tokens
+from unmask.sampling.patterns.regex import LARGEST, Check, check_pattern_length, machine_of, short, unchecked
+from unmask.sampling.patterns.tokens import (
+    BREAK,
+    CELLS,
+    CUT,
+    FIRST,
+    INSIDE,
+    KEEP,
+    Automaton,
+    Moves,
+    Words,
+    over_tokens,
+)
 from unmask.text.prompt.canvas import Canvas
 
-CELLS = 2**25  # booleans held at once for (place, state, class)
+HELD = 2**28  # limit on the booleans for (row, position, state)
+PORTION = 2**22  # moves looked at together
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ class Chain:
     automaton: Automaton
     column: Int[Tensor, "b l"]  # of the table; without meaning where hidden
     hidden: Bool[Tensor, "b l"]
-    own_moves: Mapping[int, Float[Tensor, "s s"]]  # of a mask at positions with a set of allowed tokens
+    own_moves: Mapping[int, Moves]  # of a mask at positions with a set of allowed tokens
     final: Bool[Tensor, " s"]  # where a row may end
 
     def start(self) -> Float[Tensor, "b s"]:
@@ -43,7 +55,7 @@ class Chain:
         """1 for the states reachable after position i, given those before it; the dead state may be among them."""
         by_mask = by_token = None
         if self.some_hidden[i]:
-            by_mask = here @ self.own_moves.get(i, self.automaton.any_move)
+            by_mask = self.moves(i).onward(here)
         if not self.all_hidden[i]:
             by_token = torch.zeros_like(here).scatter_add_(1, self.automaton.to[self.column[:, i]], here)
         return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
@@ -52,10 +64,14 @@ class Chain:
         """1 for the states before position i that are hopeful, given those after it."""
         by_mask = by_token = None
         if self.some_hidden[i]:
-            by_mask = here @ self.own_moves.get(i, self.automaton.any_move).T
+            by_mask = self.moves(i).before(here)
         if not self.all_hidden[i]:
             by_token = here.gather(1, self.automaton.to[self.column[:, i]])
         return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
+
+    def moves(self, i: int) -> Moves:
+        """The moves of a mask at position i."""
+        return self.own_moves.get(i, self.automaton.any_move)
 
     def chosen(self, by_mask: Tensor | None, by_token: Tensor | None, i: int) -> Float[Tensor, "b s"]:
         """The result for each row, by its kind of move at position i."""
@@ -67,17 +83,21 @@ class Chain:
 
     def forward(self) -> Bool[Tensor, "b i s"]:
         """Whether a state is reachable before each position, and after the last."""
-        found = [self.start()]
+        here = self.start()
+        found = [here > 0]
         for i in range(self.column.shape[1]):
-            found.append(self.onward(found[-1], i))
-        return torch.stack(found, 1) > 0
+            here = self.onward(here, i)
+            found.append(here > 0)
+        return torch.stack(found, 1)
 
     def backward(self) -> Bool[Tensor, "b i s"]:
         """Whether a state is hopeful before each position, and after the last."""
-        found = [self.final.float().repeat(len(self.column), 1)]
+        here = self.final.float().repeat(len(self.column), 1)
+        found = [here > 0]
         for i in reversed(range(self.column.shape[1])):
-            found.append(self.back(found[-1], i))
-        return torch.stack(found[::-1], 1) > 0
+            here = self.back(here, i)
+            found.append(here > 0)
+        return torch.stack(found[::-1], 1)
 
     def stuck(self) -> list[int | None]:
         """The first position of each row that no filling gets past; l if no filling is a match; else None."""
@@ -90,9 +110,12 @@ class Chain:
     def open(self, reached: Bool[Tensor, "n s"], hopeful: Bool[Tensor, "n s"]) -> Bool[Tensor, "n c"]:
         """Which classes lead from a reachable to a hopeful state."""
         table = self.automaton.table[:, :KEEP]
-        portion = max(1, CELLS // table.numel())
-        pairs = zip(reached.split(portion), hopeful.split(portion), strict=True)
-        return torch.cat([(r[:, :, None] & h[:, table]).any(1) for r, h in pairs])
+        ways = torch.zeros(len(reached), table.shape[1], device=table.device)
+        place, state = reached.nonzero(as_tuple=True)
+        portion = max(1, PORTION // table.shape[1])
+        for some, here in zip(place.split(portion), state.split(portion), strict=True):
+            ways.index_add_(0, some, hopeful[some[:, None], table[here]].float())
+        return ways > 0
 
     @cached_property
     def some_hidden(self) -> list[bool]:
@@ -103,9 +126,7 @@ class Chain:
         return self.hidden.all(0).tolist()
 
 
-def chain_of(
-    automaton: Automaton, canvas: Canvas, *, own_moves: Mapping[int, Float[Tensor, "s s"]], whole: bool
-) -> Chain:
+def chain_of(automaton: Automaton, canvas: Canvas, *, own_moves: Mapping[int, Moves], whole: bool) -> Chain:
     """A canvas as a chain. Padding beyond a row's length is a frozen mask: it adds no text."""
     tokens, given = canvas.tokens, canvas.frozen
     silent = torch.isin(tokens, torch.tensor(sorted({*automaton.silent, canvas.mask}), device=tokens.device))
@@ -139,17 +160,46 @@ class Constraint:
                     f"saw {wrong[0] if wrong else 'some'} at position {position}."
                 )
 
+        if self.cells > CELLS:
+            raise UserError(
+                f"{self.about} with {len(self.sets)} sets of allowed tokens needs {self.cells:,} numbers; at most "
+                f"{CELLS:,} are possible. Use fewer different sets, or smaller repeat counts."
+            )
+
+    @cached_property
+    def sets(self) -> dict[int, frozenset[int]]:
+        """The classes of the allowed tokens by position."""
+        classes = self.automaton.classes.tolist()
+        return {place: frozenset(classes[id] for id in ids) for place, ids in self.allowed.items()}
+
+    @property
+    def cells(self) -> int:
+        """The most moves that the sets have together; equal sets count once."""
+        return len(self.automaton.table) * sum(map(len, set(self.sets.values())))
+
+    @property
+    def bytes(self) -> int:
+        """An upper bound on its memory."""
+        listed = sum(map(len, self.allowed.values()))
+        return self.automaton.bytes + Moves.BYTES * self.cells + 200 * (len(self.allowed) + listed)
+
+    @property
+    def work(self) -> int:
+        """The cost of a network call for each position, in numbers that are looked at."""
+        return len(self.automaton.table) * max(self.automaton.table.shape)
+
     def chain(self, canvas: Canvas) -> Chain:
         return chain_of(self.automaton, canvas, own_moves=self.own_moves, whole=self.whole)
 
     @cached_property
-    def own_moves(self) -> dict[int, Float[Tensor, "s s"]]:
+    def own_moves(self) -> dict[int, Moves]:
         """The moves of a mask at the positions with a set of allowed tokens."""
-        classes = self.automaton.classes
-        return {
-            place: self.automaton.moves(classes[torch.tensor(sorted(ids), dtype=torch.long, device=classes.device)])
-            for place, ids in self.allowed.items()
+        device = self.automaton.table.device
+        found = {
+            classes: self.automaton.moves(torch.tensor(sorted(classes), dtype=torch.long, device=device))
+            for classes in set(self.sets.values())
         }
+        return {place: found[classes] for place, classes in self.sets.items()}
 
     def uses(self, token: int) -> bool:
         """Whether a token can be part of a match."""
@@ -164,7 +214,13 @@ class Constraint:
 
     def check(self, canvas: Canvas) -> None:
         """Refuse a canvas that no filling can make match, before any network call."""
-        length = canvas.tokens.shape[1]
+        rows, length = canvas.tokens.shape
+        states = len(self.automaton.table)
+        if rows * length * states > HELD:
+            raise UserError(
+                f"{self.about} has {states:,} states, too many for {rows:,} texts of {length:,} tokens at once: use "
+                "smaller repeat counts, shorter texts or a smaller batch."
+            )
         for position in [place for place in self.allowed if place < length]:
             given = canvas.tokens[canvas.frozen[:, position], position].tolist()
             wrong = [id for id in given if id not in self.allowed[position] and id != canvas.mask]
@@ -193,9 +249,21 @@ class Constraint:
     ) -> Float[Tensor, "n v"]:
         """Logits −∞ for tokens after which no match is possible, at these hidden positions of the canvas."""
         rows, index = row.unique(return_inverse=True)
-        chain = self.chain(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        ways = self.ways(Canvas(canvas.tokens[rows], canvas.frozen[rows], canvas.mask))
+        return self.left(ways.open(index, position), position, logits)
+
+    def ways(self, canvas: Canvas) -> "Ways":
+        """Every filling of a canvas that matches."""
+        chain = self.chain(canvas)
         reached, hopeful = chain.forward(), chain.backward()
-        return self.left(chain.open(reached[index, position], hopeful[index, position + 1]), position, logits)
+        return Ways(chain, reached & hopeful, self)
+
+    def room(self, canvas: Canvas) -> int:
+        """Positions up to the last one that a match, with its end token, or a set of allowed tokens can need."""
+        live = self.ways(canvas).live.any(0)
+        live[:, self.automaton.end] = False
+        needed = live.any(1).nonzero().squeeze(-1).tolist()
+        return max(1 + max(needed, default=0), 1 + max(self.allowed, default=-1))
 
     def left(
         self, ways: Bool[Tensor, "n c"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
@@ -234,7 +302,7 @@ class Constraint:
             if place in turns:
                 which = torch.tensor(turns[place], device=row.device)
                 mine = index[which]
-                ways = chain.open(here[mine] > 0, hopeful[mine, place + 1])
+                ways = chain.open((here[mine] > 0) & hopeful[mine, place], hopeful[mine, place + 1])
                 result[which] = draw(which, self.left(ways, position[which], logits[which]))
                 to = self.automaton.to[self.automaton.classes[result[which]]]
                 onward[mine] = torch.zeros_like(onward[mine]).scatter_add_(1, to, here[mine]).clamp_(max=1.0)
@@ -242,24 +310,58 @@ class Constraint:
         return result
 
 
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """The fillings of a canvas that match. Committing a token that all of them have changes none of this."""
+
+    chain: Chain
+    live: Bool[Tensor, "b i s"]  # the states of these fillings before each position, and after the last
+    constraint: Constraint
+
+    def open(self, row: Int[Tensor, " n"], position: Int[Tensor, " n"]) -> Bool[Tensor, "n c"]:
+        """The classes of tokens that some filling has at these hidden positions."""
+        return self.chain.open(self.live[row, position], self.live[row, position + 1])
+
+    def sole(self, row: Int[Tensor, " n"], position: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """The token that every filling has at these hidden positions; −1 where several are possible."""
+        automaton, ways = self.chain.automaton, self.open(row, position)
+        found = torch.where(ways.float() @ automaton.counts == 1, automaton.members[ways.float().argmax(1)], -1)
+        for place in self.constraint.allowed.keys() & set(position.tolist()):
+            ids = torch.tensor(sorted(self.constraint.allowed[place]), device=row.device)
+            here = (position == place).nonzero().squeeze(-1)
+            left = ways[here][:, automaton.classes[ids]]
+            found[here] = torch.where(left.sum(1) == 1, ids[left.float().argmax(1)], -1)
+        return found
+
+
 def matching(
-    pattern: str, words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+    pattern: str,
+    words: Words,
+    *,
+    whole: bool = False,
+    ends: bool = True,
+    largest: int = LARGEST,
+    check: Check = unchecked,
 ) -> Constraint:
-    """Text that matches a regular expression. `ends`: shorter text is followed by eos and padding."""
-    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
+    """Text that matches a regular expression. `ends`: shorter text is followed by the end token."""
+    automaton = over_tokens(machine_of(pattern, largest=largest, check=check), words, ends=ends, check=check)
     return Constraint(automaton, whole=whole, about=f"the pattern {short(pattern)!r}")
 
 
 def one_of(
-    texts: Sequence[str], words: Words, *, whole: bool = False, ends: bool = True, largest: int = LARGEST
+    texts: Sequence[str],
+    words: Words,
+    *,
+    whole: bool = False,
+    ends: bool = True,
+    largest: int = LARGEST,
+    check: Check = unchecked,
 ) -> Constraint:
     """Text that is one of a list."""
     if not texts:
         raise UserError("a list of texts to choose from needs at least one text.")
-    pattern = "|".join(re.escape(text) for text in texts)
-    automaton = over_tokens(machine_of(pattern, largest=largest), words, ends=ends)
-    return Constraint(automaton, whole=whole, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")
-
-
-def short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+    check_pattern_length(sum(map(len, texts)) + len(texts) - 1)
+    found = matching(
+        "|".join(re.escape(text) for text in texts), words, whole=whole, ends=ends, largest=largest, check=check
+    )
+    return replace(found, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")

@@ -10,6 +10,7 @@ r"""A form: text with typed holes, '{"name": <string>, "age": <int>}', as a patt
 import re
 
 from unmask.errors import UserError, unknown
+from unmask.sampling.patterns.regex import LONGEST
 
 HOLES = {
     "string": r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"',
@@ -26,7 +27,7 @@ MARK = re.compile(r"\\(?P<literal>[<\\])|<(?P<hole>[^<>]*)>|(?P<open><)")
 
 def pattern_of(form: str) -> str:
     """The regular expression of a form."""
-    parts, at = [], 0
+    parts, at, length = [], 0, 0
     for mark in MARK.finditer(form):
         parts.append(re.escape(form[at : mark.start()]))
         at = mark.end()
@@ -35,6 +36,12 @@ def pattern_of(form: str) -> str:
                 rf"the form has a < without > at column {mark.start() + 1}; for the sign itself write \<."
             )
         parts.append(re.escape(mark["literal"]) if mark["literal"] else hole(mark["hole"]))
+        length += len(parts[-2]) + len(parts[-1])
+        if length > LONGEST:
+            raise UserError(
+                f"the form becomes a pattern of more than {LONGEST:,} characters by column {at}: use fewer holes, or "
+                "fewer lists within lists."
+            )
     return "".join([*parts, re.escape(form[at:])])
 
 

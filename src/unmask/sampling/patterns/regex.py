@@ -3,11 +3,15 @@
 They match what `re.fullmatch(pattern, text, re.ASCII)` matches, encoded as UTF-8. Python's own parser reads the
 pattern, so the syntax and the columns in errors are the usual ones. Bytes, because a token of a byte-level vocabulary
 may end within a character.
+
+Patterns come from strangers, so time and memory are bounded: in characters, in states before and after the machine is
+made deterministic, and in the work of making it so. Part of a pattern that matches only nothing is left out, so that
+every round of a repeat adds a state.
 """
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from re import _constants as ops  # type: ignore[attr-defined]
@@ -18,11 +22,14 @@ import numpy as np
 
 from unmask.errors import UserError
 
+LONGEST = 100_000  # limit on characters
 LARGEST = 20_000  # limit on states, before and after the machine is made deterministic
 EFFORT = 100  # factor on that limit for states visited while it is made deterministic: a few seconds
+SCAN = 8  # moves that are looked at in the time of one visit
 LAST = 0x10FFFF  # the last code point
 
 Range = tuple[int, int]  # code points or bytes, both ends included
+Check = Callable[[], None]  # called every few milliseconds of long work; ends it by raising
 CATEGORIES = {
     ops.CATEGORY_DIGIT: [(48, 57)],
     ops.CATEGORY_SPACE: [(9, 13), (32, 32)],
@@ -76,8 +83,57 @@ class Net:
         return len(self.free) - 1
 
 
-def machine_of(pattern: str, *, largest: int = LARGEST) -> Machine:
+@dataclass(frozen=True)
+class Character:
+    """One character, as sequences of byte ranges."""
+
+    encodings: list[list[Range]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several sequences; some of them may be empty."""
+
+    choices: "list[Sequence]"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A sequence `least` to `most` times; None: any number."""
+
+    least: int
+    most: int | None
+    inner: "Sequence"
+
+
+Sequence = list[Character | Choice | Repeat]
+
+
+def unchecked() -> None:
+    """A `Check` that lets all work go on."""
+
+
+def machine_of(pattern: str, *, largest: int = LARGEST, check: Check = unchecked) -> Machine:
     """The machine of a regular expression, with at most `largest` states; a syntax error names its column."""
+    check_pattern_length(len(pattern))
+    net = Net()
+    start = net.state()
+    try:
+        end = sequence(net, parsed(pattern), start)
+    except RecursionError:
+        raise UserError("the pattern has too many groups within groups: use fewer.") from None
+    return minimal(deterministic(net, start, end, largest, check), check)
+
+
+def check_pattern_length(length: int) -> None:
+    if length > LONGEST:
+        raise UserError(
+            f"a pattern may have {LONGEST:,} characters; saw {length:,}. Shorten it, or give fewer texts."
+        )
+
+
+def parsed(pattern: str) -> Sequence:
+    """A regular expression as a tree of what an automaton can express."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about future changes of the syntax in Python
@@ -85,20 +141,18 @@ def machine_of(pattern: str, *, largest: int = LARGEST) -> Machine:
     except re.error as error:
         column = 1 if error.pos is None else error.pos + 1
         raise UserError(
-            f"the regular expression {pattern!r} is not valid: {error.msg}, at column {column}. "
+            f"the regular expression {short(pattern)!r} is not valid: {error.msg}, at column {column}. "
             "The syntax is that of Python's re module."
         ) from None
-    except (OverflowError, RecursionError):
+    except OverflowError:
         raise too_large() from None
     except ValueError as error:
-        raise UserError(f"the regular expression {pattern!r} is not valid: {error}.") from None
-    net = Net()
-    start = net.state()
-    try:
-        end = sequence(net, tree, start, tree.state.flags)
-    except RecursionError:
-        raise too_large() from None
-    return minimal(deterministic(net, start, end, largest))
+        raise UserError(f"the regular expression {short(pattern)!r} is not valid: {error}.") from None
+    return simplified(tree, tree.state.flags)
+
+
+def short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def too_large(largest: int = LARGEST) -> UserError:
@@ -107,29 +161,40 @@ def too_large(largest: int = LARGEST) -> UserError:
     )
 
 
-def sequence(net: Net, items: Any, state: int, flags: int) -> int:
-    """Add states that match these items one after the other; returns the state after them."""
+def simplified(items: Any, flags: int) -> Sequence:
+    """Items of Python's parser, without groups and without what matches only nothing."""
+    found: Sequence = []
     for op, value in items:
-        state = item(net, op, value, state, flags)
+        if op in UNSUPPORTED:
+            raise UserError(f"a pattern cannot use {UNSUPPORTED[op]}.")
+        if op is ops.SUBPATTERN:
+            _, added, removed, inner = value
+            found += simplified(inner, (flags | added) & ~removed)
+        elif op is ops.BRANCH:
+            choices = [simplified(choice, flags) for choice in value[1]]
+            found += [Choice(choices)] if any(choices) else []
+        elif op in REPEATS:
+            least, most, inner = value
+            inner = simplified(inner, flags)
+            found += [Repeat(least, None if most is ops.MAXREPEAT else most, inner)] if inner and most else []
+        else:
+            found.append(Character(list(utf8(code_points(op, value, flags)))))
+    return found
+
+
+def sequence(net: Net, items: Sequence, state: int) -> int:
+    """Add states that match these items one after the other; returns the state after them."""
+    for item in items:
+        if isinstance(item, Character):
+            end = net.state()
+            for encoded in item.encodings:
+                spell(net, state, end, encoded)
+            state = end
+        elif isinstance(item, Choice):
+            state = join_states(net, [sequence(net, one, free_step(net, state)) for one in item.choices])
+        else:
+            state = repeated(net, item, state)
     return state
-
-
-def item(net: Net, op: Any, value: Any, state: int, flags: int) -> int:
-    if op in UNSUPPORTED:
-        raise UserError(f"a pattern cannot use {UNSUPPORTED[op]}.")
-    if op is ops.SUBPATTERN:
-        _, added, removed, inner = value
-        return sequence(net, inner, state, (flags | added) & ~removed)
-    if op is ops.BRANCH:
-        ends = [sequence(net, choice, free_step(net, state), flags) for choice in value[1]]
-        return join_states(net, ends)
-    if op in REPEATS:
-        least, most, inner = value
-        return repeated(net, inner, state, flags, least, None if most is ops.MAXREPEAT else most)
-    end = net.state()
-    for encoded in utf8(code_points(op, value, flags)):
-        spell(net, state, end, encoded)
-    return end
 
 
 def free_step(net: Net, state: int) -> int:
@@ -146,21 +211,21 @@ def join_states(net: Net, states: Iterable[int]) -> int:
     return end
 
 
-def repeated(net: Net, inner: Any, state: int, flags: int, least: int, most: int | None) -> int:
-    for _ in range(least):
-        state = sequence(net, inner, state, flags)
-    if most is None:
+def repeated(net: Net, item: Repeat, state: int) -> int:
+    for _ in range(item.least):
+        state = sequence(net, item.inner, state)
+    if item.most is None:
         loop = free_step(net, state)
-        net.free[sequence(net, inner, loop, flags)].append(loop)
+        net.free[sequence(net, item.inner, loop)].append(loop)
         return free_step(net, loop)
     ends = [state]
-    for _ in range(most - least):
-        ends.append(sequence(net, inner, ends[-1], flags))
+    for _ in range(item.most - item.least):
+        ends.append(sequence(net, item.inner, ends[-1]))
     return join_states(net, ends)
 
 
 def code_points(op: Any, value: Any, flags: int) -> list[Range]:
-    """The characters that one item of a pattern matches."""
+    """The characters that one item of a pattern matches: ranges in order, apart from each other."""
     negated, found = False, []
     if op is ops.ANY:
         return [(0, LAST)] if flags & re.DOTALL else complement([(10, 10)])
@@ -180,7 +245,7 @@ def code_points(op: Any, value: Any, flags: int) -> list[Range]:
             raise UserError(f"a pattern cannot use {kind}.")
     if flags & re.IGNORECASE:
         found += [(c + shift, c + shift) for a, shift in ((65, 32), (97, -32)) for c in letters(found, a)]
-    return complement(found) if negated else found
+    return complement(found) if negated else complement(complement(found))
 
 
 def letters(ranges: list[Range], first: int) -> list[int]:
@@ -243,20 +308,24 @@ def closure(net: Net, states: Iterable[int]) -> frozenset[int]:
     return frozenset(seen)
 
 
-def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
+def deterministic(net: Net, start: int, end: int, largest: int, check: Check) -> Machine:
     """Sets of states as states; the last one is the empty set."""
     first = closure(net, [start])
     known = {first: 0}
     queue, rows, effort = [first], [], 0
     for here in queue:
+        check()
         moves = [move for state in here for move in net.moves[state]]
         row = np.full(256, -1, np.int32)
         edges = sorted({edge for low, high, _ in moves for edge in (low, high + 1)})
         for low, above in pairwise(edges):
             new = closure(net, (to for a, b, to in moves if a <= low and above <= b + 1))
-            effort += len(new)
+            effort += len(new) + len(moves) // SCAN
             if effort > EFFORT * largest:
-                raise UserError("the pattern has too many ways to match: use smaller or fewer nested counts.")
+                raise UserError(
+                    f"the pattern has too many ways to match: more than {EFFORT * largest:,} steps to make it "
+                    "deterministic. Use smaller or fewer nested counts."
+                )
             if not new:
                 continue
             if new not in known:
@@ -271,9 +340,9 @@ def deterministic(net: Net, start: int, end: int, largest: int) -> Machine:
     return Machine(table, np.array([end in states for states in queue] + [False]))
 
 
-def minimal(machine: Machine) -> Machine:
+def minimal(machine: Machine, check: Check) -> Machine:
     """Merge states after which the same texts match. The dead state stays last."""
-    label = told_apart(machine.table, machine.accepts)
+    label = told_apart(machine.table, machine.accepts, check)
     _, first = np.unique(label, return_index=True)
     # In order of appearance, so that the start is 0; the dead state's class goes last.
     dead = label[-1]
@@ -287,7 +356,7 @@ def minimal(machine: Machine) -> Machine:
     return Machine(renamed[label[machine.table[keep]]], machine.accepts[keep])
 
 
-def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
+def told_apart(table: np.ndarray, accepts: np.ndarray, check: Check) -> np.ndarray:
     """The class of each state of a table (states, letters): after two states of one class the same texts match."""
     _, kinds = np.unique(table, axis=1, return_index=True)  # bytes that lead to the same states count once
     sources = [states_before(table[:, kind]) for kind in kinds]
@@ -295,6 +364,7 @@ def told_apart(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
     members = [set(np.flatnonzero(accepts == kind).tolist()) for kind in (False, True)]
     splitters = {0, 1}
     while splitters:
+        check()
         here = list(members[splitters.pop()])
         for before in sources:
             met: dict[int, list[int]] = {}

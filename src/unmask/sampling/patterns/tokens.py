@@ -4,9 +4,11 @@ Tokens of one class lead from every state to the same state, so the automaton wo
 size of the vocabulary.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.sampling.patterns.regex import Machine
+from unmask.sampling.patterns.regex import Check, Machine, unchecked
 from unmask.text.tokens.tokenizer import Tokenizer
 
 # Decoders in which a token's text depends at most on whether the token is the first one.
@@ -27,17 +29,17 @@ class Words:
 
     first: tuple[bytes, ...]  # at the start of a text
     later: tuple[bytes, ...]  # anywhere else
-    fillers: tuple[int, ...] = ()  # tokens allowed after the match; the first of them directly after it
+    end: int | None = None  # the token that fills the space after a match; None: a match fills all of it
     silent: frozenset[int] = frozenset()  # special tokens, including the mask: they add no text
 
 
 def words_of(tokenizer: Tokenizer) -> Words:
-    """The words of a tokenizer. Allowed after a match: eos, then eos or pad; only pad if there is no eos."""
+    """The words of a tokenizer. After a match comes eos, as often as there is space; pad if there is no eos."""
     first, later = token_texts(tokenizer)
     silent = tokenizer.specials
-    ends = [id for id in (tokenizer.eos, tokenizer.pad) if id is not None]
+    end = tokenizer.pad if tokenizer.eos is None else tokenizer.eos
     clean = [[b"" if id in silent else word for id, word in enumerate(some)] for some in (first, later)]
-    return Words(tuple(clean[0]), tuple(clean[1]), tuple(dict.fromkeys(ends)), silent)
+    return Words(tuple(clean[0]), tuple(clean[1]), end, silent)
 
 
 def token_texts(tokenizer: Tokenizer) -> tuple[list[bytes], list[bytes]]:
@@ -105,7 +107,7 @@ class WordTable:
         return result
 
 
-CELLS = 250_000_000  # limit on the table (state, token) while it is built: 1 GB
+CELLS = 2**25  # limit on a table (state, class of tokens): 256 MB
 PORTION = 32  # start states at a time
 
 FIRST, INSIDE = 0, 1  # the states before a match: at the start of a text, and after given text
@@ -128,20 +130,82 @@ class Automaton:
     def size(self) -> int:
         return len(self.classes)
 
-    @cached_property
-    def any_move(self) -> Float[Tensor, "s s"]:
-        """1 where some token leads from one state to another."""
-        return self.moves(self.classes)
+    @property
+    def columns(self) -> int:
+        """The number of classes."""
+        return self.table.shape[1] + KEEP
 
-    def moves(self, classes: Int[Tensor, " k"]) -> Float[Tensor, "s s"]:
-        """1 where a token of one of these classes leads from one state to another."""
-        found = torch.zeros(len(self.table), len(self.table), device=self.table.device)
-        return found.scatter_(1, self.table[:, classes.unique()], 1.0)
+    @cached_property
+    def any_move(self) -> "Moves":
+        """The moves of all tokens."""
+        return self.moves(torch.arange(self.columns, device=self.table.device))
+
+    def moves(self, classes: Int[Tensor, " k"]) -> "Moves":
+        """The moves of the tokens of these classes."""
+        return Moves.of(self.table[:, classes])
 
     @cached_property
     def to(self) -> Int[Tensor, "c s"]:
         """The table by columns."""
         return self.table.T.contiguous()
+
+    @cached_property
+    def counts(self) -> Float[Tensor, " c"]:
+        """The number of tokens of each class."""
+        return torch.bincount(self.classes, minlength=self.columns).float()
+
+    @cached_property
+    def members(self) -> Int[Tensor, " c"]:
+        """A token of each class; without meaning for a class that has none."""
+        found = torch.zeros(self.columns, dtype=torch.long, device=self.classes.device)
+        return found.index_copy(0, self.classes, torch.arange(self.size, device=self.classes.device))
+
+    @cached_property
+    def end(self) -> int:
+        """The state after a match that is followed by nothing but its end; the dead state if there is none."""
+        return len(self.table) - 2
+
+    @property
+    def bytes(self) -> int:
+        """An upper bound on its memory, with all that is cached here."""
+        return 8 * self.size + (2 * 8 + Moves.BYTES) * self.table.numel()
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Which states lead to which: sparse matrices of zeros and ones, without the dead state."""
+
+    BYTES: ClassVar[int] = 40  # memory of one move, an upper bound
+
+    forth: Tensor  # (s s), from columns to rows
+    back: Tensor  # (s s), from rows to columns
+
+    @staticmethod
+    def of(table: Int[Tensor, "s k"]) -> "Moves":
+        """The moves in some columns of a table."""
+        states, dead = len(table), len(table) - 1
+        after = table.sort(1).values
+        new = torch.ones_like(after, dtype=torch.bool)
+        new[:, 1:] = after[:, 1:] != after[:, :-1]
+        source, column = (new & (after != dead)).nonzero(as_tuple=True)
+        target = after[source, column]
+        return Moves(matrix(target, source, states), matrix(source, target, states))
+
+    def onward(self, here: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        """Above 0 for the states that some state of `here` leads to."""
+        return (self.forth @ here.T).T
+
+    def before(self, here: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        """Above 0 for the states that lead to some state of `here`."""
+        return (self.back @ here.T).T
+
+
+def matrix(row: Int[Tensor, " n"], column: Int[Tensor, " n"], size: int) -> Tensor:
+    """A sparse matrix with ones at these places."""
+    ones = torch.ones(len(row), device=row.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls its sparse matrices a beta version
+        return torch.sparse_coo_tensor(torch.stack([row, column]), ones, (size, size)).coalesce().to_sparse_csr()
 
 
 def anything(size: int, *, mask: int) -> Automaton:
@@ -152,57 +216,83 @@ def anything(size: int, *, mask: int) -> Automaton:
     return Automaton(classes, table, torch.tensor([True, True, True, False]))
 
 
-def over_tokens(machine: Machine, words: Words, *, ends: bool = True, banned: tuple[int, ...] = ()) -> Automaton:
+def over_tokens(
+    machine: Machine, words: Words, *, ends: bool = True, banned: tuple[int, ...] = (), check: Check = unchecked
+) -> Automaton:
     """The automaton over tokens of a machine over bytes.
 
-    ends    eos and padding may follow a match that is shorter than its blank
+    ends    a match that is shorter than its blank may be followed by the end token
     banned  tokens that are never used
     """
-    states, rows = explored(machine, words)
-    accepts = [machine.accepts[0], machine.accepts[0], *machine.accepts[states]]
-    end, dead = len(rows), len(rows) + 1
-    table = np.concatenate([np.stack(rows), np.full((2, len(words.first)), -1, np.int32)])
-    table[table < 0] = dead
-    if ends and words.fillers:
-        table[np.flatnonzero(accepts), words.fillers[0]] = end
-        table[end, list(words.fillers)] = end
-    table[:, list(banned)] = dead
-    classes, first = same_columns(table)
-    accepted = np.array([*accepts, True, False])
-    small = without_dead_ends(table[:, first], accepted)
+    states, classes, small = explored(machine, words, check)
+    accepts = np.array([machine.accepts[0], machine.accepts[0], *machine.accepts[states], True, False])
+    end, dead, count = len(small), len(small) + 1, small.shape[1]
+    table = np.full((dead + 1, count + 2), dead, np.int64)  # two more classes: the end token, and those banned
+    table[:end, :count] = np.where(small < 0, dead, small)
+    if ends and words.end is not None:
+        table[np.flatnonzero(accepts), count] = end
+        classes[words.end] = count
+    classes[list(banned)] = count + 1
     return Automaton(
         torch.from_numpy(classes),
-        torch.from_numpy(np.concatenate([small, special_moves(accepted)], 1).astype(np.int64)),
-        torch.from_numpy(accepted),
+        torch.from_numpy(np.concatenate([without_dead_ends(table, accepts), special_moves(accepts)], 1)),
+        torch.from_numpy(accepts),
         words.silent,
     )
 
 
-def explored(machine: Machine, words: Words) -> tuple[list[int], list[np.ndarray]]:
-    """The machine's states between tokens, and rows for FIRST, INSIDE and each: 2 + the index of the next, or −1."""
+def explored(machine: Machine, words: Words, check: Check) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """The machine's states between tokens; the tokens' classes; and a table of FIRST, INSIDE and each state by class.
+
+    The table has 2 + the index of the next state, or −1. Some rows are made at a time, and a class is split as soon
+    as its tokens lead to different states, so a large vocabulary takes little memory.
+    """
     later = WordTable.of(words.later)
     first = later if words.first == words.later else WordTable.of(words.first)
     place = np.full(len(machine.table), -1, np.int32)
     states: list[int] = []
+    classes = np.zeros(len(words.first), np.int64)
+    portions: list[tuple[np.ndarray, np.ndarray]] = []  # rows by class, and the classes before them by class
 
-    def placed(found: np.ndarray) -> list[np.ndarray]:
+    def numbered(found: np.ndarray) -> np.ndarray:
+        """The numbers of these states of the machine, in order of appearance."""
         met = np.zeros(len(place), bool)
         met[found] = True
-        met[-1] = False  # the dead state has no index
+        met[-1] = False  # the dead state has no number
         new = np.flatnonzero(met & (place < 0))
         place[new] = np.arange(len(states), len(states) + len(new)) + 2
         states.extend(new.tolist())
-        if (len(states) + 2) * len(words.first) > CELLS:
-            raise UserError(
-                "the pattern is too large for this vocabulary: use smaller repeat counts, or fewer texts."
-            )
-        return list(place[found])
+        return place[found]
 
-    rows = [row for some in (first, later) for row in placed(some.after(machine.table, np.zeros(1, np.int32)))]
-    while len(rows) - 2 < len(states):
-        some = states[len(rows) - 2 :][:PORTION]
-        rows += placed(later.after(machine.table, np.array(some)))
-    return states, rows
+    rows = [numbered(some.after(machine.table, np.zeros(1, np.int32))) for some in (first, later)]
+    done = 0
+    while rows or done < len(states):
+        check()
+        some = states[done : done + PORTION]
+        if some:
+            rows.append(numbered(later.after(machine.table, np.array(some))))
+            done += len(some)
+        if sum(map(len, rows)) < PORTION and done < len(states):
+            continue
+        joined, rows = np.concatenate(rows), []
+        split, one = same_columns(np.concatenate([classes[None], joined]))
+        portions.append((joined[:, one], classes[one]))
+        classes = split
+        if (len(states) + 2) * len(one) > CELLS:
+            raise UserError(
+                f"the pattern has {len(states):,} states and {len(one):,} kinds of tokens, a table of more than "
+                f"{CELLS:,} numbers: use smaller repeat counts, or fewer texts."
+            )
+    return states, classes, by_class(portions)
+
+
+def by_class(portions: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The rows of all portions by the classes after the last one."""
+    found, now = [], np.arange(portions[-1][0].shape[1])
+    for rows, before in reversed(portions):
+        found.append(rows[:, now])
+        now = before[now]
+    return np.concatenate(found[::-1])
 
 
 def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -221,12 +311,15 @@ def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def without_dead_ends(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:
     """The table with states from which no tokens lead to a match made dead: the vocabulary may lack letters."""
-    alive = accepts.copy()
-    while True:
-        more = alive | alive[table].any(1)
-        if (more == alive).all():
-            break
-        alive = more
+    before, alive = Moves.of(torch.from_numpy(table)).forth, accepts.copy()
+    starts, sources = before.crow_indices().numpy(), before.col_indices().numpy()
+    left = np.flatnonzero(alive).tolist()
+    while left:
+        state = left.pop()
+        new = sources[starts[state] : starts[state + 1]]
+        new = new[~alive[new]]
+        alive[new] = True
+        left.extend(new.tolist())
     return np.where(alive[table], table, len(table) - 1)
 
 
