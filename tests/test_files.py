@@ -15,8 +15,8 @@ def test_a_file_that_cannot_be_written_stays_as_it_was_and_leaves_no_draft(tmp_p
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"could not write .*file: No space left"):
-        patch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"could not write .*file: No space left"):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

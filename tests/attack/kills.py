@@ -98,7 +98,10 @@ class Ended(NamedTuple):
     operations: int
 
 
-def lived(job: str, folder: Path, kill: Kill = Kill()) -> Ended:
+NOT_AT_ALL = Kill()
+
+
+def lived(job: str, folder: Path, kill: Kill = NOT_AT_ALL) -> Ended:
     """Do a job in a process of its own, in a folder, until it ends or is killed."""
     log, counted = folder / "log", folder / "operations"
     began = time.monotonic()

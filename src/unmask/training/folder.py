@@ -27,17 +27,32 @@ FREE = ("out", "steps", "run")  # settings that a resumed run may change
 
 
 @contextmanager
-def claimed(asked: Train, say: Callable[[str], None], *, resume: bool, team: Team) -> Iterator[None]:
+def claimed(
+    asked: Train,
+    say: Callable[[str], None],
+    *,
+    resume: bool,
+    team: Team,
+    fit: Callable[[Train, Path], Train] = lambda asked, folder: asked,
+) -> Iterator[Train]:
     """Hold the run's folder during the block, with its data and settings in it and nothing half-written.
 
-    Rank 0 holds it for all processes.
+    Rank 0 holds it for all processes. `fit` completes the settings of a new run by its data; the block gets them.
     """
     with ExitStack() as held:
-        team.lead(lambda: claim(asked, say, held, resume=resume, world=team.world))
-        yield
+        team.lead(lambda: claim(asked, say, held, resume=resume, world=team.world, fit=fit))
+        yield toml.read_toml(Path(asked.out) / SETTINGS, Train())
 
 
-def claim(asked: Train, say: Callable[[str], None], held: ExitStack, *, resume: bool, world: int) -> None:
+def claim(
+    asked: Train,
+    say: Callable[[str], None],
+    held: ExitStack,
+    *,
+    resume: bool,
+    world: int,
+    fit: Callable[[Train, Path], Train] = lambda asked, folder: asked,
+) -> None:
     """Check and lock the run's folder, write its data and settings, and bring it back to its last checkpoint."""
     if not asked.out:
         raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
@@ -55,6 +70,8 @@ def claim(asked: Train, say: Callable[[str], None], held: ExitStack, *, resume: 
     for folder in (out, out / state.FOLDER, out / "data"):
         clear_drafts(folder)
     folder = data_folder(asked, out, say)
+    if not (out / SETTINGS).is_file():
+        asked = fit(asked, folder)
     opened(asked, folder)
     keep_data(out, folder)
     if resume or not (out / SETTINGS).exists():
@@ -77,8 +94,8 @@ def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
             del changed["data"]  # the same data in another place
         if changed:
             raise UserError(
-                f"a resumed run keeps its settings: {'; '.join(changed.values())}. Only --steps and those in [run] may "
-                f"change. Start a new run, with --init {out} to begin from this one's weights."
+                f"a resumed run keeps its settings: {'; '.join(changed.values())}. Only --steps and those in [run] "
+                f"may change. Start a new run, with --init {out} to begin from this one's weights."
             )
     elif any(path.name not in UNBEGUN for path in there):
         raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
@@ -112,8 +129,8 @@ def keep_data(out: Path, folder: Path) -> None:
     known, now = known_data(out), data_at(folder)
     if (out / SETTINGS).is_file() and known not in ("", now):
         raise UserError(
-            f"{folder} does not hold the data that this run was begun with: they were prepared again, from other text or "
-            f"in another way. Put the old ones back, or start a new run with --init {out}."
+            f"{folder} does not hold the data that this run was begun with: it was prepared again, from other text "
+            f"or in another way. Put the old data back, or start a new run with --init {out}."
         )
     if known != now:
         write_whole(out / DATA, f"{now}  {MANIFEST}\n")

@@ -11,8 +11,8 @@
       best -> checkpoints/...        the lowest validation bound
       last -> checkpoints/...
 
-A folder gets its name only when it is complete and on the disk (`appearing`), so every named folder was complete once.
-`recovered` finds the last one that still is, when a run is opened.
+A folder gets its name only when it is complete and on the disk (`appearing`), so every named folder was complete when
+it was saved. `recovered` finds the last one that still is, when a run is opened.
 """
 
 import json
@@ -241,8 +241,8 @@ def recovered(out: Path, say: Callable[[str], None], *, keep: int) -> Point:
         return point
     if damaged:
         raise UserError(
-            f"{damaged[0][1]} No checkpoint in {out / FOLDER} is whole. Put back a copy of one, or remove that folder: "
-            "the run then begins again, with the same settings and data."
+            f"{damaged[0][1]} No checkpoint in {out / FOLDER} is whole. Put back a copy of one, or remove that "
+            "folder: the run then begins again, with the same settings and data."
         )
     return Point()
 

@@ -74,6 +74,15 @@ def test_shards_are_read_once_and_again_when_they_were_changed_or_copied(folder,
     assert sorted(read) == names
 
 
+def test_a_folder_that_was_prepared_again_is_not_read_from_the_old_files(folder, tmp_path):
+    before = Corpus.open(folder).read(0, 20).tolist()
+    shutil.rmtree(folder)
+    (tmp_path / "a.txt").write_text("\n".join(f"LINE {i}" for i in range(60)))
+    with gather(tmp_path / "a.txt") as sources:
+        list(prepare(sources, vocabulary.byte(), folder, layout=Layout("line"), division=Division(0, 0, 99)))
+    assert Corpus.open(folder).read(0, 20).tolist() != before
+
+
 def test_verify_reads_every_shard_whatever_the_stamp_says(folder, read):
     Corpus.open(folder)
     read.clear()

@@ -36,7 +36,8 @@ class Corpus:
         if split not in manifest["splits"]:
             raise unknown(f"split of {folder}", split, manifest["splits"])
         shards = tuple(Shard(**shard) for shard in manifest["shards"] if shard["split"] == split)
-        check_shards(folder, shards, size=manifest["tokenizer"]["size"])
+        if check_shards(folder, shards, size=manifest["tokenizer"]["size"]):
+            _mapped.cache_clear()  # the maps of files that were replaced
         return cls(folder, manifest["tokenizer"], manifest["dtype"], shards)
 
     @property

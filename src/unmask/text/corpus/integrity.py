@@ -18,8 +18,11 @@ from unmask.text.corpus.shards import SHARDS, Shard, shard_bytes
 STAMP = ".verified.json"
 
 
-def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: bool = False) -> None:
-    """Refuse a missing, short or damaged shard, for a vocabulary of `size` ids; `again` ignores the stamp."""
+def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: bool = False) -> bool:
+    """Refuse a missing, short or damaged shard, for a vocabulary of `size` ids; `again` ignores the stamp.
+
+    Returns whether a file was read: whether it may be another one than before.
+    """
     known = {} if again else read_stamp(folder)
     found: dict[str, list[Any]] = {}
     for shard in shards:
@@ -32,6 +35,7 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
     if found:
         with suppress(UserError):  # data on a read-only disk is as good
             write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")
+    return bool(found)
 
 
 def check_size(path: Path, size: int) -> os.stat_result:

@@ -1,0 +1,44 @@
+"""Runs and preparations that are killed and resumed end as if they had lived: a few, or (marked attack) all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def alone(*arguments: str, tmp_path: Path) -> str:
+    """Run an attack in a process of its own, which forks: pytest has threads."""
+    memory = Path("/dev/shm")  # thousands of fsync calls are slow on a busy disk
+    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else tmp_path
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=HERE,
+        env={**os.environ, "TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+def test_some_runs_killed_at_random_end_as_if_they_had_lived(tmp_path):
+    said = alone("long.py", "kills", "--tries", "8", "--seed", "1", tmp_path=tmp_path)
+    assert "8 tries, 8 survived" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job, first, every", [("warm", 5, 37), ("prepare", 4, 13)])
+def test_jobs_killed_before_some_file_operations_end_as_if_they_had_lived(tmp_path, job, first, every):
+    assert f"{job}: " in alone("kills.py", job, "--first", str(first), "--every", str(every), tmp_path=tmp_path)
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("job", ["warm", "rows", "shards", "prepare"])
+def test_jobs_killed_before_every_file_operation_end_as_if_they_had_lived(tmp_path, job):
+    assert f"{job}: " in alone("kills.py", job, tmp_path=tmp_path)

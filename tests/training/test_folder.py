@@ -1,0 +1,202 @@
+"""A run's folder: one writer, its own settings and data, and room to go on after every mishap."""
+
+import json
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load
+
+from training.small import Chain
+from unmask.cli.main import main
+from unmask.files import draft_of, is_draft
+from unmask.processes.lock import locked
+from unmask.training import metrics, state
+from unmask.training.phases import phases
+from unmask.training.settings import Train
+
+SMALL = [
+    *["--text.tokenizer", "character", "--text.documents", "line", "--text.length", "16", "--text.valid", "0.1"],
+    *["--model.width", "16", "--model.blocks", "1", "--model.heads", "2", "--optim.batch", "8", "--recipe", "plain"],
+    *["--run.log-every", "1", "--run.save-every", "2", "--run.eval-rows", "8", "--run.preview", "0"],
+]
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join("".join(chr(97 + i) for i in row) for row in Chain.make().rows(60, 0).tolist()))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path, text) -> Path:
+    """A run of two steps."""
+    assert train(tmp_path / "run", "--data", str(text), "--steps", "2") == 0
+    return tmp_path / "run"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("unmask.cli.display.matrix_rate", lambda: 1e9)  # it is measured for the display only
+
+
+def train(out: Path, *arguments: str) -> int:
+    return main(["train", *SMALL, "--out", str(out), *arguments])
+
+
+def resumed(out: Path, *arguments: str) -> int:
+    return main(["train", "--out", str(out), "--resume", *arguments])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def prepared(text: Path, out: Path) -> Path:
+    line = ["prepare", str(text), "--out", str(out), "--tokenizer", "character", "--documents", "line"]
+    assert main([*line, "--workers", "1", "--valid", "0.1"]) == 0
+    return out
+
+
+def test_steps_and_the_settings_of_run_may_change(out):
+    assert resumed(out, "--steps", "4", "--run.log-every", "2", "--run.keep", "1") == 0
+    assert state.steps_in(out)[-1] == 4
+    assert [line["step"] for line in metrics.read_metrics(out) if "loss" in line] == [1, 2, 4]
+
+
+def test_a_second_process_in_the_folder_is_refused_and_touches_nothing(out, text, capsys):
+    with locked(out / ".lock"):
+        before = content(out)
+        assert resumed(out, "--steps", "4") == 2
+        assert f"{out} is in use: process {os.getpid()} on" in capsys.readouterr().err
+        assert content(out) == before
+    assert resumed(out, "--steps", "4") == 0
+    assert not (out / ".lock").exists()
+
+
+def test_a_folder_in_which_another_process_has_just_begun_is_refused(tmp_path, text, capsys):
+    with locked(tmp_path / "run" / ".lock"):
+        assert train(tmp_path / "run", "--data", str(text)) == 2
+        assert "is in use" in capsys.readouterr().err
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_two_preparations_of_one_folder_are_refused_and_parts_are_not(tmp_path, text, capsys):
+    line = ["prepare", str(text), "--tokenizer", "byte", "--out", str(tmp_path / "data"), "--workers", "1"]
+    with locked(tmp_path / "data" / ".part-1-of-1.lock"):
+        assert main(line) == 2
+        assert f"data is in use: process {os.getpid()}" in capsys.readouterr().err
+        assert main([*line, "--part", "1/2"]) == 0
+
+
+def test_drafts_of_a_killed_process_are_no_hindrance_and_go(tmp_path, text):
+    out = tmp_path / "run"
+    (out / "data").mkdir(parents=True)
+    drafts = [draft_of(out / "settings.toml"), draft_of(out / "data" / "manifest.json"), out / "data.sha256"]
+    for path in (*drafts, out / ".lock"):
+        path.write_text("half")
+    assert train(out, "--data", str(text), "--steps", "1", "--resume") == 0
+    assert not any(path.exists() for path in drafts[:2])
+
+
+def test_other_files_in_the_folder_are_still_refused(tmp_path, text, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".thesis").write_text("years of work")
+    assert train(tmp_path / "mine", "--data", str(text), "--resume") == 2
+    assert "is not empty and holds no run: nothing was touched" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [".thesis"]
+
+
+def test_data_that_was_replaced_is_refused_and_data_that_was_moved_is_not(tmp_path, text, capsys):
+    data, out = prepared(text, tmp_path / "data"), tmp_path / "run"
+    assert train(out, "--data", str(data), "--steps", "2") == 0
+    moved = data.rename(tmp_path / "moved")
+    assert resumed(out, "--steps", "3", "--data", str(moved)) == 0
+    text.write_text(text.read_text() + "\nabc")  # the same letters, so the same tokenizer
+    other = prepared(text, tmp_path / "other")
+    before = content(out)
+    capsys.readouterr()
+    assert resumed(out, "--steps", "4", "--data", str(other)) == 2
+    assert f"a resumed run keeps its settings: data is '{moved}', not '{other}'. Only" in capsys.readouterr().err
+    shutil.rmtree(moved)
+    other.rename(moved)
+    assert resumed(out, "--steps", "4") == 2
+    assert f"{moved} does not hold the data that this run was begun with" in capsys.readouterr().err
+    assert content(out) == before
+
+
+def test_text_that_changed_under_its_name_changes_nothing(out, text):
+    text.write_text("other text")
+    assert resumed(out, "--steps", "3") == 0
+
+
+def test_a_damaged_shard_is_refused_and_the_advice_works(out, text, capsys):
+    shard = next((out / "data" / "shards").glob("train-*.bin"))
+    data = bytearray(shard.read_bytes())
+    data[-9] ^= 1
+    shard.write_bytes(data)
+    assert resumed(out, "--steps", "3") == 2
+    assert (
+        f"{shard} is damaged: its sha256 differs from the manifest's. Remove {out / 'data'}"
+        in capsys.readouterr().err
+    )
+    shutil.rmtree(out / "data")
+    assert resumed(out, "--steps", "3") == 0
+
+
+def test_a_damaged_checkpoint_falls_back_and_ends_where_it_would_have_ended(out, capsys, tmp_path):
+    assert resumed(out, "--steps", "4") == 0
+    told, lines = load((out / "last" / state.TENSORS).read_bytes()), metrics.read_metrics(out)
+    path = state.folder_of(out, 4) / state.TENSORS
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert resumed(out) == 0
+    said = capsys.readouterr().err
+    assert "step-00000004 cannot be resumed: training.safetensors is not the file that was saved" in said
+    assert "resumed at step 2" in said
+    seen = load((out / "last" / state.TENSORS).read_bytes())
+    assert told.keys() == seen.keys()
+    assert all(told[name].equal(seen[name]) for name in told)
+    assert [line["step"] for line in metrics.read_metrics(out)] == [line["step"] for line in lines]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_its_curves_again(out):
+    shutil.rmtree(out / "checkpoints")
+    assert resumed(out) == 0
+    assert [line["step"] for line in metrics.read_metrics(out) if "loss" in line] == [1, 2]
+
+
+@pytest.mark.parametrize("odd", [b"\xff\xfe\n", b'{"step": "two"}\n', b'{"step": 1, "lo'])
+def test_odd_curves_are_no_hindrance(out, odd):
+    with (out / "metrics.jsonl").open("ab") as file:
+        file.write(odd)
+    assert resumed(out, "--steps", "3") == 0
+    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()][-1] == 3
+
+
+@pytest.mark.parametrize("limit", [200, 3_000, 20_000])
+def test_a_disk_that_is_full_is_an_error_and_with_room_the_run_goes_on(tmp_path, text, capsys, limit):
+    out = tmp_path / "run"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # no file can grow beyond this, as on a full disk
+    try:
+        code = train(out, "--data", str(text), "--steps", "2", "--resume")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = capsys.readouterr().err
+    assert (code, "could not write" in said) == (2, True), said
+    assert not [path for path in out.rglob(".*") if is_draft(path) or path.suffix == ".lock"]
+    assert train(out, "--data", str(text), "--steps", "2", "--resume") == 0
+
+
+def test_a_phase_that_has_begun_stays_where_it_began_whatever_the_steps():
+    asked = Train(recipe="warm", steps=4000)
+    assert [phase.start for phase in phases(asked)] == [0, 1000]
+    assert [phase.start for phase in phases(asked, step=800, began=250)] == [0, 250]  # it was a run of 1,000 steps
+    assert [phase.start for phase in phases(asked, step=250, began=0)] == [0, 1000]  # the first phase goes on
+    assert [phase.start for phase in phases(asked, step=1500, began=0)] == [0, 1500]  # it was longer than it is now
