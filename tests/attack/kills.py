@@ -134,19 +134,28 @@ def lived(job: str, folder: Path, kill: Kill = NOT_AT_ALL) -> Ended:
 
 
 def armed(fatal: int) -> Callable[[], int]:
-    """Die before the file operation of this number; returns a function that tells how many there were."""
+    """Die before the file operation of this number; returns a function that tells how many there were.
+
+    A file that is opened for writing counts twice: before it is opened, and when it is open and still empty.
+    """
     done = count(1)
     last = 0
 
-    def one_more() -> None:
+    def one_more(first: Callable[[], object] = lambda: None) -> None:
         nonlocal last
         last = next(done)
         if last == fatal:
+            first()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in CHANGES or (event == "open" and arguments[2] & WRITES and not isinstance(arguments[0], int)):
+        if last >= fatal:
+            return
+        if event in CHANGES:
             one_more()
+        elif event == "open" and arguments[2] & WRITES and not isinstance(arguments[0], int):
+            one_more()
+            one_more(lambda: os.open(arguments[0], arguments[2] & ~os.O_EXCL))
 
     def fsync(handle: int) -> None:
         one_more()
@@ -251,6 +260,8 @@ def sweep(job: str, *, every: int = 1, first: int = 1) -> list[str]:
         if told is not None:
             failures.append(told)
             print(told, flush=True)
+        if number % 50 < every:
+            print(f"{job}: {number} of {whole(job)[1]} file operations, {len(failures)} failed", flush=True)
     return failures
 
 
