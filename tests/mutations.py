@@ -245,8 +245,8 @@ MUTATIONS = {
     ),
     "first hitting prefers the end": Mutation(
         "sampling/policies/planned.py",
-        "return ranks(hidden, u), sigma_at",
-        "return ranks(hidden, u * (5 + torch.arange(u.shape[1]))), sigma_at",
+        "return ranks(hidden, u), shown_sigma",
+        "return ranks(hidden, u * (5 + torch.arange(u.shape[1]))), shown_sigma",
         f"{LAWS}::test_first_hitting_is_the_mean_over_all_orders",
     ),
     "ancestral grid without its last step": Mutation(
@@ -275,8 +275,8 @@ MUTATIONS = {
     ),
     "a pattern does not look ahead": Mutation(
         "sampling/patterns/constraint.py",
-        "here = self.back(here, i)",
-        "here = torch.ones_like(here)",
+        "found.append(self.back(found[-1], i))",
+        "found.append(torch.ones_like(found[-1]))",
         f"{PATTERNS}::test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability",
     ),
     "memory of rows that have left": Mutation(

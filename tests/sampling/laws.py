@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from exact import DOUBLE, log_p_hidden
+from unmask.diffusion.certainty import TIE
 from unmask.sampling.masked import fill
-from unmask.sampling.policies.confidence import TIE
 from unmask.text.prompt.canvas import blank, of_tokens
 
 State = tuple[int, ...]
@@ -70,21 +70,18 @@ def groups(world, sizes: list[int]):
     return move
 
 
-def winners(scores: dict[int, float]) -> list[int]:
-    """The positions with the best score: any of those that tie is as likely."""
-    rough = {i: round(score / TIE) for i, score in scores.items()}
-    return [i for i in rough if rough[i] == max(rough.values())]
+def winner(scores: dict[int, float]) -> int:
+    """The position with the best score, the leftmost of those that tie."""
+    rough = {i: round(score / TIE) for i, score in sorted(scores.items())}
+    return max(rough, key=lambda i: rough[i])
 
 
 def ordered(world, score):
     """The position with the best score of its distribution."""
 
     def move(state, call):
-        where = hidden(world, state)
-        scores = {i: score(log_p_hidden(world, torch.tensor(state), i)) for i in where}
-        for i in winners(scores):
-            for new, p in filled(world, state, [i]):
-                yield new, p / len(winners(scores))
+        scores = {i: score(log_p_hidden(world, torch.tensor(state), i)) for i in hidden(world, state)}
+        return filled(world, state, [winner(scores)])
 
     return move
 
@@ -96,9 +93,8 @@ def drawn_then_kept(world):
         where = hidden(world, state)
         log_p = {i: log_p_hidden(world, torch.tensor(state), i) for i in where}
         for new, p in filled(world, state, where):
-            best = winners({i: float(log_p[i][new[i]]) for i in where})
-            for kept in best:
-                yield (*state[:kept], new[kept], *state[kept + 1 :]), p / len(best)
+            kept = winner({i: float(log_p[i][new[i]]) for i in where})
+            yield (*state[:kept], new[kept], *state[kept + 1 :]), p
 
     return move
 

@@ -1,8 +1,14 @@
-"""How sure a prediction is: what samplers order positions by, and what their likelihood replays."""
+"""How sure a prediction is, and the order of positions by it: one rule for the samplers and for their likelihood.
+
+The order is a function of the tokens revealed so far and of nothing else, so a text has one path under a sampler with
+one token per call, and its exact likelihood is a product along that path.
+"""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+TIE = 1e-4  # scores, in nats or probability, that differ by less count as equal
 
 
 def confidence(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
@@ -27,3 +33,23 @@ def sureness(log_p: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
 
 
 CERTAINTY = {"confidence": confidence, "margin": margin, "entropy": sureness}  # the greatest first
+
+
+def ranking(score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
+    """The positions of each row from best to worst; equal scores from left to right.
+
+    Ties do occur: on a row of masks only, a network with relative positions gives the same logits everywhere, up to
+    the last bits, which change with the shape of the batch. So scores are rounded to multiples of `TIE` first.
+    """
+    return (score / TIE).round().argsort(dim=1, descending=True, stable=True)
+
+
+def surest(score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
+    """The `count` best positions of each row, among those with a score above −∞."""
+    first = torch.arange(score.shape[1], device=score.device) < count[:, None]
+    return torch.zeros_like(first).scatter(1, ranking(score), first) & (score > -torch.inf)
+
+
+def even_share(left: Int[Tensor, " b"], calls: Int[Tensor, " b"] | int) -> Int[Tensor, " b"]:
+    """The number of tokens to reveal now, so that these calls are enough for what is left: ⌈left / calls⌉."""
+    return (left + calls - 1) // calls

@@ -56,6 +56,12 @@ class Schedule(Protocol):
 SCHEDULES: Registry[Schedule] = Registry("schedule", inline=True)
 
 
+def shown_sigma(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """σ of the schedule stretched from nothing to all hidden, where this share is hidden: what a network is shown."""
+    first, last = schedule.at(torch.zeros_like(share)).hidden, schedule.at(torch.ones_like(share)).hidden
+    return -torch.log1p(-(first + (last - first) * share))
+
+
 def check_times(t: Tensor) -> None:
     """Refuse times outside [0, 1], and NaN."""
     if not bool(((t >= 0) & (t <= 1)).all()):

@@ -35,7 +35,7 @@ NONE = torch.zeros(6, 3, dtype=torch.bool)
 def along_every_order(world, x0: torch.Tensor) -> torch.Tensor:
     """by_order for each of the 3! orders (6, l)."""
     t = torch.zeros(6, dtype=DOUBLE)
-    return by_order(world.network, x0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE, budget=7)
+    return by_order(world.network, x0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE, budget=7, schedule=LogLinear())
 
 
 def test_the_count_form_is_unbiased_over_every_k_and_every_order():
@@ -117,7 +117,7 @@ def test_the_policy_reveals_where_the_network_is_surest():
         best = max(hidden, key=lambda i: float(log_p_hidden(world, x_t, i).max()))
         total -= float(log_p_hidden(world, x_t, best)[X0[best]])
         hidden.remove(best)
-    nats = by_policy("confidence", 1)(world.network, X0[None], mask=3, frozen=NONE[:1])
+    nats = by_policy("confidence", 1, LogLinear())(world.network, X0[None], mask=3, frozen=NONE[:1])
     assert float(nats.sum()) == pytest.approx(total, abs=1e-12)
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from sampling.laws import last
+from unmask.diffusion.certainty import TIE
 from unmask.sampling.masked import fill
-from unmask.sampling.policies.confidence import TIE, Leftmost, Ordered
+from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Groups
 from unmask.text.prompt.canvas import blank, of_tokens

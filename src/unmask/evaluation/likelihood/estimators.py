@@ -8,6 +8,7 @@ and cost nothing. The network returns logits only at positions whose nats are ne
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,12 +16,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.certainty import CERTAINTY
+from unmask.diffusion.certainty import CERTAINTY, even_share, surest
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import MDLM, row_log_probs
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
-from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import away_from_zero
 from unmask.errors import UserError, unknown
 from unmask.random import Noise, keys
@@ -96,7 +97,7 @@ def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, bu
     discrete, continuous = own(MDLM(schedule, steps=steps), None, None), own(MDLM(schedule), None, None)
     top = float(schedule.at(torch.ones(1, dtype=torch.float64)).hidden)
     bound = "upper bound on -log p"
-    order = _closed(by_order, budget=budget)
+    order = _closed(by_order, budget=budget, schedule=schedule)
     return [
         Estimator("count", _closed(bound_by_count, top=top), f"{bound}, continuous time, by the number of masks"),
         Estimator("time", _away(continuous.nats), f"{bound}, continuous time, by t >= 0.001 as in the reference"),
@@ -107,8 +108,8 @@ def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, bu
         ),
         Estimator(
             "duel",
-            by_policy(policy, reveal),
-            f"exact: -log p of the sampler that reveals by {policy}, {reveal} at a time",
+            by_policy(policy, reveal, schedule),
+            f"exact: -log p of the sampler that reveals by {policy}, {reveal} at a time, the first of equals",
             exact=True,
             chance=False,
         ),
@@ -121,7 +122,7 @@ def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, bu
     ]
 
 
-def _closed(nats: Nats, **settings: float) -> Nats:
+def _closed(nats: Nats, **settings: Any) -> Nats:
     return lambda network, x0, **rest: nats(network, x0, **rest, **settings)
 
 
@@ -153,11 +154,20 @@ def by_order(
     mask: int,
     frozen: Bool[Tensor, "b l"],
     budget: int,
+    schedule: Schedule,
 ) -> Float[Tensor, "b l"]:
-    """−log p(x_{σ_j} | x_{σ_1..σ_{j−1}}) along the order of the uniforms: a row of l tokens becomes l states."""
+    """−log p(x_{σ_j} | x_{σ_1..σ_{j−1}}) along the order of the uniforms: a row of l tokens becomes l states.
+
+    A token with the uniform u is revealed when the share 1 − u is hidden. A network with time conditioning is shown the
+    noise level of that share, as in the continuous process.
+    """
     check_clean(x0, mask=mask)
     rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
-    return _state_by_state(network, x0, frozen, lambda row, at: rank[row] >= rank[row, at][:, None], mask, budget)
+
+    def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return rank[row] >= rank[row, at][:, None], shown_sigma(schedule, 1 - u[row, at])
+
+    return _state_by_state(network, x0, frozen, state, mask, budget)
 
 
 def by_leaving_one_out(
@@ -170,29 +180,32 @@ def by_leaving_one_out(
     frozen: Bool[Tensor, "b l"],
     budget: int,
 ) -> Float[Tensor, "b l"]:
-    """−log p(x_i | all others), one token hidden at a time."""
+    """−log p(x_i | all others), one token hidden at a time, at the mean noise level of a row with one mask."""
     check_clean(x0, mask=mask)
-    places = torch.arange(x0.shape[1], device=x0.device)
-    return _state_by_state(network, x0, frozen, lambda row, at: places == at[:, None], mask, budget)
+    places, free = torch.arange(x0.shape[1], device=x0.device), (~frozen).sum(1)
+
+    def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return places == at[:, None], level(1 / (free[row] + 1))
+
+    return _state_by_state(network, x0, frozen, state, mask, budget)
 
 
 def _state_by_state(
     network: Network,
     x0: Int[Tensor, "b l"],
     frozen: Bool[Tensor, "b l"],
-    hidden_for: Callable[[Tensor, Tensor], Tensor],
+    state: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     mask: int,
     budget: int,
 ) -> Float[Tensor, "b l"]:
-    """One masked copy of the row per free token, scored at that token only; `hidden_for` says what is hidden."""
+    """One masked copy of the row per free token, scored at that token only; `state`: what is hidden, and σ."""
     length, found = x0.shape[1], []
     asked = rows_where(~frozen)
     for some in _pieces(asked, max(1, budget // length)):
         row, at = some // length, some % length
-        hidden = hidden_for(row, at) & ~frozen[row]
-        share = hidden.sum(1) / ((~frozen[row]).sum(1) + 1)  # the mean of the Beta distribution in `bound_by_count`
-        x_t = torch.where(hidden, mask, x0[row])
-        logits = network(x_t, level(share), torch.arange(len(some), device=x0.device) * length + at)
+        hidden, sigma = state(row, at)
+        x_t = torch.where(hidden & ~frozen[row], mask, x0[row])
+        logits = network(x_t, sigma, torch.arange(len(some), device=x0.device) * length + at)
         found.append(row_nats(logits, x0[row, at], mask=mask))
     nats = torch.cat(found)
     return nats.new_zeros(x0.numel()).index_put((asked,), nats).view(x0.shape)
@@ -203,43 +216,38 @@ def _pieces(rows: Int[Tensor, " n"], size: int) -> Iterator[Int[Tensor, " m"]]:
         yield rows[start : start + size]
 
 
-def by_policy(policy: str, reveal: int) -> Nats:
-    """Replay a sampler that reveals positions by a policy, with the true tokens in place of sampled ones. [DUEL]
+def by_policy(policy: str, reveal: int, schedule: Schedule) -> Nats:
+    """Replay the sampler that reveals positions by a policy, with the true tokens in place of sampled ones. [DUEL]
 
-    The next position depends on the revealed tokens alone, so the product of the probabilities is the sampler's own.
+    The next positions depend on the revealed tokens alone (`certainty.ranking` breaks ties from the left), so the
+    product of the probabilities is the sampler's own. It has ⌈free / reveal⌉ calls and the sampler's noise levels.
     """
 
     def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **unused: Tensor) -> Tensor:
         check_clean(x0, mask=mask)
         hidden, paid = ~frozen, None
         free = hidden.sum(1)
-        while bool(hidden.any()):
+        for call in count():
             live = hidden.any(1).nonzero().squeeze(1)
+            if not len(live):
+                break
             here = hidden[live]
             x_t = torch.where(here, mask, x0[live])
             rows = rows_where(here)
-            share = here.sum(1) / (free[live] + 1)
-            log_p = row_log_probs(network(x_t, level(share), rows), mask=mask)
+            left = here.sum(1)
+            sigma = shown_sigma(schedule, left.double() / free[live]).float()
+            log_p = row_log_probs(network(x_t, sigma, rows), mask=mask)
             cost = -log_p.gather(1, x0[live].flatten()[rows, None]).squeeze(1)
             paid = cost.new_zeros(x0.shape) if paid is None else paid
-            sure = -(rows % x0.shape[1]).to(log_p.dtype) if policy == "left" else CERTAINTY[policy](log_p)
-            chosen = _surest(sure, here, rows, reveal)
+            sure = torch.zeros_like(cost) if policy == "left" else CERTAINTY[policy](log_p)
+            score = sure.new_full((here.numel(),), -torch.inf).index_put((rows,), sure).view(here.shape)
+            chosen = surest(score, even_share(left, even_share(free[live], reveal) - call))
             spread = cost.new_zeros(here.numel()).index_put((rows,), cost).view(here.shape)
             paid[live] = torch.where(chosen, spread, paid[live])
             hidden[live] = here & ~chosen
         return torch.zeros(x0.shape, device=x0.device) if paid is None else paid
 
     return nats
-
-
-def _surest(
-    sure: Float[Tensor, " n"], hidden: Bool[Tensor, "b l"], rows: Int[Tensor, " n"], reveal: int
-) -> Bool[Tensor, "b l"]:
-    """The `reveal` surest of the hidden positions of each row; the first of equals."""
-    score = torch.full((hidden.numel(),), -torch.inf, dtype=sure.dtype, device=sure.device)
-    score = score.index_put((rows,), sure).view(hidden.shape)
-    rank = score.argsort(dim=1, descending=True, stable=True).argsort(1)
-    return (rank < reveal) & hidden
 
 
 def level(share: Float[Tensor, " b"]) -> Float[Tensor, " b"]:

@@ -3,6 +3,9 @@
 "Choose, then draw" picks positions by their whole distributions and then draws their tokens: with one token per call
 this keeps the model's own conditionals. The popular "draw, then keep" draws everywhere and keeps the most likely
 of the drawn tokens; this favours likely tokens twice and is not a sample of the model.
+
+Positions with equal scores are revealed from left to right (`diffusion.certainty.ranking`). The estimator `duel` uses
+the same rule, so it gives the exact likelihood of these samplers.
 """
 
 from dataclasses import dataclass
@@ -12,17 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.certainty import CERTAINTY
+from unmask.diffusion.certainty import CERTAINTY, even_share, surest
 from unmask.diffusion.rows import forbid
-from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
-from unmask.random import ORDER, Dice
+from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policies.planned import sigma_at
 from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
-
-TIE = 1e-4  # scores, in nats or probability, that differ by less count as equal
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
@@ -32,26 +32,11 @@ def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Ten
     return values.new_full((hidden.numel(),), -torch.inf).index_copy(0, rows, values).view_as(hidden)
 
 
-def ranking(look: Look, score: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
-    """The positions of each row from best to worst; a tie is broken by the row's own random numbers.
-
-    Ties do occur: on a row of masks only, a network with relative positions gives the same logits everywhere, up to
-    the last bits, which change with the shape of the batch. So scores closer than `TIE` count as a tie.
-    """
-    shuffled = look.dice.grid(score.shape[1], ORDER, number=look.clock).argsort(1)
-    rough = (score / TIE).round().gather(1, shuffled)
-    return shuffled.gather(1, rough.argsort(dim=1, descending=True, stable=True))
-
-
-def best(look: Look, score: Float[Tensor, "b w"], count: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
-    """The `count` best positions of each row, among those with a score."""
-    first = torch.arange(score.shape[1], device=score.device) < count[:, None]
-    return torch.zeros_like(first).scatter(1, ranking(look, score), first) & (score > -torch.inf)
-
-
 @runtime_checkable
 class Looking(Policy, Protocol):
     """A policy that needs the logits of every blank before it chooses; a subclass chooses."""
+
+    surest_first: ClassVar[bool] = True
 
     schedule: Schedule  # matters only to networks with time conditioning
 
@@ -61,7 +46,7 @@ class Looking(Policy, Protocol):
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         """Every blank, at the noise level of the share still hidden."""
-        return look.hidden, sigma_at(self.schedule, look.hidden.sum(1).double() / look.memory[0])
+        return look.hidden, shown_sigma(self.schedule, look.hidden.sum(1).double() / look.memory[0]).float()
 
 
 def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
@@ -69,8 +54,7 @@ def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
     left = look.hidden.sum(1)
     if calls is None:
         return torch.ones_like(left)
-    calls_left = (calls - look.clock).clamp(min=1)
-    return (left + calls_left - 1) // calls_left
+    return even_share(left, (calls - look.clock).clamp(min=1))
 
 
 @POLICIES.register("confidence", "the most confident positions first", by="confidence", draw_first=False)
@@ -107,7 +91,7 @@ class Ordered(Looking):
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         log_p = forbid(logits, look.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
-        kept = best(look, table(score, rows, look.hidden), per_call(look, self.calls))
+        kept = surest(table(score, rows, look.hidden), per_call(look, self.calls))
         return kept.flatten()[rows], look.memory
 
 
@@ -116,6 +100,7 @@ class Ordered(Looking):
 class Leftmost(Looking):
     """From left to right; the head runs only at the positions that are revealed."""
 
+    surest_first: ClassVar[bool] = False
     budget: ClassVar[str | None] = "calls"
 
     calls: int | None = None  # number of network calls; None: one token per call

@@ -11,22 +11,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.certainty import confidence, entropy
+from unmask.diffusion.certainty import confidence, entropy, ranking, surest
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policies.confidence import Looking, best, per_call, ranking, table
+from unmask.sampling.policies.confidence import Looking, per_call, table
 from unmask.sampling.policy import POLICIES, Draw, Look, Memory
 
 
 def prefix(
-    look: Look, score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
+    score: Float[Tensor, "b w"], allows: Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]
 ) -> Bool[Tensor, "b w"]:
     """The longest prefix of the best positions that `allows` accepts (scores from best to worst); at least one."""
-    order = ranking(look, score)
+    order = ranking(score)
     run = allows(score.gather(1, order)).long().cumprod(1).bool()
     run[:, 0] = True
     return torch.zeros_like(run).scatter(1, order, run) & (score > -torch.inf)
@@ -71,7 +71,7 @@ class Threshold(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        sure = (score >= self.tau) | best(look, score, torch.ones_like(look.clock))
+        sure = (score >= self.tau) | surest(score, torch.ones_like(look.clock))
         return sure.flatten()[rows], look.memory
 
 
@@ -90,7 +90,7 @@ class Certificate(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(look, score, certain).flatten()[rows], look.memory
+        return prefix(score, certain).flatten()[rows], look.memory
 
 
 @POLICIES.register("entropy-bound", "sets that share little information")
@@ -114,7 +114,7 @@ class EntropyBound(Looking):
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(-entropy(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(look, score, bounded(self.gamma)).flatten()[rows], look.memory
+        return prefix(score, bounded(self.gamma)).flatten()[rows], look.memory
 
 
 @POLICIES.register("klass", "confident and stable positions at once")
@@ -157,9 +157,9 @@ class Klass(Looking):
             for_calls = torch.where(calm, settled.flatten()[rows] + 1, 0)
         else:
             for_calls = torch.zeros_like(rows)
-        surest = confidence(log_p)
-        good = (surest >= self.tau) & (for_calls >= self.calls_settled)
-        fallback = best(look, table(surest, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
+        sure = confidence(log_p)
+        good = (sure >= self.tau) & (for_calls >= self.calls_settled)
+        fallback = surest(table(sure, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
         row = rows // look.hidden.shape[1]
         has_good = torch.zeros_like(look.clock).index_add(0, row, good.long()) > 0
         now = log_p.new_zeros(look.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)

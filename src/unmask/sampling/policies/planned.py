@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError
 from unmask.random import ORDER, Dice
@@ -40,19 +40,13 @@ class Planned(Policy, Protocol):
     """A policy that is a plan: each position has its call and the noise level of that call."""
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        """(call (b w), sigma (b w)); every row's calls are 0, 1, 2, ... without a gap."""
+        """(call (b w), sigma (b w)): positions with the smallest call come first."""
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         call, sigma = look.memory
-        now = (call == look.clock[:, None]) & look.hidden
+        first = torch.where(look.hidden, call, torch.iinfo(call.dtype).max).amin(1, keepdim=True)
+        now = (call == first) & look.hidden
         return now, torch.where(now, sigma, 0.0).amax(1)
-
-
-def sigma_at(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """σ at which a `share` (in 0..1) of what the schedule hides at t = 1 is hidden."""
-    most = schedule.at(torch.ones((), dtype=share.dtype, device=share.device)).hidden
-    t = schedule.when((share * most).clamp(min=1e-12)).clamp(0, 1)
-    return schedule.at(t).sigma.float()
 
 
 @POLICIES.register("first-hitting", "exact: one token per call, in random order")
@@ -68,7 +62,7 @@ class FirstHitting(Planned):
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         u = dice.grid(hidden.shape[1], ORDER)
-        return ranks(hidden, u), sigma_at(self.schedule, u)
+        return ranks(hidden, u), shown_sigma(self.schedule, u).float()
 
 
 @POLICIES.register("ancestral", "a grid of T steps, empty ones dropped")
@@ -93,8 +87,8 @@ class Ancestral(Planned):
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         level = self.schedule.at(grid(self.steps).to(hidden.device))
-        edges = level.hidden / level.hidden[0]
-        # Step i goes from share edges[i] down to edges[i + 1], the last one down to 0 whatever the schedule says.
+        edges = (level.hidden - level.hidden[-1]) / (level.hidden[0] - level.hidden[-1])
+        # Step i goes from share edges[i] down to edges[i + 1]: from 1 to 0, as `schedule.complete`.
         u = dice.grid(hidden.shape[1], ORDER)
         step = self.steps - 1 - torch.searchsorted(edges[1:-1].flip(0), u, right=True)
         return dense(hidden, step), level.sigma.float()[step]
@@ -138,7 +132,7 @@ class Groups(Planned):
         call = (rank[:, :, None] >= ends[:, None, :]).sum(-1)
         begun = torch.cat([torch.zeros_like(ends[:, :1]), ends], 1)  # tokens revealed before each call
         share = 1 - begun.double() / count.clamp(min=1)[:, None]
-        sigma = sigma_at(self.schedule, share.clamp(0, 1)).gather(1, call.clamp(max=ends.shape[1]))
+        sigma = shown_sigma(self.schedule, share.clamp(0, 1)).float().gather(1, call.clamp(max=ends.shape[1]))
         return torch.where(hidden, call, -1), sigma
 
     def ends(self, count: Int[Tensor, " b"]) -> Int[Tensor, "b calls"]:

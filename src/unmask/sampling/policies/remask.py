@@ -17,12 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError, unknown
 from unmask.random import HIDE, WHERE, Dice
 from unmask.registry import derived
-from unmask.sampling.policies.planned import sigma_at
 from unmask.sampling.policy import POLICIES, Look, Memory, Policy
 
 # Default η of each rule: its authors' choice where there is one.
@@ -126,7 +125,8 @@ class Remask(Policy):
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         step, reveals, _ = look.memory
         alpha = self.path()[0].to(step.device)
-        return reveals & look.hidden, sigma_at(self.schedule, 1 - alpha[step.clamp(max=self.steps - 1)])
+        share = 1 - alpha[step.clamp(max=self.steps - 1)]
+        return reveals & look.hidden, shown_sigma(self.schedule, share).float()
 
     def revise(
         self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
