@@ -21,7 +21,9 @@ def tied_world():
     world = TableWorld.random(3)
     alone = [3 + 4 * 3 + 16 * letter for letter in range(3)]  # the states (letter, mask, mask)
     for state in (63, *alone):
-        world.table[state] = world.table[state, 0] + 1e-6 * torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+        world.table[state] = world.table[state, 0] + 1e-6 * torch.randn(
+            3, 4, generator=torch.Generator().manual_seed(1)
+        )
     return world
 
 
