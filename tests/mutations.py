@@ -275,8 +275,8 @@ MUTATIONS = {
     ),
     "a pattern does not look ahead": Mutation(
         "sampling/patterns/constraint.py",
-        "found.append(self.back(found[-1], i))",
-        "found.append(torch.ones_like(found[-1]))",
+        "here = self.back(here, i)",
+        "here = torch.ones_like(here)",
         f"{PATTERNS}::test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability",
     ),
     "memory of rows that have left": Mutation(
@@ -292,7 +292,7 @@ MUTATIONS = {
         f"{GUIDANCE}::test_classifier_free_guidance_follows_the_enumerated_law",
     ),
     "sampler with a schedule of its own": Mutation(
-        "sampling/recipe.py", 'schedule=getattr(objective, "schedule", None)', "schedule=None", OWN
+        "sampling/recipe.py", 'schedule = getattr(objective, "schedule", None)', "schedule = None", OWN
     ),
     "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.grid", "steps = None", OWN),
     "scored by the objective's defaults": Mutation(
