@@ -18,6 +18,7 @@ FLOOR = {
     "evaluation": 3,
     "views": 4,
     "serving": 4,
+    "studies": 4,
     "cli": 5,
 }
 GROUND = {"errors", "files", "random", "registry", "settings", "shapes", "untrusted"}  # files that every room may use

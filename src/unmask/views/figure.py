@@ -25,7 +25,7 @@ def panels(count: int, *, width: float) -> tuple["Figure", Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, 4.5), layout="constrained")
-    row = figure.subplots(1, count, sharey=True)
+    row = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     for axes in row:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

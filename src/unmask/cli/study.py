@@ -1,0 +1,199 @@
+"""Run a study: several systems, several seeds, one budget, one table with error bars.
+
+A study is a TOML file (docs/how/study.md). What is finished is kept: run the same command again after a stop, a
+failure or a change of the file, and only what is missing is computed.
+
+    unmask study configs/paper/table1.toml --scale cpu --out runs/table1
+    unmask study mine.toml --out runs/mine --dry-run                 the cost of every row
+    unmask study mine.toml --out runs/mine --rows MDLM AR --jobs 2
+    unmask study mine.toml --out runs/mine --print-commands          one line per row, for a cluster
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from unmask.cli import main
+from unmask.errors import UserError
+from unmask.files import write_json, write_whole
+from unmask.processes.signals import stopping
+from unmask.studies import run as runner
+from unmask.studies.plan import Place, Task, costs, planned, steps_of, tokens_seen, total_flops
+from unmask.studies.run import Event, How
+from unmask.studies.study import Study, only, read_study
+from unmask.studies.table import table_of
+from unmask.training.estimate import USUAL_SHARE, duration, matrix_rate
+from unmask.views import study as view
+
+
+@dataclass(frozen=True)
+class Settings:
+    file: Annotated[Path, tyro.conf.Positional]
+    """The study's TOML file."""
+    out: Path = Path()
+    """Folder for everything: data, runs, results, the table."""
+    scale: str = ""
+    """Which of the study's scales: smoke, cpu, paper, ..."""
+    rows: tuple[str, ...] = ()
+    """Rows to run, and those they begin with; none: all. The table has every row that is finished."""
+    jobs: int = 1
+    """Commands at once, each with the threads that the file gives; 0: in this process, for tiny studies."""
+    data_root: Path | None = None
+    """Folder of the study's data; none: the variable UNMASK_DATA, else data/."""
+    dry_run: bool = False
+    """Print the cost of every row and what is already done; run nothing."""
+    print_commands: bool = False
+    """Print one command per row, to be run as separate jobs; run nothing."""
+    launcher: str = ""
+    """Words before every training and measurement, such as "torchrun --nproc-per-node 8"."""
+
+
+def run(settings: Settings) -> None:
+    if settings.out == Path():
+        raise UserError("where should the study go? Give --out FOLDER, such as --out runs/table1.")
+    if settings.jobs < 0:
+        raise UserError(f"--jobs must be 0 or more, not {settings.jobs}.")
+    whole = read_study(settings.file, settings.scale)
+    place = Place(settings.out, settings.data_root or Path(os.environ.get("UNMASK_DATA", "data")))
+    tasks = planned(whole, place)
+    study = only(whole, settings.rows) if settings.rows else whole
+    chosen = needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])
+    if settings.print_commands:
+        print("\n".join(commands(study, settings, place)))
+        return
+    if settings.dry_run:
+        print(cost_table(study, chosen))
+        return
+    launcher = tuple(shlex.split(settings.launcher))
+    how = How(place.root, max(1, settings.jobs), study.threads, launcher, None if settings.jobs else main.main)
+    with stopping() as stop:
+        failures = watched(study, chosen, how, stop)
+    table = table_of(whole, tasks, settings.out, failures)
+    write_table(table, settings.out)
+    print(view.as_text(table))
+    print(f"\nwritten: {settings.out}/table.json, .md, .html" + (", .png" if view.drawable(table) else ""))
+    if stop:
+        print("unmask: stopped; what is finished is kept: run the same command again to go on", file=sys.stderr)
+        sys.exit(128 + stop[0])
+    if failures:
+        raise UserError(
+            f"{len(failures)} of {len(chosen)} commands failed; the others are in the table. "
+            + "; ".join(f"{name}: {why}" for name, why in failures.items())
+        )
+
+
+def needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:
+    """The chosen tasks with all that they need, in the order of the plan."""
+    by_name = {task.name: task for task in tasks}
+    wanted, todo = set(), [task.name for task in chosen]
+    while todo:
+        name = todo.pop()
+        if name not in wanted:
+            wanted.add(name)
+            todo += by_name[name].needs
+    return [task for task in tasks if task.name in wanted]
+
+
+def commands(study: Study, settings: Settings, place: Place) -> Iterator[str]:
+    """The data first, then one command per row: any number of them may run at the same time."""
+    base = ["unmask", "study", str(settings.file), "--out", str(settings.out), "--data-root", str(place.root)]
+    base += ["--scale", settings.scale] if settings.scale else []
+    base += ["--launcher", settings.launcher] if settings.launcher else []
+    yield "# A row that begins with another row's weights waits for it: run them in this order."
+    for row in study.rows:
+        yield shlex.join([*base, "--rows", row.name])
+
+
+def cost_table(study: Study, tasks: Sequence[Task]) -> str:
+    """The cost of every row, before anything runs."""
+    rate = matrix_rate()
+    lines = [("row", "parameters", "tokens", "FLOPs", "training", "done")]
+    total = 0.0
+    for row in study.rows:
+        own = [task for task in tasks if task.row == row.name]
+        done = f"{sum(map(runner.is_done, own))} of {len(own)}"
+        if row.train is None:
+            lines.append((row.name, "", "", "", "", done))
+            continue
+        flops = total_flops(study, row, steps=steps_of(study, row))
+        seeds = len(study.seeds)
+        seconds = study.seconds or flops / (USUAL_SHARE * rate)
+        total += seconds * seeds
+        lines.append(
+            (
+                row.name,
+                f"{costs(study, row)[-1].parameters:,}",
+                f"{tokens_seen(study, row):,}",
+                f"{flops:.1e}",
+                duration(seconds) + (f" x {seeds} seeds" if seeds > 1 else ""),
+                done,
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    shown = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    ]
+    notes = [f"all trainings: about {duration(total)} of this machine, at {rate / 1e9:.0f} GFLOPS"]
+    notes += [f"this scale needs {study.hardware}"] if study.hardware else []
+    return "\n".join([*(line.rstrip() for line in shown), "", *notes, "measurements are not estimated"])
+
+
+def watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> dict[str, str]:
+    """Run the tasks with an overview in the terminal, or one line per event elsewhere; returns what failed."""
+    console = Console(file=sys.stderr, highlight=False)
+    failures: dict[str, str] = {}
+    latest: dict[str, Event] = {}
+    live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+    if live is not None:
+        live.start()
+    try:
+        for event in runner.run(tasks, how, stop):
+            latest[event.task.name] = event
+            if event.state in ("failed", "left out"):
+                failures[event.task.name] = event.note
+            if live is not None:
+                live.update(overview(study, tasks, latest))
+            elif event.state != "running":
+                note = f": {event.note}" if event.note else ""
+                console.print(f"{event.state}  {event.task.name}{note}", soft_wrap=True, markup=False)
+    finally:
+        if live is not None:
+            live.stop()
+    return failures
+
+
+MARKS = {"kept": "✓", "done": "✓", "started": "▸", "running": "▸", "failed": "✗", "left out": "·"}
+
+
+def overview(study: Study, tasks: Sequence[Task], latest: dict[str, Event]) -> Table:
+    """What is done, what runs and what it says."""
+    done = sum(event.state in ("kept", "done") for event in latest.values())
+    shown = Table(title=f"{study.title}: {done} of {len(tasks)} commands", box=None, padding=(0, 2))
+    for name in ("", "command", "time", "last line"):
+        shown.add_column(name, no_wrap=True, overflow="ellipsis")
+    for task in tasks:
+        event = latest.get(task.name)
+        if event is None:
+            shown.add_row(" ", Text(task.name, style="dim"), "", "")
+        else:
+            time = duration(event.seconds) if event.seconds else ""
+            shown.add_row(MARKS[event.state], Text(task.name), time, Text(event.note, style="dim"))
+    return shown
+
+
+def write_table(table: dict[str, Any], out: Path) -> None:
+    write_json(out / "table.json", table)
+    write_whole(out / "table.md", view.as_markdown(table))
+    write_whole(out / "table.html", view.as_page(table))
+    if view.drawable(table):
+        view.picture(table).savefig(out / "table.png", dpi=150)

@@ -1,0 +1,1 @@
+"""Studies: several systems, several seeds, one budget, one table."""

@@ -1,0 +1,89 @@
+"""The text of a study: documents from files of any format, laid out as one file per split."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.evaluation.likelihood.detokenize import detokenizer
+from unmask.files import write_whole
+from unmask.text.corpus.documents import SEPARATOR, Layout
+from unmask.text.corpus.sources import gather
+from unmask.text.corpus.tokenized import whole_documents
+
+TOPICS = "python-topics"  # the help topics that every Python has: real prose without a download
+HELD_OUT = 8  # topics for validation and for test
+
+
+def located(path: str, root: Path) -> str:
+    """A path below the data folder, or as it is; hub names and the topics are no paths."""
+    if path.startswith("hf:") or path.partition(":")[0] == TOPICS:
+        return path
+    return str(Path(path) if Path(path).is_absolute() else root / path)
+
+
+def check_present(data: Mapping[str, Any], root: Path) -> None:
+    """Refuse missing files before anything runs, and say where they belong."""
+    wanted = [one["path"] for split in ("train", "valid", "test") for one in data.get(split, [])]
+    wanted += [data["source"]] if "source" in data else []
+    missing = []
+    for path in wanted:
+        place = located(path, root)
+        if not place.startswith("hf:") and not place.startswith(TOPICS) and not any_file(place):
+            missing.append(place)
+    if missing:
+        raise UserError(
+            f"the study's data is missing: {', '.join(missing)}. Put it there, or name the folder that holds it "
+            "with --data-root."
+        )
+
+
+def any_file(place: str) -> bool:
+    path = Path(place)
+    return path.exists() or any(path.parent.glob(path.name)) if path.parent.exists() else False
+
+
+def assembled(data: Mapping[str, Any], root: Path, folder: Path) -> None:
+    """Write train.txt, valid.txt and test.txt, whichever the study names."""
+    for split in ("train", "valid", "test"):
+        if split in data:
+            texts = [text for one in data[split] for text in documents_of(one, root)]
+            if not texts:
+                raise UserError(f"data.{split} holds no documents.")
+            write_whole(folder / f"{split}.txt", "".join(f"{text}\n{SEPARATOR}\n" for text in texts))
+
+
+def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:
+    """The documents of one source, those that are empty left out."""
+    place, limit = located(one["path"], root), one.get("limit")
+    undo = detokenizer(one.get("detokenize", "none"))
+    layout = Layout(**{name: one[name] for name in ("documents", "separator", "field") if name in one})
+    number = 0
+    for text in topic_texts(place) if place.startswith(TOPICS) else file_texts(place, layout):
+        text = undo(text).strip().replace(SEPARATOR, " ")
+        if text:
+            if limit is not None and number >= limit:
+                return
+            number += 1
+            yield text
+
+
+def file_texts(place: str, layout: Layout) -> Iterator[str]:
+    with gather(place) as sources:
+        for source in sources:
+            yield from whole_documents(source.pieces(layout))
+
+
+def topic_texts(place: str) -> list[str]:
+    """`python-topics:train`, `:valid` or `:test`: the topics by name, the last ones held out."""
+    texts = [text.strip() for _, text in sorted(topics.items())]
+    parts = {
+        "train": texts[: -2 * HELD_OUT],
+        "valid": texts[-2 * HELD_OUT : -HELD_OUT],
+        "test": texts[-HELD_OUT:],
+    }
+    split = place.partition(":")[2]
+    if split not in parts:
+        raise UserError(f"write {TOPICS}:train, {TOPICS}:valid or {TOPICS}:test; saw {place!r}.")
+    return parts[split]

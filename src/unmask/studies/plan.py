@@ -1,0 +1,295 @@
+"""A plan: the commands of a study, in order, each with a folder named by everything that determines its result.
+
+A folder's name contains the fingerprint of the command, its settings and the folders it reads. So a change of the
+study's file touches just the rows it concerns, nothing that was computed is ever overwritten, and undoing the change
+finds the old results again.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.errors import UserError, unknown
+from unmask.model.checkpoint import find
+from unmask.settings import merged
+from unmask.studies import corpus
+from unmask.studies.study import SPLITS, VERBS, Measure, Row, Study
+from unmask.training.estimate import RunCost, estimate
+from unmask.training.phases import phases, spec_of
+from unmask.training.settings import Train, settled
+
+RESULT, TOKENS, MODEL, CONFIG = "result.json", "tokens.jsonl", "run", "settings.toml"
+GUESSED_VOCABULARY = 128  # ids of a tokenizer whose size the settings do not tell
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command of a study."""
+
+    name: str
+    kind: Literal["data", "train", "measure"]
+    row: str
+    seed: int
+    folder: Path
+    command: tuple[str, ...]  # of unmask
+    needs: tuple[str, ...]  # names of the tasks before it
+    config: Mapping[str, Any] | None = None  # the settings of a training
+    data: Mapping[str, Any] | None = None  # the text to lay out
+    seconds: float = 0.0  # train for so long: the number of steps is measured first
+    measure: str = ""
+
+    @property
+    def result(self) -> Path:
+        return self.folder / RESULT
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a study reads and writes."""
+
+    out: Path
+    root: Path  # of the data
+
+
+def planned(study: Study, place: Place) -> tuple[Task, ...]:
+    """Every command of a study, those first that others need."""
+    corpus.check_present(study.data, place.root)
+    tasks: dict[str, Task] = {}
+    if study.data:
+        task = data_task(study, place)
+        tasks[task.name] = task
+    for row in ordered(study):
+        for seed in seeds_of(study, row):
+            if row.train is not None:
+                task = train_task(study, place, row, seed, tasks)
+                tasks[task.name] = task
+    for row in study.rows:
+        for seed in seeds_of(study, row):
+            for measure in study.measures:
+                if row.measures is None or measure.name in row.measures:
+                    for task in measure_tasks(study, place, row, seed, measure, tasks):
+                        tasks[task.name] = task
+    return tuple(tasks.values())
+
+
+def ordered(study: Study) -> list[Row]:
+    """The rows, each after the one whose weights it begins with."""
+    found: list[Row] = []
+    while len(found) < len(study.rows):
+        for row in study.rows:
+            if row not in found and (not row.after or study.row(row.after) in found):
+                found.append(row)
+    return found
+
+
+def seeds_of(study: Study, row: Row) -> tuple[int, ...]:
+    return study.seeds if row.train is not None else study.seeds[:1]
+
+
+def data_task(study: Study, place: Place) -> Task:
+    """Lay out the text and tokenize it; without rows to train it is only laid out."""
+    data = study.data
+    files = [corpus.located(one["path"], place.root) for split in SPLITS for one in data.get(split, [])] or [
+        corpus.located(data["source"], place.root)
+    ]
+    key = mark(place, "data", data, [contents_of(path) for path in files])
+    folder = place.out / "data" / key
+    source = files[0] if "source" in data else str(folder / "text")
+    trained = any(row.train is not None for row in study.rows)
+    command = ("prepare", source, "--out", str(folder / "tokens"), *options(data["prepare"])) if trained else ()
+    return Task("data", "data", "", 0, folder, command, (), data=data)
+
+
+def contents_of(path: str) -> str:
+    """What a source holds: its sha256, or its name where that is all there is to know beforehand."""
+    files = [Path(path)] if Path(path).is_file() else sorted(p for p in Path(path).rglob("*") if p.is_file())
+    if not files:
+        return path
+    held = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            held.update(hashlib.file_digest(opened, "sha256").digest())
+    return held.hexdigest()
+
+
+def train_task(study: Study, place: Place, row: Row, seed: int, tasks: Mapping[str, Task]) -> Task:
+    settings = dict(row.train or {})
+    steps = steps_of(study, row)
+    seconds = study.seconds if study.budget == "seconds" else 0.0
+    settings |= {"seed": seed, "data": str(tasks["data"].folder / "tokens")} | ({"steps": steps} if steps else {})
+    needs = ["data"]
+    if row.after:
+        before = name_of(row.after, seed)
+        settings["init"] = str(tasks[before].folder / MODEL)
+        needs.append(before)
+    key = mark(place, "train", settings, seconds, study.threads)
+    folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"train-{key}"
+    command = ("train", "--config", str(folder / CONFIG), "--out", str(folder / MODEL), "--resume")
+    return Task(
+        name_of(row.name, seed), "train", row.name, seed, folder, command, tuple(needs), settings, seconds=seconds
+    )
+
+
+def name_of(row: str, seed: int) -> str:
+    return f"train {row}, seed {seed}"
+
+
+def measure_tasks(
+    study: Study, place: Place, row: Row, seed: int, measure: Measure, tasks: Mapping[str, Task]
+) -> Iterator[Task]:
+    for again in measure.seeds or (None,):
+        needs: list[str] = []
+        model = model_of(study, row.name, seed, tasks, needs)
+        words = {"seed": str(seed), "root": str(place.root), "model": model, **texts(study, place, tasks, needs)}
+        fill = Filler(study, seed, tasks, needs, words)
+        extra = {"seed": again} if again is not None else {}
+        said = (measure.verb, model, *map(fill, measure.arguments))
+        asked = tuple(fill(part) for part in options({**measure.options, **extra}))
+        weights = contents_of(str(find(row.checkpoint)[0])) if row.checkpoint else ""
+        key = mark(place, said, asked, weights, study.threads)
+        suffix = f"-{again}" if again is not None else ""
+        folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"{slug(measure.name)}{suffix}-{key}"
+        verb = VERBS[measure.verb]
+        aside = (*verb.options, verb.aside, str(folder / TOKENS)) if verb.aside else verb.options
+        command = (*said, *asked, *aside, "--out", str(folder / RESULT))
+        name = f"{measure.name} of {row.name}, seed {seed}" + (f", {again}" if again is not None else "")
+        yield Task(name, "measure", row.name, seed, folder, command, tuple(needs), measure=measure.name)
+
+
+def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], needs: list[str]) -> str:
+    """The model of a row, for the seed or for the only one it has."""
+    rows = {row.name: row for row in study.rows}
+    if name not in rows:
+        raise unknown("row", name, rows)
+    row = rows[name]
+    if row.train is None:
+        return row.checkpoint
+    before = name_of(name, seed)
+    needs.append(before)
+    return str(tasks[before].folder / MODEL)
+
+
+def texts(study: Study, place: Place, tasks: Mapping[str, Task], needs: list[str]) -> dict[str, str]:
+    if not study.data:
+        return {}
+    folder = tasks["data"].folder
+    needs.append("data")
+    if "source" in study.data:
+        return {"data": corpus.located(study.data["source"], place.root), "tokens": str(folder / "tokens")}
+    return {
+        "data": str(folder / "text"),
+        "tokens": str(folder / "tokens"),
+        **{split: str(folder / "text" / f"{split}.txt") for split in SPLITS if split in study.data},
+    }
+
+
+@dataclass(frozen=True)
+class Filler:
+    """Fills {test}, {data}, {seed}, {root}, {row:NAME} in arguments and options."""
+
+    study: Study
+    seed: int
+    tasks: Mapping[str, Task]
+    needs: list[str]
+    words: Mapping[str, str]
+
+    def __call__(self, text: str) -> str:
+        return re.sub(r"\{([^{}]+)\}", self.word, text)
+
+    def word(self, match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith("row:"):
+            return model_of(self.study, name.removeprefix("row:"), self.seed, self.tasks, self.needs)
+        if name not in self.words:
+            raise unknown("word in braces", name, [*self.words, "row:NAME"])
+        return self.words[name]
+
+
+def options(values: Mapping[str, Any]) -> Iterator[str]:
+    """Settings as flags: `{top-p = 0.9, json = true}` is `--top-p 0.9 --json`."""
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield flag
+        elif value is False:
+            head, _, last = flag.removeprefix("--").rpartition(".")
+            yield f"--{head}.no-{last}" if head else f"--no-{last}"
+        elif isinstance(value, list):
+            yield flag
+            yield from map(str, value)
+        else:
+            yield flag
+            yield str(value)
+
+
+def mark(place: Place, *parts: Any) -> str:
+    """The fingerprint of everything that determines a result; where the study and its data lie does not."""
+    text = json.dumps(parts, sort_keys=True, default=list)
+    text = text.replace(str(place.out), "OUT").replace(str(place.root), "ROOT")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def slug(name: str) -> str:
+    """A name as a folder: letters and digits, and a mark where that would not tell two names apart."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return plain if plain == name else f"{plain or 'row'}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
+
+
+def train_of(row: Row) -> Train:
+    return settled(merged(Train(), row.train or {}))
+
+
+def vocabulary(train: Train, study: Study) -> int:
+    """The number of token ids, as far as the settings tell."""
+    kind = study.data.get("prepare", {}).get("tokenizer", "bpe")
+    return int(study.data.get("prepare", {}).get("vocab", 4096)) if kind == "bpe" else GUESSED_VOCABULARY
+
+
+def costs(study: Study, row: Row, *, steps: int = 0, rate: float = 1.0) -> list[RunCost]:
+    """The cost of each phase of a row's training."""
+    train = train_of(row)
+    train = replace(train, steps=steps) if steps else train
+    size = vocabulary(train, study)
+    return [estimate(train, spec_of(train, phase, vocab=size), phase, rows=1, rate=rate) for phase in phases(train)]
+
+
+def total_flops(study: Study, row: Row, *, steps: int = 0) -> float:
+    train = train_of(row)
+    train = replace(train, steps=steps) if steps else train
+    return sum(
+        one.flops * phase.steps
+        for one, phase in zip(costs(study, row, steps=train.steps), phases(train), strict=True)
+    )
+
+
+def steps_of(study: Study, row: Row) -> int:
+    """The steps of a row under the study's budget; 0: as its settings say."""
+    if study.budget != "flops" or row.name == study.like:
+        return 0
+    like = study.row(study.like)
+    if like.train is None:
+        raise UserError(f"the row {like.name!r} is not trained, so it sets no budget; choose another with `like`.")
+    own = train_of(row).steps
+    return max(2, round(own * total_flops(study, like) / total_flops(study, row)))
+
+
+def chain(study: Study, row: Row) -> list[Row]:
+    """A row and those before it, the first one first."""
+    found = [row]
+    while found[0].after:
+        found.insert(0, study.row(found[0].after))
+    return found
+
+
+def tokens_seen(study: Study, row: Row) -> int:
+    """Tokens of training, those of the rows before it counted."""
+    total = 0
+    for one in chain(study, row):
+        if one.train is not None:
+            train = train_of(one)
+            total += (steps_of(study, one) or train.steps) * train.optim.batch * train.text.length
+    return total

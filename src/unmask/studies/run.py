@@ -1,0 +1,271 @@
+"""Run the commands of a plan: some at once, each in its own process; what is finished is kept, what failed is told.
+
+Every command has a fixed number of threads, so two at once compute what one after the other would. A killed training
+goes on where it stopped; a killed measurement begins again.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+
+from unmask.errors import UserError
+from unmask.files import write_json, write_whole
+from unmask.processes.lock import locked
+from unmask.studies import corpus
+from unmask.studies.plan import CONFIG, MODEL, Task
+from unmask.training import metrics
+
+DONE, LOG, LOCK = "done.json", "log.txt", ".lock"
+TRIAL = 12  # steps that are timed to learn how many fit into a number of seconds; the first third is not counted
+GRACE = 120  # seconds for a command to save and end when the study is stopped
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a task."""
+
+    task: Task
+    state: Literal["kept", "started", "running", "done", "failed", "left out"]
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Running:
+    task: Task
+    process: "subprocess.Popen[bytes] | Inside"
+    began: float
+    held: ExitStack = field(default_factory=ExitStack)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A command that ran in this process and has ended."""
+
+    code: int
+
+    def poll(self) -> int:
+        return self.code
+
+
+@dataclass(frozen=True)
+class How:
+    """How the commands are run."""
+
+    root: Path  # of the data
+    jobs: int = 1
+    threads: int = 1
+    launcher: tuple[str, ...] = ()  # words before the command: torchrun and its options
+    inside: Callable[[list[str]], int] | None = None  # run commands by this function, in this process, one by one
+
+
+def is_done(task: Task) -> bool:
+    return (task.folder / DONE).is_file()
+
+
+def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
+    """Run what is not done yet; ends early, with everything saved, when `stop` is filled."""
+    state: dict[str, str] = {}
+    for task in tasks:
+        if is_done(task):
+            state[task.name] = "done"
+            yield Event(task, "kept", seconds=read_json(task.folder / DONE).get("seconds", 0.0))
+    waiting = [task for task in tasks if task.name not in state]
+    running: list[Running] = []
+    try:
+        while (waiting and not stop) or running:
+            for task in list(waiting):
+                if any(state.get(name) in ("failed", "left out") for name in task.needs):
+                    waiting.remove(task)
+                    state[task.name] = "left out"
+                    first = next(name for name in task.needs if state.get(name) in ("failed", "left out"))
+                    yield Event(task, "left out", f"{first}: {'failed' if state[first] == 'failed' else 'left out'}")
+                elif len(running) < how.jobs and not stop and all(state.get(name) == "done" for name in task.needs):
+                    waiting.remove(task)
+                    try:
+                        running.append(started(task, how))
+                        yield Event(task, "started")
+                    except UserError as error:
+                        state[task.name] = "failed"
+                        yield Event(task, "failed", str(error))
+            for one in list(running):
+                code = one.process.poll()
+                if code is None:
+                    yield Event(one.task, "running", last_line(one.task), time.monotonic() - one.began)
+                    continue
+                running.remove(one)
+                one.held.close()
+                if stop:
+                    continue
+                seconds = time.monotonic() - one.began
+                if code == 0 and finished(one.task):
+                    write_json(
+                        one.task.folder / DONE, {"command": list(one.task.command), "seconds": round(seconds, 2)}
+                    )
+                    state[one.task.name] = "done"
+                    yield Event(one.task, "done", seconds=seconds)
+                else:
+                    state[one.task.name] = "failed"
+                    yield Event(one.task, "failed", reason(one.task, code), seconds)
+            if stop:
+                end(running)
+                running = []
+            elif running:
+                time.sleep(0 if how.inside else 0.1)
+    finally:
+        end(running)
+
+
+def started(task: Task, how: How) -> Running:
+    """Begin a task; what it needs is written first."""
+    held = ExitStack()
+    held.enter_context(locked(task.folder / LOCK))
+    began = time.monotonic()
+    try:
+        prepare(task, how)
+        if not task.command:
+            process: subprocess.Popen[bytes] | Inside = Inside(0)
+        elif how.inside is not None:
+            process = Inside(called(how.inside, task, how.threads))
+        else:
+            process = spawned(task, how)
+    except OSError as error:
+        held.close()
+        raise UserError(f"could not start {task.name}: {error.strerror or error}.") from None
+    except BaseException:
+        held.close()
+        raise
+    return Running(task, process, began, held)
+
+
+def spawned(task: Task, how: How) -> "subprocess.Popen[bytes]":
+    alone = task.kind == "data" or not how.launcher
+    before = [sys.executable] if alone else list(how.launcher)
+    with (task.folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [*before, "-m", "unmask", *task.command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment(how.threads),
+            start_new_session=True,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+        )
+
+
+def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int:
+    """Run a command in this process, with the same number of threads and its output in the same file."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with (task.folder / LOG).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+            return command(list(task.command))
+    except SystemExit as stop:
+        return int(stop.code or 0) if isinstance(stop.code, int | None) else 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def environment(threads: int) -> dict[str, str]:
+    count = str(threads)
+    return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def end_with_parent() -> None:
+    """A command does not outlive its study, not even one that is killed. (Linux.)"""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def prepare(task: Task, how: How) -> None:
+    """Write what a command reads: the text, or the settings of a training."""
+    if task.data is not None and "source" not in task.data:
+        corpus.assembled(task.data, how.root, task.folder / "text")
+    if task.config is not None and not (task.folder / CONFIG).is_file():
+        config = dict(task.config)
+        if task.seconds:
+            config["steps"] = steps_within(task, config, how)
+        write_whole(task.folder / CONFIG, tomli_w.dumps(config))
+
+
+def steps_within(task: Task, config: dict[str, Any], how: How) -> int:
+    """The number of steps that fit into the task's seconds, from a short trial of the same run."""
+    trial = task.folder / "trial"
+    shutil.rmtree(trial, ignore_errors=True)
+    quiet = {"run": {**config.get("run", {}), "log_every": 1, "eval_every": 10**6, "save_every": 10**6, "preview": 0}}
+    write_whole(trial / CONFIG, tomli_w.dumps({**config, **quiet, "steps": TRIAL}))
+    command = ["train", "--config", str(trial / CONFIG), "--out", str(trial / MODEL)]
+    done = subprocess.run(
+        [sys.executable, "-m", "unmask", *command], env=environment(how.threads), capture_output=True, check=False
+    )
+    if done.returncode:
+        raise UserError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"{task.name}: failed")
+    lines = [line for line in metrics.read_metrics(trial / MODEL) if "seconds" in line]
+    times = sorted(line["seconds"] / line["steps"] for line in lines[TRIAL // 3 :])
+    shutil.rmtree(trial, ignore_errors=True)
+    return max(2, int(task.seconds / times[len(times) // 2]))
+
+
+def finished(task: Task) -> bool:
+    """Whether a command that ended well has written what the study reads."""
+    if task.kind == "measure":
+        return task.result.is_file() and not read_json(task.result).get("partial")
+    return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no object.")
+    return content
+
+
+def last_line(task: Task) -> str:
+    """The last line that a command has printed."""
+    try:
+        with (task.folder / LOG).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+            lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def reason(task: Task, code: int) -> str:
+    """Why a command failed, in its own words."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return last_line(task).removeprefix("unmask: ") or f"exit code {code}"
+
+
+def end(running: Sequence[Running]) -> None:
+    """Ask the commands to save and end; wait for them."""
+    alive = [one.process for one in running if isinstance(one.process, subprocess.Popen)]
+    for process in alive:
+        if process.poll() is None:
+            process.terminate()
+    until = time.monotonic() + GRACE
+    for process in alive:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for one in running:
+        one.held.close()

@@ -1,0 +1,403 @@
+"""A study: rows to train or load, what to measure of them, and the published numbers, read from a TOML file.
+
+    title = "Two objectives"
+    seeds = [1, 2]
+    data = { train = "my_texts/train.txt", test = "my_texts/test.txt", prepare = { vocab = 1024 } }
+    train = { steps = 1000, model = { width = 128, blocks = 4 } }
+    column = [{ name = "perplexity", measure = "test", value = "perplexity", error = "standard_error" }]
+    row = [{ name = "MDLM" }, { name = "AR", train = { objective = { name = "ar" } } }]
+    [measure.test]
+    verb = "evaluate"
+    arguments = ["{test}"]
+
+A scale is a table of the same keys that is laid over the file: `[scale.smoke]`, `[scale.cpu]`, `[scale.paper]`.
+"""
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.errors import UserError, unknown
+from unmask.settings import merged
+from unmask.training.settings import Train
+
+Table = Mapping[str, Any]
+TOP = ("title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
+TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
+ROW = ("name", "group", "train", "checkpoint", "after", "measures", "published", "differs", "over", "scale", "only")
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command of unmask that measures a model and writes its result with --out."""
+
+    options: tuple[str, ...] = ()  # always added
+    aside: str = ""  # a file of numbers per token that it writes with these options, for paired differences
+
+
+VERBS = {
+    "evaluate": Verb(("--each-token",), aside="--write"),
+    "quality": Verb(),
+    "suite": Verb(),
+    "frontier": Verb(),
+    "classify": Verb(),
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A command that is run on the model of every row."""
+
+    name: str
+    verb: str
+    arguments: tuple[str, ...] = ()
+    options: Table = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # repeat with these seeds; empty: once, with the command's own
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of a measurement."""
+
+    name: str
+    measure: str
+    value: str  # its place in the result: "perplexity", "results[set=ptb].perplexity"
+    error: str = ""  # the place of its standard error, shown when there is one seed only
+    unit: str = ""
+    better: Literal["lower", "higher", ""] = "lower"
+    digits: int = 2
+    scale: float = 1.0  # multiplies the value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system."""
+
+    name: str
+    group: str = ""
+    train: Table | None = None  # settings of its run, complete; None: it is not trained here
+    checkpoint: str = ""  # measured as it is
+    after: str = ""  # the row from whose weights its training begins
+    measures: tuple[str, ...] | None = None  # None: all
+    published: Table = field(default_factory=dict)  # by column
+    differs: str = ""  # from the published row, in words
+    changes: Table = field(default_factory=dict)  # what `over` set
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study at one scale."""
+
+    path: Path
+    scale: str
+    title: str
+    about: str
+    source: str
+    hardware: str  # what the scale needs, if it is more than a small machine
+    seeds: tuple[int, ...]
+    threads: int
+    budget: Literal["steps", "flops", "seconds"]
+    seconds: float  # of each training, if the budget is seconds
+    like: str  # the row whose FLOPs the others get, if the budget is FLOPs
+    compare: Table  # to = ROW, measure = NAME: paired differences
+    data: Table
+    measures: tuple[Measure, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    picture: Table
+
+    def row(self, name: str) -> Row:
+        return next(one for one in self.rows if one.name == name)
+
+
+def read_study(path: Path, scale: str = "") -> Study:
+    """The study in a file at a scale; everything in it is checked."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}.") from None
+    try:
+        return study_of(content, path, scale)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def study_of(content: Table, path: Path, scale: str) -> Study:
+    checked("key", content, (*TOP, *TABLES))
+    scales = table(content.get("scale", {}), "scale")
+    if scale and scale not in scales:
+        raise (
+            unknown("scale", scale, scales) if scales else UserError(f"the study has no scales; leave out {scale!r}.")
+        )
+    if not scale and scales:
+        raise UserError(f"choose a scale: {', '.join(f'--scale {name}' for name in scales)}.")
+    laid = table(scales.get(scale, {}), f"scale.{scale}")
+    checked(f"key of [scale.{scale}]", laid, [*TOP, *(name for name in TABLES if name != "scale")])
+    content = over({name: value for name, value in content.items() if name != "scale"}, laid)
+    measures = tuple(measure_of(name, one) for name, one in table(content.get("measure", {}), "measure").items())
+    if not measures:
+        raise UserError("nothing is measured: add a table [measure.NAME] with a verb.")
+    columns = tuple(column_of(one, [one.name for one in measures]) for one in listed(content, "column"))
+    rows = rows_of(content, scale, columns, [one.name for one in measures])
+    study = Study(
+        path=path,
+        scale=scale,
+        title=text(content, "title", path.stem),
+        about=text(content, "about"),
+        source=text(content, "source"),
+        hardware=text(content, "hardware"),
+        seeds=whole_numbers(content.get("seeds", [1]), "seeds"),
+        threads=whole_numbers([content.get("threads", 1)], "threads")[0],
+        budget=chosen(text(content, "budget", "steps"), "budget", ("steps", "flops", "seconds")),  # type: ignore[arg-type]
+        seconds=positive(content.get("seconds", 0), "seconds"),
+        like=text(content, "like", rows[0].name),
+        compare=table(content.get("compare", {}), "compare"),
+        data=data_of(content.get("data", {})),
+        measures=measures,
+        columns=columns,
+        rows=rows,
+        picture=table(content.get("picture", {}), "picture"),
+    )
+    check_references(study)
+    return study
+
+
+def check_references(study: Study) -> None:
+    """Every name that is used exists, and no row begins after itself."""
+    names = [row.name for row in study.rows]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise UserError(f"two rows are called {doubled[0]!r}.")
+    if (study.budget == "seconds") != bool(study.seconds):
+        raise UserError('budget = "seconds" and seconds = N, of each training, belong together.')
+    if study.like not in names:
+        raise unknown("row for `like`", study.like, names)
+    checked("key of [compare]", study.compare, ("to", "measure"))
+    if study.compare:
+        if study.compare.get("to") not in names:
+            raise unknown("row for compare.to", str(study.compare.get("to")), names)
+        if study.compare.get("measure") not in [one.name for one in study.measures]:
+            raise unknown("measure", str(study.compare.get("measure")), [one.name for one in study.measures])
+    for row in study.rows:
+        seen, at = [row.name], row
+        while at.after:
+            if at.after not in names:
+                raise unknown("row", at.after, names)
+            at = study.row(at.after)
+            if at.name in seen:
+                raise UserError(f"the row {row.name!r} begins after itself: {' after '.join([*seen, at.name])}.")
+            seen.append(at.name)
+    if any(row.train is not None for row in study.rows) and not study.data:
+        raise UserError("rows are trained, but there is no [data]: give train = FILES.")
+
+
+def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Sequence[str]) -> tuple[Row, ...]:
+    shared, found = table(content.get("train", {}), "train"), []
+    for one in listed(content, "row"):
+        if not isinstance(one.get("name"), str) or not one["name"].strip():
+            raise UserError("a row needs a name.")
+        title = f"row {one['name']!r}"
+        checked(f"key of {title}", one, ROW)
+        if scale and scale not in one.get("only", [scale]):
+            continue
+        laid = table(table(one.get("scale", {}), f"{title} scale").get(scale, {}), f"{title} scale.{scale}")
+        checked(f"key of {title}", laid, ROW)
+        one = over({name: value for name, value in one.items() if name != "scale"}, laid)
+        for own, changes in expanded(one, title):
+            found.append(row_of(own, changes, shared, columns, measures))
+    if not found:
+        raise UserError("the study has no rows: add [[row]].")
+    return tuple(found)
+
+
+def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column], measures: Sequence[str]) -> Row:
+    title, checkpoint = f"row {one['name']!r}", text(one, "checkpoint")
+    if checkpoint and ("train" in one or "after" in one):
+        raise UserError(f"{title} has a checkpoint and is trained too: which is it?")
+    for name in one.get("measures", []):
+        if name not in measures:
+            raise unknown(f"measure of {title}", str(name), measures)
+    published = table(one.get("published", {}), f"{title} published")
+    checked(f"column published of {title}", published, [column.name for column in columns])
+    settings: Table | None = None
+    if not checkpoint:
+        settings = over(shared, table(one.get("train", {}), f"{title} train"))
+        for name in ("data", "out", "init"):
+            if name in settings:
+                advice = "after = ROW" if name == "init" else "the study's own [data]"
+                raise UserError(f"{title}: train.{name} is set by the study; use {advice}.")
+        try:
+            merged(Train(), settings)
+        except UserError as error:
+            raise UserError(f"{title}, train: {error}") from None
+    return Row(
+        name=one["name"],
+        group=text(one, "group"),
+        train=settings,
+        checkpoint=checkpoint,
+        after=text(one, "after"),
+        measures=tuple(one["measures"]) if "measures" in one else None,
+        published=published,
+        differs=text(one, "differs"),
+        changes=changes,
+    )
+
+
+def expanded(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
+    """A row for every combination of the values in `over`; its name may contain {setting}."""
+    axes = table(one.get("over", {}), f"{title} over")
+    if not axes:
+        yield one, {}
+        return
+    for name, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{title}: over.{name!r} must be a list of values.")
+    for values in itertools.product(*axes.values()):
+        changes = dict(zip(axes, values, strict=True))
+        settings: dict[str, Any] = {}
+        for name, value in changes.items():
+            at = settings
+            *path, last = name.split(".")
+            for part in path:
+                at = at.setdefault(part, {})
+            at[last] = value
+        title = one["name"]
+        for name, value in changes.items():
+            title = title.replace("{" + name + "}", str(value))
+        yield over({**one, "name": title}, {"train": settings}), changes
+
+
+def measure_of(name: str, one: Any) -> Measure:
+    one = table(one, f"measure.{name}")
+    checked(f"key of [measure.{name}]", one, ("verb", "arguments", "options", "seeds"))
+    verb = text(one, "verb")
+    if verb not in VERBS:
+        raise unknown(f"verb of [measure.{name}]", verb, VERBS)
+    arguments = one.get("arguments", [])
+    if not isinstance(arguments, list) or not all(isinstance(part, str) for part in arguments):
+        raise UserError(f"measure.{name}.arguments must be a list of texts.")
+    options = table(one.get("options", {}), f"measure.{name}.options")
+    return Measure(
+        name, verb, tuple(arguments), options, whole_numbers(one.get("seeds", []), f"measure.{name}.seeds")
+    )
+
+
+def column_of(one: Table, measures: Sequence[str]) -> Column:
+    checked("key of [[column]]", one, tuple(Column.__dataclass_fields__))
+    column = merged(Column("", "", ""), one, "column")
+    if not (column.name and column.measure and column.value):
+        raise UserError(f"a column needs a name, a measure and a value; saw {dict(one)}.")
+    if column.measure not in measures:
+        raise unknown(f"measure of column {column.name!r}", column.measure, measures)
+    return column
+
+
+def data_of(one: Any) -> Table:
+    """Files by split, each a path or a table with a path and how to read it; or one source with its own splits."""
+    one = table(one, "data")
+    checked("key of [data]", one, (*SPLITS, "source", "prepare"))
+    if one and not any(name in one for name in ("train", "test", "source")):
+        raise UserError(
+            "[data] needs train = FILES, test = FILES or both; or source = FOLDER, with splits of its own."
+        )
+    if "source" in one and any(split in one for split in SPLITS):
+        raise UserError("[data] has a source with splits of its own, and files by split too: which is it?")
+    found: dict[str, Any] = {"prepare": table(one.get("prepare", {}), "data.prepare")} if one else {}
+    if "source" in one:
+        found["source"] = text(one, "source")
+    for split in SPLITS:
+        files = one.get(split, [])
+        files = files if isinstance(files, list) else [files]
+        if split in one:
+            found[split] = [source_of(file, f"data.{split}") for file in files]
+    return found
+
+
+def source_of(one: Any, title: str) -> Table:
+    one = {"path": one} if isinstance(one, str) else table(one, title)
+    checked(f"key of {title}", one, ("path", "documents", "separator", "field", "detokenize", "limit"))
+    if not isinstance(one.get("path"), str):
+        raise UserError(f"{title} needs a path; saw {dict(one)}.")
+    return one
+
+
+def over(below: Table, above: Table) -> dict[str, Any]:
+    """Two tables, one laid over the other; a table that names another component replaces the one below."""
+    found = dict(below)
+    for name, value in above.items():
+        there = found.get(name)
+        if (
+            isinstance(there, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("name", 0) in (0, there.get("name", 0))
+        ):
+            found[name] = over(there, value)
+        else:
+            found[name] = value
+    return found
+
+
+def checked(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in seen:
+        if name not in known:
+            raise unknown(kind, name, known)
+
+
+def table(one: Any, title: str) -> dict[str, Any]:
+    if not isinstance(one, Mapping):
+        raise UserError(f"{title} must be a table; saw {one!r}.")
+    return dict(one)
+
+
+def listed(content: Table, name: str) -> list[dict[str, Any]]:
+    found = content.get(name, [])
+    if not isinstance(found, list):
+        raise UserError(f"write [[{name}]], with two brackets: there may be several.")
+    return [table(one, name) for one in found]
+
+
+def text(content: Table, name: str, default: str = "") -> str:
+    found = content.get(name, default)
+    if not isinstance(found, str):
+        raise UserError(f"{name} must be a text; saw {found!r}.")
+    return found
+
+
+def chosen(value: str, title: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise unknown(title, value, known)
+    return value
+
+
+def whole_numbers(values: Any, title: str) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(one) is int and one >= 0 for one in values):
+        raise UserError(f"{title} must be whole numbers from 0; saw {values!r}.")
+    return tuple(values)
+
+
+def positive(value: Any, title: str) -> float:
+    if type(value) not in (int, float) or value < 0:
+        raise UserError(f"{title} must be a number from 0; saw {value!r}.")
+    return float(value)
+
+
+def only(study: Study, names: Sequence[str]) -> Study:
+    """The study with some of its rows, and those whose weights they begin with."""
+    known = [row.name for row in study.rows]
+    wanted: list[str] = []
+    for name in names:
+        if name not in known:
+            raise unknown("row", name, known)
+        at = study.row(name)
+        wanted.append(name)
+        while at.after:
+            at = study.row(at.after)
+            wanted.append(at.name)
+    return replace(study, rows=tuple(row for row in study.rows if row.name in wanted))

@@ -1,0 +1,136 @@
+"""The table of a study: what was measured, beside what was published, as plain values."""
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.studies.pairing import Paired, paired
+from unmask.studies.plan import TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
+from unmask.studies.run import DONE, is_done, read_json
+from unmask.studies.study import Column, Row, Study
+
+STEP = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<key>\w+)=(?P<value>[^\]]+)\])?")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a row."""
+
+    value: float | None
+    error: float | None  # with one seed the measurement's own, else the standard deviation over seeds
+    values: tuple[float, ...]  # one per seed
+    published: float | None
+    records: tuple[str, ...]  # the files they were read from
+
+
+def dig(content: Any, path: str) -> Any:
+    """A value by its place: `perplexity`, `drawn.seconds`, `results[set=ptb].perplexity`."""
+    for part in path.split("."):
+        match = STEP.fullmatch(part)
+        if match is None or not isinstance(content, Mapping) or match["name"] not in content:
+            return None
+        content = content[match["name"]]
+        if match["key"]:
+            content = next((one for one in content if str(one.get(match["key"])) == match["value"]), None)
+    return content
+
+
+def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
+    """A column's number of a row: the mean over its seeds."""
+    wanted = [task for task in tasks if task.row == row.name and task.measure == column.measure and is_done(task)]
+    values, errors, records = [], [], []
+    for task in wanted:
+        content = read_json(task.result)
+        value = dig(content, column.value)
+        if value is None:
+            continue
+        if type(value) not in (int, float):
+            raise UserError(f"column {column.name!r}: {column.value} of {task.result} is no number: {value!r}.")
+        values.append(float(value) * column.scale)
+        records.append(str(task.result.relative_to(out)))
+        found = dig(content, column.error) if column.error else None
+        errors.append(None if found is None else float(found) * column.scale)
+    published = row.published.get(column.name)
+    if not values:
+        return Cell(None, None, (), published, ())
+    error = statistics.stdev(values) if len(values) > 1 else errors[0]
+    return Cell(statistics.fmean(values), error, tuple(values), published, tuple(records))
+
+
+def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
+    """The whole table: for JSON, and for whoever draws it."""
+    return {
+        "title": study.title,
+        "about": study.about,
+        "source": study.source,
+        "scale": study.scale,
+        "file": study.path.name,
+        "seeds": list(study.seeds),
+        "threads": study.threads,
+        "budget": study.budget,
+        "columns": [asdict(column) for column in study.columns],
+        "compare": compared_to(study),
+        "picture": dict(study.picture),
+        "rows": [row_of(study, row, tasks, out, failures) for row in study.rows],
+    }
+
+
+def compared_to(study: Study) -> dict[str, Any] | None:
+    return dict(study.compare) or None
+
+
+def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
+    own = [task for task in tasks if task.row == row.name]
+    done = [task for task in own if is_done(task)]
+    seconds = [read_json(task.folder / DONE).get("seconds", 0.0) for task in done if task.kind == "train"]
+    told = [failures[task.name] for task in own if task.name in failures]
+    difference = difference_of(study, row, tasks)
+    return {
+        "name": row.name,
+        "group": row.group,
+        "differs": row.differs,
+        "changes": dict(row.changes),
+        "cells": [asdict(cell(column, row, tasks, out)) for column in study.columns],
+        "difference": None if difference is None else asdict(difference),
+        "complete": len(done) == len(own),
+        "failure": told[0] if told else "",
+        "trained": trained(study, row) if row.train is not None else None,
+        "checkpoint": row.checkpoint,
+        "train_seconds": statistics.fmean(seconds) if seconds else None,
+    }
+
+
+def trained(study: Study, row: Row) -> dict[str, Any]:
+    """What a row's training amounts to."""
+    train, steps = train_of(row), steps_of(study, row)
+    return {
+        "parameters": costs(study, row)[-1].parameters,
+        "steps": steps or train.steps,
+        "tokens": tokens_seen(study, row),
+        "flops": total_flops(study, row, steps=steps),
+        "objective": train.objective.name,
+        "network": train.model.name,
+    }
+
+
+def difference_of(study: Study, row: Row, tasks: Sequence[Task]) -> Paired | None:
+    """The paired difference to the row that the study compares with."""
+    if not study.compare or row.name == study.compare["to"]:
+        return None
+    files = [
+        [
+            task.folder / TOKENS
+            for task in tasks
+            if task.row == name and task.measure == study.compare["measure"] and (task.folder / TOKENS).is_file()
+        ]
+        for name in (study.compare["to"], row.name)
+    ]
+    if not all(files):
+        return None
+    found = paired(*files)
+    return found if found is not None and math.isfinite(found.error) else None

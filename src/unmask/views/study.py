@@ -1,0 +1,191 @@
+"""A study's table: as text, markdown, a picture and a page, from the plain values of its JSON file."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import UserError, unknown
+from unmask.views.figure import COLOURS, INK, legend, panels, require_matplotlib, svg
+from unmask.views.page import Part, page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Table = Mapping[str, Any]
+PICTURES = ("bars", "lines")
+
+
+def head(table: Table) -> list[str]:
+    """The names of the columns: each measured one, then its published twin, if some row has one."""
+    names = ["system"]
+    for number, column in enumerate(table["columns"]):
+        unit = f" ({column['unit']})" if column["unit"] else ""
+        names.append(f"{column['name']}{unit}")
+        if has_published(table, number):
+            names.append(f"published {column['name']}")
+    if table["compare"]:
+        names.append(f"nats per token, less {table['compare']['to']}")
+    return [*names, "parameters", "training tokens", "training seconds", "differs from the published row in"]
+
+
+def has_published(table: Table, number: int) -> bool:
+    return any(row["cells"][number]["published"] is not None for row in table["rows"])
+
+
+def cells(table: Table, row: Table) -> list[str]:
+    found = [row["name"]]
+    for number, (column, cell) in enumerate(zip(table["columns"], row["cells"], strict=True)):
+        found.append(row["failure"] or ("not measured" if cell["value"] is None else shown(cell, column["digits"])))
+        if has_published(table, number):
+            found.append("" if cell["published"] is None else f"{cell['published']:g}")
+    if table["compare"]:
+        found.append(difference(row["difference"]))
+    trained = row["trained"]
+    found.append("" if trained is None else f"{trained['parameters']:,}")
+    found.append("" if trained is None else f"{trained['tokens']:,}")
+    found.append("" if row["train_seconds"] is None else f"{row['train_seconds']:,.0f}")
+    return [*found, row["differs"]]
+
+
+def shown(cell: Table, digits: int) -> str:
+    error = "" if cell["error"] is None else f" ± {cell['error']:.{digits}f}"
+    seeds = f" ({len(cell['values'])} seeds)" if len(cell["values"]) > 1 else ""
+    return f"{cell['value']:.{digits}f}{error}{seeds}"
+
+
+def difference(paired: Table | None) -> str:
+    return "" if paired is None else f"{paired['difference']:+.4f} ± {paired['error']:.4f}"
+
+
+def columns_used(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the columns in which no row says anything."""
+    kept = [i for i, name in enumerate(names) if i == 0 or any(row[i] for row in rows)]
+    return [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def laid(table: Table) -> tuple[list[str], list[list[str]]]:
+    return columns_used(head(table), [cells(table, row) for row in table["rows"]])
+
+
+def as_text(table: Table) -> str:
+    names, rows = laid(table)
+    widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [names, *rows]]
+    return "\n".join([table["title"], "", *(line.rstrip() for line in lines), "", *notes(table)])
+
+
+def as_markdown(table: Table) -> str:
+    names, rows = laid(table)
+    lines = [f"## {table['title']}", "", marked(names), marked(["---"] * len(names)), *map(marked, rows), ""]
+    return "\n".join([*lines, *notes(table), ""])
+
+
+def marked(row: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+def notes(table: Table) -> list[str]:
+    """What a reader has to know to read the numbers."""
+    found = [table["about"]] if table["about"] else []
+    if any(len(cell["values"]) > 1 for row in table["rows"] for cell in row["cells"]):
+        found.append("± over several seeds: their standard deviation.")
+    if table["compare"]:
+        found.append("Differences are paired: the same tokens, ± their standard error over text and seeds.")
+    if table["source"]:
+        found.append(f"Published: {table['source']}.")
+    found.append(
+        f"Scale {table['scale'] or 'of the file'}, {table['threads']} threads a row, equal {table['budget']}."
+    )
+    return found
+
+
+def as_page(table: Table) -> str:
+    names, rows = laid(table)
+    failures = [f"{row['name']}: {row['failure']}" for row in table["rows"] if row["failure"]]
+    part = Part(
+        "Table",
+        warnings=failures,
+        picture=svg(picture(table)) if drawable(table) else "",
+        note=" ".join(notes(table)),
+        head=names,
+        rows=rows,
+        record=table,
+    )
+    return page(table["title"], [part])
+
+
+def drawable(table: Table) -> bool:
+    return any(cell["value"] is not None for row in table["rows"] for cell in row["cells"])
+
+
+def picture(table: Table) -> "Figure":
+    """The study's figure: bars of its first column, or lines as its file says."""
+    require_matplotlib("train")
+    kind = table["picture"].get("kind", "bars")
+    if kind not in PICTURES:
+        raise unknown("kind of picture", str(kind), PICTURES)
+    return bars(table) if kind == "bars" else lines(table)
+
+
+def bars(table: Table) -> "Figure":
+    """One column of every row, beside what was published."""
+    number = number_of(table, table["picture"].get("y", table["columns"][0]["name"]))
+    column = table["columns"][number]
+    both = has_published(table, number)
+    rows = [row for row in table["rows"] if row["cells"][number]["value"] is not None or both]
+    figure, axes_of = panels(2 if both else 1, width=11 if both else 7)
+    for axes, which in zip(axes_of, ("value", "published"), strict=False):
+        for at, row in enumerate(rows):
+            cell = row["cells"][number]
+            if cell[which] is not None:
+                error = cell["error"] if which == "value" else None
+                axes.barh(at, cell[which], height=0.6, color=COLOURS[0 if which == "value" else 4], alpha=0.85)
+                axes.errorbar(cell[which], at, xerr=error, color=INK, capsize=2, lw=1)
+                axes.annotate(
+                    f" {cell[which]:.{column['digits']}f}", (cell[which], at), va="center", fontsize=8, color=INK
+                )
+        axes.set_xlabel(column["name"] + (", here" if which == "value" else ", published"))
+        axes.margins(x=0.15)
+    axes_of[0].set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes_of[0].invert_yaxis()
+    return figure
+
+
+def lines(table: Table) -> "Figure":
+    """A column against a quantity, one line for each group of rows."""
+    asked = table["picture"]
+    for name in ("x", "y"):
+        if name not in asked:
+            raise UserError(f"[picture] of lines needs x, y and, for several lines, group; {name} is missing.")
+    number = number_of(table, asked["y"])
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for row in table["rows"]:
+        cell = row["cells"][number]
+        at = quantity(table, row, asked["x"])
+        if cell["value"] is not None and at is not None:
+            group = str(quantity(table, row, asked["group"])) if "group" in asked else table["title"]
+            found.setdefault(group, []).append((float(at), cell["value"], cell["error"] or 0.0))
+    figure, (axes,) = panels(1, width=8)
+    for at, (group, points) in enumerate(found.items()):
+        xs, ys, errors = zip(*sorted(points), strict=True)
+        axes.errorbar(
+            xs, ys, yerr=errors, color=COLOURS[at % len(COLOURS)], fmt="o-", ms=4, lw=1.2, capsize=2, label=group
+        )
+    axes.set(xlabel=asked.get("xlabel", asked["x"]), ylabel=asked.get("ylabel", asked["y"]))
+    axes.set(xscale=asked.get("xscale", "linear"), yscale=asked.get("yscale", "linear"))
+    legend(axes)
+    return figure
+
+
+def number_of(table: Table, name: str) -> int:
+    names = [column["name"] for column in table["columns"]]
+    if name not in names:
+        raise unknown("column", str(name), names)
+    return names.index(name)
+
+
+def quantity(table: Table, row: Table, name: str) -> Any:
+    """What a picture may show of a row: a column, a setting that `over` changed, or what its training amounts to."""
+    for place in (row["changes"], row["trained"] or {}, row):
+        if name in place:
+            return place[name]
+    return row["cells"][number_of(table, name)]["value"]

@@ -1,0 +1,92 @@
+"""A plan: every command's folder depends on all that determines its result, and on nothing else."""
+
+import pytest
+
+from studies.worlds import TINY, written
+from unmask.errors import UserError
+from unmask.studies.plan import Place, options, planned, slug, steps_of, tokens_seen, total_flops
+from unmask.studies.study import read_study
+
+
+def folders(path, out="out"):
+    tasks = planned(read_study(path), Place(path.parent / out, path.parent))
+    return {task.name: task.folder.relative_to(path.parent / out) for task in tasks}
+
+
+def moved(before, after):
+    return {name for name in before if before[name] != after.get(name)}
+
+
+def test_a_change_touches_just_the_rows_it_concerns(tmp_path):
+    rows = [*TINY["row"], {"name": "tuned", "after": "AR"}]
+    before = folders(written(tmp_path, row=rows))
+    assert moved(before, folders(written(tmp_path, row=rows))) == set()
+    assert moved(before, folders(written(tmp_path, row=rows, title="Another"))) == set()
+    ar = {"name": "AR", "train": {"objective": {"name": "ar"}, "steps": 5}}
+    changed = folders(written(tmp_path, row=[rows[0], ar, rows[2]]))
+    of_ar = {"train AR, seed 1", "test of AR, seed 1"}
+    assert moved(before, changed) == of_ar | {"train tuned, seed 1", "test of tuned, seed 1"}
+    measure = {"test": {**TINY["measure"]["test"], "options": {"passes": 2}}}
+    assert moved(before, folders(written(tmp_path, row=rows, measure=measure))) == {
+        name for name in before if name.startswith("test of")
+    }
+    assert moved(before, folders(written(tmp_path, row=rows, threads=2))) == set(before) - {"data"}
+    assert moved(before, folders(written(tmp_path, row=rows), out="elsewhere")) == set()
+
+
+def test_changed_text_touches_everything(tmp_path):
+    path = written(tmp_path)
+    before = folders(path)
+    (tmp_path / "test.txt").write_text("another text")
+    assert moved(before, folders(path)) == set(before)
+
+
+def test_missing_data_is_named_with_where_to_put_it(tmp_path):
+    path = written(tmp_path)
+    (tmp_path / "test.txt").unlink()
+    with pytest.raises(UserError, match=r"missing: .*test\.txt.*--data-root"):
+        folders(path)
+
+
+def test_unknown_words_in_braces_are_refused(tmp_path):
+    measure = {"test": {"verb": "evaluate", "arguments": ["{tset}"]}}
+    with pytest.raises(UserError, match="Did you mean 'test'"):
+        folders(written(tmp_path, measure=measure))
+
+
+def test_a_judge_may_be_another_row(tmp_path):
+    measure = {"judged": {"verb": "quality", "options": {"judge": "{row:AR}", "n": 2}}}
+    column = [{"name": "gen", "measure": "judged", "value": "generative_perplexity"}]
+    path = written(tmp_path, measure=measure, column=column)
+    tasks = {task.name: task for task in planned(read_study(path), Place(tmp_path / "out", tmp_path))}
+    judged = tasks["judged of MDLM, seed 1"]
+    assert str(tasks["train AR, seed 1"].folder / "run") in judged.command
+    assert set(judged.needs) >= {"train AR, seed 1", "train MDLM, seed 1"}
+
+
+def test_equal_flops_give_a_smaller_network_more_steps(tmp_path):
+    small = {"name": "small", "train": {"model": {"width": 8}}}
+    train = {**TINY["train"], "steps": 400}
+    study = read_study(written(tmp_path, row=[{"name": "large"}, small], train=train, budget="flops", like="large"))
+    large, small = study.rows
+    steps = steps_of(study, small)
+    assert steps > 400
+    ratio = total_flops(study, small, steps=steps) / total_flops(study, large)
+    assert abs(ratio - 1) < 0.02
+    assert tokens_seen(study, small) == steps * 4 * 16
+
+
+def test_tokens_of_the_rows_before_are_counted(tmp_path):
+    study = read_study(written(tmp_path, row=[{"name": "first"}, {"name": "second", "after": "first"}]))
+    assert tokens_seen(study, study.row("second")) == 2 * 4 * 4 * 16
+
+
+def test_settings_become_flags():
+    found = list(options({"top_p": 0.9, "json": True, "model.tied": False, "sets": ["ptb", "lm1b"]}))
+    assert found == ["--top-p", "0.9", "--json", "--model.no-tied", "--sets", "ptb", "lm1b"]
+
+
+def test_names_that_differ_in_signs_only_have_other_folders():
+    assert slug("mdlm") == "mdlm"
+    assert slug("MDLM (T = 10)") != slug("MDLM, T = 10")
+    assert slug("ε") != slug("δ")

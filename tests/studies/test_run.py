@@ -1,0 +1,165 @@
+"""Running a study: what is finished is kept, what fails is told, a kill changes nothing."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from studies.worlds import TINY, ran, written
+from unmask.processes.lock import locked
+
+
+def table(out):
+    return json.loads((out / "table.json").read_text())
+
+
+def values(out):
+    return {row["name"]: [cell["values"] for cell in row["cells"]] for row in table(out)["rows"]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The tiny study, run without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = written(folder)
+    assert ran(path, folder / "out") == 0
+    return folder / "out"
+
+
+def test_the_table_has_every_row_as_json_markdown_page_and_picture(whole):
+    rows = table(whole)["rows"]
+    assert [row["name"] for row in rows] == ["MDLM", "AR"]
+    assert all(row["complete"] and row["cells"][0]["value"] > 1 for row in rows)
+    assert rows[0]["trained"]["tokens"] == 4 * 4 * 16
+    text = (whole / "table.md").read_text()
+    assert "| MDLM |" in text
+    assert f"{rows[1]['cells'][0]['value']:.2f}" in text
+    assert "<svg" in (whole / "table.html").read_text()
+    assert (whole / "table.png").read_bytes().startswith(b"\x89PNG")
+    record = whole / rows[0]["cells"][0]["records"][0]
+    assert json.loads(record.read_text())["perplexity"] == rows[0]["cells"][0]["value"]
+
+
+def test_what_is_finished_is_kept(whole, tmp_path, capsys):
+    path = written(whole.parent)
+    before = {file: file.stat().st_mtime_ns for file in whole.rglob("result.json")}
+    assert ran(path, whole) == 0
+    assert {file: file.stat().st_mtime_ns for file in whole.rglob("result.json")} == before
+    assert "started" not in capsys.readouterr().err
+
+
+def test_a_broken_row_is_in_the_table_with_its_reason_and_stops_no_other(tmp_path, capsys):
+    rows = [
+        {"name": "wrong", "train": {"optim": {"lr": 1e30, "clip": 0.0}}},
+        {"name": "after it", "after": "wrong"},
+        TINY["row"][0],
+    ]
+    path = written(tmp_path, row=rows)
+    assert ran(path, tmp_path / "out") == 2
+    wrong, after, right = table(tmp_path / "out")["rows"]
+    assert right["complete"]
+    assert not wrong["complete"]
+    assert wrong["failure"]
+    assert wrong["cells"][0]["value"] is None
+    assert after["failure"]
+    said = capsys.readouterr()
+    assert "train wrong, seed 1" in said.err
+    assert wrong["failure"] in said.out
+
+
+def test_a_row_is_written_by_one_study_at_a_time(tmp_path, capsys):
+    path = written(tmp_path, row=TINY["row"][:1])
+    with locked(next_folder(path, tmp_path) / ".lock"):
+        assert ran(path, tmp_path / "out") == 2
+    assert "is in use" in capsys.readouterr().err
+    assert ran(path, tmp_path / "out") == 0
+
+
+def next_folder(path, tmp_path):
+    from unmask.studies.plan import Place, planned
+    from unmask.studies.study import read_study
+
+    return next(
+        task.folder for task in planned(read_study(path), Place(tmp_path / "out", tmp_path)) if task.kind == "train"
+    )
+
+
+def test_a_dry_run_prints_costs_and_writes_nothing(tmp_path, capsys):
+    path = written(tmp_path)
+    assert ran(path, tmp_path / "out", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "MDLM" in said
+    assert "0 of 2" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_for_a_cluster_are_one_per_row(tmp_path, capsys):
+    path = written(tmp_path)
+    assert ran(path, tmp_path / "out", "--print-commands") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unmask study")]
+    assert len(lines) == 2
+    assert lines[1].endswith("--rows AR")
+
+
+def test_one_row_alone_leaves_the_others_unmeasured(tmp_path):
+    path = written(tmp_path)
+    assert ran(path, tmp_path / "out", "--rows", "AR") == 0
+    mdlm, ar = table(tmp_path / "out")["rows"]
+    assert ar["complete"]
+    assert mdlm["cells"][0]["value"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--rows", "MDML"], "Did you mean 'MDLM'"),
+        (["--jobs", "-1"], "--jobs must be 0 or more"),
+        (["--scale", "cpu"], "the study has no scales"),
+    ],
+)
+def test_mistakes_on_the_command_line(tmp_path, capsys, arguments, told):
+    assert ran(written(tmp_path), tmp_path / "out", *arguments) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_equal_seconds_measure_the_number_of_steps_once(tmp_path):
+    path = written(tmp_path, row=TINY["row"][:1], budget="seconds", seconds=0.3)
+    assert ran(path, tmp_path / "out") == 0
+    (config,) = (tmp_path / "out").rglob("train-*/settings.toml")
+    steps = config.read_text()
+    assert "steps = " in steps
+    assert ran(path, tmp_path / "out") == 0
+    assert config.read_text() == steps
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_and_two_jobs_give_the_same_table(whole, tmp_path):
+    path = written(tmp_path)
+    out, chance = tmp_path / "out", random.Random(5)
+    command = [sys.executable, "-m", "unmask", "study", str(path), "--out", str(out), "--data-root", str(tmp_path)]
+    kills = 0
+    while kills < 4:
+        process = subprocess.Popen([*command, "--jobs", "2"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        began, done = time.monotonic(), len(list(out.rglob("done.json")))
+        # Kill after some progress, whatever the speed of the machine.
+        wait = chance.uniform(0.1, 2)
+        while process.poll() is None and (
+            len(list(out.rglob("done.json"))) == done and time.monotonic() - began < 120
+        ):
+            time.sleep(0.05)
+        time.sleep(wait)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills > 0
+    done = subprocess.run([*command, "--jobs", "2"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert values(out) == values(whole)
