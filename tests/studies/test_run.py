@@ -128,6 +128,7 @@ def test_mistakes_on_the_command_line(tmp_path, capsys, arguments, told):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_equal_seconds_measure_the_number_of_steps_once(tmp_path):
     path = written(tmp_path, row=TINY["row"][:1], budget="seconds", seconds=0.3)
     assert ran(path, tmp_path / "out") == 0
