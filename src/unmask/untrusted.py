@@ -9,6 +9,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,8 +22,8 @@ CONTAINERS = 4_000_000  # lists and objects of a text; an empty list takes 3 byt
 LARGEST = 1 << 63  # whole numbers lie below it
 
 
-def read_bytes(path: Path, *, limit: int = BYTES) -> bytes:
-    """The content of a regular file of at most `limit` bytes."""
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file, open for reading; a folder, a device or a FIFO is refused, and never waited for."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -30,9 +31,15 @@ def read_bytes(path: Path, *, limit: int = BYTES) -> bytes:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
     except ValueError as error:  # a zero byte in the name
         raise UserError(f"cannot read {str(path)!r}: {error}.") from None
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UserError(f"cannot read {path}: it is not a regular file.")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UserError(f"cannot read {path}: it is not a regular file.")
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: Path, *, limit: int = BYTES) -> bytes:
+    """The content of a regular file of at most `limit` bytes."""
+    with open_regular(path) as file:
         try:
             data = file.read(limit + 1)
         except OSError as error:
@@ -63,16 +70,19 @@ def read_object(path: Path, *, limit: int = BYTES) -> dict[str, Any]:
     return content
 
 
-def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text; `where` names it in errors. NaN and infinite numbers are not JSON."""
+def parse_json(text: str, where: str, *, strict: bool = True) -> Any:
+    """The value of a JSON text; `where` names it in errors.
+
+    Strictly, NaN, infinite and huge numbers and half of a surrogate pair are refused wherever they are.
+    """
     containers = text.count("[") + text.count("{")
     if containers > CONTAINERS:
         raise UserError(f"{where} has more than {CONTAINERS:,} lists and objects.")
     try:
-        value = DECODER.decode(text)
+        value = DECODER.decode(text) if strict else json.loads(text)
         if containers > DEPTH and is_deeper(value, DEPTH):
             raise RecursionError
-        if "\\ud" in text or "\\uD" in text:
+        if strict and ("\\ud" in text or "\\uD" in text):
             # Half of a surrogate pair is the only character that JSON can write and UTF-8 cannot.
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:

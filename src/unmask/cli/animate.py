@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from unmask.cli.flags import Drawing
+from unmask.cli.table import write_file
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -49,10 +50,10 @@ def run(settings: Settings) -> None:
         pillow()
     shown = draw_film(load(settings.model), settings)
     if kind == ".html":
-        settings.out.write_text(html(shown, seconds=settings.seconds), encoding="utf-8")
+        content = html(shown, seconds=settings.seconds).encode()
     else:
         content = gif(shown, columns=settings.columns, seconds=settings.seconds, dark=settings.dark)
-        settings.out.write_bytes(content)
+    write_file(settings.out, content)
     print(f"{settings.out}: {shown.calls} network calls, {settings.out.stat().st_size / 1000:,.0f} kB")
 
 

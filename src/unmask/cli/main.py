@@ -5,10 +5,14 @@ its help; `Settings`, a frozen dataclass, becomes its command line; `run(setting
 """
 
 import ast
+import errno
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 import tyro
 
@@ -17,6 +21,12 @@ from unmask.cli.help import help_text
 from unmask.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent
+# Errors of the operating system that a user can mend: no room, no permission, a wrong path, too many open files.
+OUTSIDE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EXDEV, errno.EBUSY, errno.ENXIO, errno.ENODEV),
+}
 
 
 def verbs() -> dict[str, str]:
@@ -65,13 +75,25 @@ def dispatch(arguments: list[str]) -> int:
     return 0
 
 
+def silence(stream: TextIO) -> None:
+    """Let the interpreter end without writing what could not be written before."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command: exit code 0 for success, 2 for a user error, 130 for Ctrl-C."""
+    """Run one command: exit code 0 for success, 2 for a user error, 130 for Ctrl-C.
+
+    A disk that is full or read-only, a missing permission and the like are the user's to mend, wherever they show;
+    any other error of the operating system is a bug and keeps its traceback.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets \u2591 for a mask
     try:
-        return dispatch(sys.argv[1:] if arguments is None else arguments)
+        code = dispatch(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()  # here, and not at the end of the interpreter, where an error has no message
+        return code
     except UserError as error:
         print(f"unmask: {error}", file=sys.stderr)
         return 2
@@ -82,6 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of our output has closed the pipe (`unmask ... | head`), which is not an error.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in OUTSIDE:
+            raise
+        place = f"{error.filename2 or error.filename}: " if error.filename else ""
+        print(f"unmask: {place}{error.strerror}.", file=sys.stderr)
+        silence(sys.stdout)
+        return 2
 
 
 if __name__ == "__main__":

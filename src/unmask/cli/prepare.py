@@ -12,6 +12,7 @@ The source is a file, a folder, a glob, `-` for standard input or `hf:NAME` for 
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -107,10 +108,10 @@ def cores() -> int:
 
 
 def read_part(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit()):
+    found = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})", text)
+    if found is None:
         raise UserError(f"a part is written i/n, such as 1/4; got {text!r}")
-    return int(index), int(count)
+    return int(found[1]), int(found[2])
 
 
 def show(steps: Iterator[Step]) -> None:

@@ -14,7 +14,9 @@ from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import Measurement
 from unmask.evaluation.likelihood.passes import Tally, summary
+from unmask.files import write_whole
 from unmask.processes.team import Team
+from unmask.untrusted import MEGABYTE, parse_json, read_text
 
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
@@ -55,7 +57,8 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats per token between the mean of orders and their mixture"
     yield "this is", answer["means"]
     if error != 0:
-        yield "error", f"± {number(error)}: Monte Carlo standard error"
+        alone = "" if answer["passes"] > 1 else ", at most: one pass cannot separate it from the variance between rows"
+        yield "error", f"± {number(error)}: Monte Carlo standard error{alone}"
     with_text = number(answer["data_standard_error"])
     yield "error of text", f"± {with_text}: standard error, Monte Carlo and choice of text"
     data = answer["record"]["data"]
@@ -145,17 +148,22 @@ def deliver(answer: dict[str, Any], lines: Iterable[tuple[str, str]], *, as_json
 
 
 def write_text(path: Path, text: str) -> None:
+    write_file(path, text.encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file of results whole or not at all; a device or a FIFO is written to directly."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        elif not path.parent.is_dir():
+            raise UserError(f"cannot write {path}: there is no folder {path.parent}.")
+        else:
+            write_whole(path.resolve(), content)  # a link stays, its target is replaced
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def read_result(path: Path) -> Any:
-    """The content of a JSON file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from None
+    """The content of a JSON file of results, in which a number may be NaN."""
+    return parse_json(read_text(path, limit=256 * MEGABYTE), str(path), strict=False)

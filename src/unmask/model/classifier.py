@@ -4,7 +4,6 @@ On disk: head.safetensors, and classifier.json with the labels, the sha256 of th
 of its tokenizer. The trunk is not stored again, so a head is loaded together with its model and no other.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from unmask.files import appearing, write_json
 from unmask.model.backbone import Backbone, skeleton
 from unmask.model.model import Model
 from unmask.model.weights import weights_fingerprint
+from unmask.untrusted import read_object
 
 HEAD, NOTE = "head.safetensors", "classifier.json"
 
@@ -96,15 +96,17 @@ def load_classifier(folder: str | Path, model: Model) -> Classifier:
     """The classifier in a folder, on the trunk of its model; refuses another vocabulary or another model."""
     folder = Path(folder)
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        for name in (NOTE, HEAD):
+            if not (folder / name).is_file():
+                raise UserError(
+                    f"{folder} is not a classifier: it has no {name}. Train one with `unmask classifier`."
+                )
+        note = read_object(folder / NOTE)
         labels, made_for, told = [str(label) for label in note["labels"]], note["model"], note["tokenizer"]
         state = load_file(folder / HEAD)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{folder} is not a classifier: it has no {Path(error.filename or HEAD).name}. Train one with "
-            "`unmask classifier`."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the classifier in {folder} cannot be read: {error}. Train it again.") from None
     own = None if model.tokenizer is None else model.tokenizer.fingerprint
     if told != own or note.get("vocab") != model.spec.vocab:

@@ -6,6 +6,7 @@ is the harness's own command line with this model added. For a masked model the 
 the log-likelihood, averaged over `passes` forward passes; for an autoregressive one it is the log-likelihood itself.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,12 @@ try:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
-except ImportError:
-    raise UserError("the harness needs lm-eval: pip install 'unmask[eval]'.") from None
+except ImportError as error:
+    needed = f"the harness needs lm-eval ({error}). Run: pip install 'unmask[eval]'"
+    if __name__ == "__main__":
+        print(f"unmask: {needed}", file=sys.stderr)
+        sys.exit(2)
+    raise UserError(needed) from None
 
 TOKENS = 256  # generated where a task sets no number
 

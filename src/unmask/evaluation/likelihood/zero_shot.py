@@ -4,8 +4,6 @@ A local folder (`--data-root`) holds, for each set, one of the files below, plai
 first one that exists is read; if it is not the text that the paper used, the result says so.
 """
 
-import csv
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.text.corpus.decompress import chunks, lines, needs
 from unmask.text.corpus.formats import COMPRESSIONS
-from unmask.text.corpus.records import records
+from unmask.text.corpus.records import records, rows_of
+from unmask.untrusted import parse_json
 
 PARQUET = "refs/convert/parquet"  # the hub's branch with tables of data sets that were scripts
 
@@ -39,15 +38,16 @@ def csv_columns(*columns: int | str) -> Callable[[Path], Iterator[str]]:
     """Texts of a table: some columns, joined by a space; names are looked up in the first line."""
 
     def texts(path: Path) -> Iterator[str]:
-        rows = csv.reader(line.text + "\n" for line in lines(path))
-        head = next(rows, []) if any(isinstance(column, str) for column in columns) else []
+        rows = rows_of(path)
+        named = any(isinstance(column, str) for column in columns)
+        head = next((row.cells for row in rows), []) if named else []
         for name in columns:
             if isinstance(name, str) and name not in head:
                 raise UserError(f"{path}: {unknown('column', name, head)}")
         places = [head.index(column) if isinstance(column, str) else column for column in columns]
-        for row in rows:
+        for row, where, _ in rows:
             if row and max(places) >= len(row):
-                raise UserError(f"line {rows.line_num} of {path} has {len(row)} columns, not {max(places) + 1}.")
+                raise UserError(f"{where} has {len(row)} columns, not {max(places) + 1}.")
             if row:
                 yield " ".join(row[place] for place in places)
 
@@ -57,9 +57,11 @@ def csv_columns(*columns: int | str) -> Callable[[Path], Iterator[str]]:
 def pubmedqa(path: Path) -> Iterator[str]:
     """Abstracts of PubMedQA: the parts of the context, then the conclusion."""
     try:
-        entries = json.loads("".join(chunk.text for chunk in chunks(path)))
+        entries = parse_json("".join(chunk.text for chunk in chunks(path)), str(path), strict=False)
         for entry in entries.values():
             yield " ".join([*entry["CONTEXTS"], entry["LONG_ANSWER"]])
+    except UserError:
+        raise
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not PubMedQA's labelled set: {error!r}.") from None
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from unmask.errors import UserError
+from unmask.untrusted import open_regular
 
 CHUNK = 1 << 20  # bytes decoded at a time
+LINE = 1 << 28  # characters; the longest human chromosome has 249 million on one line of some files
 MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -49,14 +51,22 @@ def chunks(path: Path) -> Iterator[Chunk]:
 
 
 def lines(path: Path) -> Iterator[Chunk]:
-    """The lines of a file without their line ends; each must fit in memory."""
-    rest, at = "", 0
+    """The lines of a file without their line ends; a line of more than LINE characters is refused."""
+    held: list[str] = []  # the line that the last chunk's end has cut
+    at = size = 0
     for text, at in chunks(path):
-        *whole, rest = (rest + text).split("\n")
-        for line in whole:
-            yield Chunk(line.removesuffix("\r"), at)
-    if rest:
-        yield Chunk(rest.removesuffix("\r"), at)
+        first, *others = text.split("\n")
+        held.append(first)
+        size += len(first)
+        if size > LINE:
+            raise UserError(f"{path} has a line of more than {LINE:,} characters, which would not fit in memory.")
+        if others:
+            yield Chunk("".join(held).removesuffix("\r"), at)
+            for line in others[:-1]:
+                yield Chunk(line.removesuffix("\r"), at)
+            held, size = others[-1:], len(others[-1])
+    if size:
+        yield Chunk("".join(held).removesuffix("\r"), at)
 
 
 def needs(module: str, purpose: str) -> Any:
@@ -72,12 +82,11 @@ def needs(module: str, purpose: str) -> Any:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
     """The raw file, whose position shows the progress, and the stream of its decompressed bytes."""
-    try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    with raw:
-        head = raw.peek(6)[:6]
+    with open_regular(path) as raw:
+        try:
+            head = raw.peek(6)[:6]
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}.") from None
         kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             yield raw, raw

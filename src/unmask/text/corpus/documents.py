@@ -4,9 +4,7 @@ A long document is yielded in pieces, which bounds the memory. Pieces are cut be
 tokenizers cut too, so the tokens are those of the whole document.
 """
 
-import csv
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import NamedTuple
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
-from unmask.text.corpus.records import objects
+from unmask.text.corpus.records import check_text, objects, rows_of
 
 PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"
@@ -149,7 +147,7 @@ def _cuts(text: str, *, spare: int = 0) -> list[str]:
 
 def _jsonl(path: Path, layout: Layout) -> Iterator[Piece]:
     for content, where, at in objects(path):
-        yield from _whole(_field(content, layout.field, where), at)
+        yield from _whole(check_text(_field(content, layout.field, where), where), at)
 
 
 def _field(record: dict, field: str, where: str) -> str:
@@ -164,19 +162,8 @@ def _field(record: dict, field: str, where: str) -> str:
 
 
 def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
-    csv.field_size_limit(sys.maxsize)  # the library's default limit is 128 kB per field
-    at = 0
-
-    def fed() -> Iterator[str]:
-        nonlocal at
-        for line in lines(path):
-            at = line.at
-            yield line.text + "\n"
-
-    table = csv.reader(fed(), delimiter="\t" if format_of(path.name)[1] == "tsv" else ",")
-    column: int | None = int(layout.field) - 1 if layout.field.isdigit() else None
-    for row in table:
-        where = f"line {table.line_num} of {path}"
+    column = int(layout.field) - 1 if re.fullmatch("[0-9]{1,6}", layout.field) else None
+    for row, where, at in rows_of(path):
         if column is None:
             if layout.field not in row:
                 raise UserError(f"{where}: {unknown('column', layout.field, row)} Choose one with --field.")
@@ -188,20 +175,23 @@ def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
 
 
 def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
+    arrow = needs("pyarrow", f"reading {path.name}")
     parquet = needs("pyarrow.parquet", f"reading {path.name}")
     try:
-        with parquet.ParquetFile(path) as table:
-            names = table.schema_arrow.names
-            if layout.field not in names:
-                raise UserError(f"{path}: {unknown('column', layout.field, names)} Choose one with --field.")
+        schema = parquet.read_schema(path)
+        if layout.field not in schema.names:
+            raise UserError(f"{path}: {unknown('column', layout.field, schema.names)} Choose one with --field.")
+        plain = arrow.types.is_string(schema.field(layout.field).type)
+        with parquet.ParquetFile(path, read_dictionary=[layout.field] if plain else None) as table:
             done, total, size = 0, max(table.metadata.num_rows, 1), path.stat().st_size
             for batch in table.iter_batches(batch_size=1024, columns=[layout.field]):
                 done += batch.num_rows
-                for record in batch.to_pylist():
+                for value in batch.column(0):  # one text at a time: a few bytes can stand for many long ones
+                    record = {layout.field: value.as_py()}
                     yield from _whole(_field(record, layout.field, str(path)), size * done // total)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (OSError, ValueError, OverflowError, arrow.ArrowException) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
 

@@ -1,14 +1,14 @@
-"""Records: the objects of a .jsonl file, and the labelled texts of a .jsonl or .csv file."""
+"""Records: the objects of a .jsonl file, the rows of a .csv file, and the labelled texts of both."""
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from unmask.errors import UserError, unknown
-from unmask.text.corpus.decompress import lines
+from unmask.text.corpus.decompress import LINE, lines
 from unmask.text.corpus.formats import format_of
+from unmask.untrusted import parse_json
 
 
 class Record(NamedTuple):
@@ -23,13 +23,49 @@ def objects(path: Path) -> Iterator[Record]:
         if not line.strip():
             continue
         where = f"line {number} of {path}"
-        try:
-            content = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} is not JSON: {error}.") from None
+        content = parse_json(line, where, strict=False)
         if not isinstance(content, dict):
             raise UserError(f"{where} is not a JSON object but {line[:40]!r}.")
         yield Record(content, where, at)
+
+
+class Row(NamedTuple):
+    cells: list[str]
+    where: str  # its line and file, for error messages
+    at: int  # bytes of the file read so far, for progress
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """The rows of a .csv or .tsv file, plain or compressed, the first line included."""
+    csv.field_size_limit(LINE)  # the library's default is 128 kB
+    at = 0
+
+    def fed() -> Iterator[str]:
+        nonlocal at
+        for line in lines(path):
+            at = line.at
+            yield line.text + "\n"
+
+    table = csv.reader(fed(), delimiter="\t" if format_of(path.name)[1] == "tsv" else ",")
+    while True:
+        try:
+            cells = next(table, None)
+        except csv.Error as error:
+            hint = " Convert old line ends, for example: tr '\\r' '\\n'" if "new-line" in str(error) else ""
+            told = "a carriage return without a line feed" if hint else str(error)
+            raise UserError(f"line {table.line_num} of {path} is not CSV: {told}.{hint}") from None
+        if cells is None:
+            return
+        yield Row(cells, f"line {table.line_num} of {path}", at)
+
+
+def check_text(text: str, where: str) -> str:
+    """The text, if it can be written as UTF-8: JSON can hold half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: the text has half of a surrogate pair (\\ud800 to \\udfff): remove it.") from None
+    return text
 
 
 def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
@@ -40,6 +76,7 @@ def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
                 raise UserError(f"{where}: {unknown('field', field, content)}")
             if not isinstance(content[field], str):
                 raise UserError(f"{where}: field {field!r} is not text but {content[field]!r:.40}.")
+            check_text(content[field], where)
         yield content
 
 
@@ -57,7 +94,7 @@ def labelled(path: str | Path, *, text: str = "text", label: str = "label") -> l
         if not isinstance(content[text], str) or not isinstance(content[label], str | int | bool):
             raise UserError(f"{where}: field {text!r} must be text and {label!r} a name or a whole number.")
         if content[text]:
-            pairs.append((content[text], str(content[label])))
+            pairs.append((check_text(content[text], where), check_text(str(content[label]), where)))
     if not pairs:
         raise UserError(f"{path} holds no labelled text.")
     return pairs
@@ -72,10 +109,11 @@ def _existing(path: str | Path) -> Path:
 
 def _table(path: Path) -> Iterator[Record]:
     """The rows of a .csv or .tsv file as objects, by the names in its first line."""
-    fed = (line + "\n" for line, _ in lines(path))
-    table = csv.DictReader(fed, delimiter="\t" if format_of(path.name)[1] == "tsv" else ",")
-    for row in table:
-        where = f"line {table.line_num} of {path}"
-        if None in row or None in row.values():
-            raise UserError(f"{where} has other columns than the first line.")
-        yield Record(dict(row), where, 0)
+    names: list[str] | None = None
+    for row in rows_of(path):
+        if names is None:
+            names = row.cells
+        elif row.cells and len(row.cells) != len(names):
+            raise UserError(f"{row.where} has other columns than the first line.")
+        elif row.cells:
+            yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)

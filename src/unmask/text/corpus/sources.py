@@ -90,6 +90,8 @@ def _files(place: str) -> list[Source]:
                 f"plain or {', '.join(COMPRESSIONS)}; give a glob such as '{root}/*' to read others as text."
             )
     elif root.exists():
+        if not root.is_file():
+            raise UserError(f"{place} is not a regular file: it is read twice. Pipe its text in, and give `-`.")
         paths, root = [root], root.parent
     elif has_magic(place):
         paths = [Path(path) for path in sorted(glob(str(root), recursive=True)) if Path(path).is_file()]
@@ -98,6 +100,11 @@ def _files(place: str) -> list[Source]:
         root = Path(*root.parts[: next(i for i, part in enumerate(root.parts) if has_magic(part))])
     else:
         raise UserError(f"no data at {place}: the path does not exist. A data set on the hub is written hf:NAME.")
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the file name {str(path)!r} is not UTF-8: rename the file.") from None
     sources = [Source(path.relative_to(root).as_posix(), path, path.stat().st_size) for path in paths]
     if not any(source.bytes for source in sources):
         raise UserError(f"the data at {place} is empty: {len(sources)} file(s) of 0 bytes")
