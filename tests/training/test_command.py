@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from training.small import Chain
 from unmask.cli.main import main
 from unmask.model.checkpoint import load
+from unmask.settings import read_toml
+from unmask.training.settings import Train
 
 SETTINGS = """
 [text]
@@ -143,6 +145,37 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
     other = ["--init", str(first), "--text.tokenizer", "byte"]
     assert main(["train", *arguments, *other, "--out", str(tmp_path / "third")]) == 2
     assert "another tokenizer" in capsys.readouterr().err
+
+
+def test_a_run_of_some_minutes_has_fixed_sizes_and_resumes_as_any_other(text, tmp_path, capsys):
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    few = ["--text.tokenizer", "character", "--text.documents", "line", "--run.preview", "0", "--optim.lr", "1e-3"]
+    arguments = ["--data", str(text), *few, "--minutes", "1e-4"]
+    assert main(["train", *arguments, "--out", str(out), "--resume"]) == 0
+    assert "chosen for about" in capsys.readouterr().err
+    asked = read_toml(out / "settings.toml", Train())
+    assert (asked.steps, asked.model.width, asked.text.pack, asked.text.length) == (20, 64, "rows", 24)
+    assert asked.optim.lr == 1e-3
+    before = load(out / "last").network.state_dict()
+    assert main(["train", *arguments, "--out", str(out), "--resume"]) == 0  # as a job script would
+    assert read_toml(out / "settings.toml", Train()) == asked
+    assert "chosen" not in capsys.readouterr().err
+    # Its settings alone give the same run, bit for bit.
+    assert main(["train", "--config", str(out / "settings.toml"), "--out", str(whole)]) == 0
+    again = load(whole / "last").network.state_dict()
+    assert all(torch.equal(before[name], again[name]) for name in before)
+
+
+def test_previews_by_time_change_no_number(small, text, tmp_path, capsys):
+    arguments = [*small, "--data", str(text), "--steps", "6", "--run.preview", "1", "--run.eval-every", "100"]
+    models, shown = [], []
+    for minutes in ("0", "1e-9"):
+        out = tmp_path / minutes
+        assert main(["train", *arguments, "--run.preview-minutes", minutes, "--out", str(out)]) == 0
+        models.append(load(out / "last").network.state_dict())
+        shown.append(capsys.readouterr().err.count("\n  | "))
+    assert shown[0] < shown[1]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from unmask.diffusion.schedule import Cosine
 from unmask.diffusion.times import Bell, Count
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
-from unmask.training.folder import write_settings
 from unmask.training.settings import Optim, Run, Text, Train, Warm, settled
 
 ODD = Train(
@@ -84,7 +83,8 @@ def test_flags_come_after_the_file_and_a_resumed_run_keeps_its_settings(tmp_path
     config.write_text("seed = 5\n[optim]\nlr = 0.5\n")
     assert asked("--config", str(config)) == replace(Train(), seed=5, optim=Optim(lr=0.5))
     assert asked(f"--config={config}", "--resume", "--out", str(out)).seed == 5
-    write_settings(out, ODD)
+    out.mkdir()
+    (out / "settings.toml").write_text(toml.dumps(ODD), encoding="utf-8")
     assert asked("--resume", "--out", str(out)) == ODD
 
 

@@ -16,7 +16,7 @@ from unmask.model.model import Model
 from unmask.sampling.recipe import preview_recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
-from unmask.training.estimate import duration, estimate, matrix_rate
+from unmask.training.estimate import duration, estimate, matrix_rate, run_seconds
 from unmask.training.loop import Progress
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
@@ -26,18 +26,22 @@ from unmask.training.validation import Validation
 STEPS = 64  # most steps of a preview's grid
 
 
+LONG = 15 * 60  # seconds of a run that calls for a word on how to make it shorter
+
+
 class Display:
     """The output of a run; a context manager, so that the bar is closed."""
 
-    def __init__(self, asked: Train, out: Path, *, world: int = 1) -> None:
+    def __init__(self, asked: Train, out: Path, *, world: int = 1, quiet: bool = False) -> None:
         self.asked, self.out, self.world = asked, out, world
-        self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=quiet)
         self.bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), console=self.console
         )
-        self.live = self.console.is_terminal
+        self.live = self.console.is_terminal and not quiet
         self.task = self.bar.add_task("", total=asked.steps, now="")
         self.window: list[Progress] = []
+        self.timed = False  # the time was given, and said already
         self.rate = self.flops = 0.0  # FLOP per second of all processes, FLOP per step
         self.board: Any = None
         self.open = ExitStack()
@@ -54,16 +58,21 @@ class Display:
         self.console.print(line, markup=False)
 
     def start(self, a: Spec, phase: Phase, point: Point, rows: int) -> None:
-        """Print the estimated cost of a phase, and warnings."""
-        self.rate = self.rate or matrix_rate() * self.world
+        """Print the estimated cost of a phase, and warnings; before the first one the time of the whole run."""
+        first, self.rate = not self.rate, self.rate or matrix_rate() * self.world
         about = estimate(self.asked, a, phase, rows=rows, rate=self.rate)
         self.flops = about.flops
         for line in about.lines():
             self.say(line)
+        if first and not self.timed:
+            seconds = run_seconds(self.asked, a, rows=rows, rate=self.rate, step=point.step)
+            shorter = " --minutes 10 chooses a smaller run." if seconds > LONG and not point.step else ""
+            self.say(f"about {duration(seconds)} in all.{shorter}")
         for line in about.warnings(self.asked):
             self.say(f"warning: {line}")
         self.say(f"{phase.objective.name}: steps {point.step + 1} to {phase.stop}")
-        self.bar.update(self.task, description=phase.objective.name, completed=point.step)
+        name, total = phase.objective.name, self.asked.steps
+        self.bar.update(self.task, description=name, completed=point.step, total=total)
         if self.live and not self.bar.live.is_started:
             self.open.enter_context(self.bar)
         if self.asked.run.tensorboard and self.board is None:
@@ -87,9 +96,7 @@ class Display:
         self.record(line)
         pace = line["seconds"] / line["steps"]
         learned = f"loss {line['loss']:.4f}  bound {line['bound']:.4f}"
-        speed = (
-            f"{line['tokens'] / line['seconds']:,.0f} tokens/s  {self.flops / pace / self.rate:.0%} of matrix rate"
-        )
+        speed = f"{line['tokens'] / line['seconds']:,.0f} tokens/s{matrix_share(self.flops / pace, self.rate)}"
         left = f"{duration((self.asked.steps - line['step']) * pace)} left"
         if self.live:
             self.bar.update(self.task, completed=line["step"], now=f"{learned}  {speed}  {left}")
@@ -127,8 +134,16 @@ def tensorboard(out: Path, step: int) -> Any:
     return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
 
 
+def matrix_share(speed: float, rate: float) -> str:
+    """The share of the matrix rate that a run reaches; none above 1: the rate was measured on a busy machine."""
+    return f"  {speed / rate:.0%} of matrix rate" if speed <= rate else ""
+
+
 class Silence:
     """A `Display` that shows nothing, for all ranks but 0."""
+
+    asked: Train
+    timed: bool
 
     def __enter__(self) -> "Silence":
         return self

@@ -2,8 +2,10 @@
 
 The default is the best recipe we have measured (docs/results.md): Muon, an autoregressive warm start, plain
 cross-entropy, a tied head; configs/ has the paper's. --config FILE reads settings from TOML; flags override them.
---resume continues the run in --out with its settings, or starts it if there is none.
+--resume continues the run in --out with its settings, or starts it if there is none. --minutes chooses network, batch
+and steps for the data and this machine.
 
+    unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data my_texts/ --out runs/mine
     unmask train --data my_texts/ --out runs/mine --resume
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
@@ -12,11 +14,13 @@ cross-entropy, a tied head; configs/ has the paper's. --config FILE reads settin
 """
 
 import sys
+import tomllib
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -29,19 +33,27 @@ from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.model.backbone import BACKBONES, Backbone, build
 from unmask.model.denoiser import Denoiser
+from unmask.model.format import read_note
 from unmask.model.model import Model
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
+from unmask.sampling.policy import POLICIES
 from unmask.training import ema, state
-from unmask.training.data import Data, prepared
-from unmask.training.folder import claimed
+from unmask.training.data import Data, data_folder, document_lengths, opened
+from unmask.training.estimate import PreviewClock, duration, matrix_rate, step_rate
+from unmask.training.folder import claimed, flat
 from unmask.training.loop import Diverged, Progress, State, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train, settled
+from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized
 from unmask.training.state import Point
 from unmask.training.validation import Validation, validate
 
 Voice = Display | Silence
+PACKED = {
+    "rows": "the documents are short: one per row of {length} tokens, with its end (--text.pack stream joins them)",
+    "stream": "documents are joined and cut into rows of {length} tokens (--text.pack rows: one per row)",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,9 @@ class Settings:
     """The command line: the settings of a run, and where to read others from."""
 
     config: str = ""  # TOML file of settings; flags override it
+    minutes: float = 0.0  # choose network, batch and steps for about this time; 0: the settings below
     resume: bool = False  # continue the run in --out
+    given: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
 
 
@@ -64,7 +78,19 @@ def default(arguments: list[str]) -> Settings:
         name = option(arguments, f"--{field_name}.name")
         if name and name != getattr(asked, field_name).name:
             asked = replace(asked, **{field_name: registry.usual(name)})  # type: ignore[arg-type]
-    return Settings(config=config, train=with_flags(asked, "objective", "model"))
+    given = {*flags_in(arguments), *(names_in(config) if config else ())}
+    return Settings(config=config, given=tuple(sorted(given)), train=with_flags(asked, "objective", "model"))
+
+
+def flags_in(arguments: list[str]) -> set[str]:
+    """The names of the settings that flags give: --run.eval-every 10 gives run.eval_every."""
+    flags = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
+
+
+def names_in(config: str) -> set[str]:
+    """The names of the settings in a TOML file."""
+    return set(flat(tomllib.loads(Path(config).read_text(encoding="utf-8"))))
 
 
 def option(arguments: list[str], name: str) -> str:
@@ -78,17 +104,26 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def run(settings: Settings) -> None:
+    for _ in walk(settings):
+        pass
+
+
+def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
+    """A whole run, from text to checkpoints; yields after every update. A signal saves and exits."""
     asked = settled(without_flags(settings.train, "objective", "model"))
     out = Path(asked.out)
     with (
         joined(asked.run.parallel, seconds=asked.run.patience) as team,
         said_once(team),
-        Silence() if team.rank else Display(asked, out, world=team.world) as display,
-        claimed(asked, display.say, resume=settings.resume, team=team),
+        Silence() if team.rank else Display(asked, out, world=team.world, quiet=quiet) as display,
+        claimed(
+            asked, display.say, resume=settings.resume, team=team, fit=partial(fitted, settings, team, display)
+        ) as asked,
     ):
-        data = prepared(asked, out, display.say)
+        display.asked, display.timed = asked, bool(settings.minutes)
+        data = opened(asked, data_folder(asked, out, display.say))
         with stopping() as stop:
-            point = go(asked, out, data, display, stop, team)
+            point = yield from go(asked, out, data, display, stop, team)
             number = halted(stop, team)
         if number:
             display.say(f"stopped at step {point.step}: continue with `unmask train --out {out} --resume`")
@@ -99,7 +134,57 @@ def run(settings: Settings) -> None:
         sys.exit(128 + number)
 
 
-def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], team: Team) -> Point:
+def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder: Path) -> Train:
+    """The settings of a new run, with the packing that suits its data and the sizes for --minutes."""
+    chosen = asked.text.pack == "auto"
+    asked = packed_for(asked, document_lengths(asked.text, folder), given=settings.given)
+    if chosen:
+        display.say(PACKED[asked.text.pack].format(length=asked.text.length))
+    if not settings.minutes:
+        return asked
+    init = checkpoint.load(state.resolved(asked.init)).spec if asked.init else None
+    data = opened(asked, folder)
+
+    def for_minutes(asked: Train, rate: float, given: Collection[str]) -> Train:
+        rows, vocab = data.rows, data.tokenizer.size
+        return sized(
+            asked,
+            minutes=settings.minutes,
+            rows=rows,
+            vocab=vocab,
+            rate=rate,
+            given=given,
+            init=init,
+            world=team.world,
+        )
+
+    guess = for_minutes(asked, matrix_rate() * team.world, settings.given)
+    if team.world > 1:
+        display.say(size_line(guess, settings.minutes))
+        return guess
+    # A few steps of that network tell the speed of this machine better than products of matrices.
+    batches = opened(guess, folder).batches.at
+    rate = step_rate(guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init)
+    found = for_minutes(guess, rate, {*settings.given, "model.width", "optim.batch"})
+    seconds = found.steps * seconds_per_step(found, rows=data.rows, vocab=data.tokenizer.size, rate=rate, init=init)
+    display.say(size_line(found, seconds / 60 / (1 - ASIDE)))
+    return found
+
+
+def size_line(asked: Train, minutes: float) -> str:
+    """What --minutes chose."""
+    shape = " ".join(
+        f"{name} {getattr(asked.model, name)}" for name in ("width", "blocks") if hasattr(asked.model, name)
+    )
+    return (
+        f"chosen for about {duration(60 * minutes)}: {shape}, {asked.steps} steps of {asked.optim.batch} rows. "
+        "The number of steps stays, also if the machine turns out slower."
+    )
+
+
+def go(
+    asked: Train, out: Path, data: Data, display: Voice, stop: list[int], team: Team
+) -> Generator[Progress, None, Point]:
     """Run the phases that are left."""
     done = state.steps_in(out)
     folder = state.folder_of(out, done[-1]) if done else None
@@ -116,8 +201,24 @@ def go(asked: Train, out: Path, data: Data, display: Voice, stop: list[int], tea
             # Bounds of two objectives are not comparable.
             point = replace(point, best=None, best_step=None, began=phase.start)
         display.start(current.network.spec, phase, point, data.rows)
-        point, folder = run_phase(current, asked, phase, point, out, data, display, stop, team)
+        sampling = inherited(asked, phase, folder)
+        point, folder = yield from run_phase(
+            current, asked, phase, point, out, data, display, stop, team, sampling=sampling
+        )
     return point
+
+
+def inherited(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]:
+    """The default sampling settings of what a phase starts from, unless they are for another process or not known."""
+    source = str(folder) if folder else asked.init
+    if not source:
+        return {}
+    found, _ = checkpoint.find(state.resolved(source))
+    said = read_note(found).get("settings", {}).get("sampling") or {}
+    facts = phase.objective.facts
+    name = str(said.get("sampler", facts.sampler)).partition(":")[0]
+    fits = name == facts.sampler or (name in POLICIES and POLICIES[name].process == facts.process)
+    return dict(said) if fits else {}
 
 
 def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Denoiser:
@@ -157,9 +258,12 @@ def run_phase(
     display: Voice,
     stop: list[int],
     team: Team,
-) -> tuple[Point, Path]:
+    *,
+    sampling: Mapping[str, Any],
+) -> Generator[Progress, None, tuple[Point, Path]]:
     """Train to the end of a phase, or until a signal; evaluate and save on the way."""
     folder = state.folder_of(out, point.step)
+    settings = toml.described(asked) | ({"sampling": dict(sampling)} if sampling else {})
 
     def save() -> Path:
         display.flush()
@@ -171,7 +275,7 @@ def run_phase(
                 mask=data.tokenizer.mask,
                 objective=phase.objective,
                 tokenizer=data.tokenizer,
-                settings=toml.described(asked),
+                settings=settings,
                 keep=asked.run.keep,
                 team=team,
             )
@@ -180,6 +284,7 @@ def run_phase(
         except UserError as error:
             raise UserError(f"{error} {last_good(out)}") from None
 
+    clock = PreviewClock(60 * asked.run.preview_minutes if team.world == 1 else 0)
     batch = partial(data.batches.at, rank=team.rank, world=team.world)
     steps = train(current, phase, asked, batch, mask=data.tokenizer.mask, start=point.step, team=team)
     try:
@@ -196,11 +301,21 @@ def run_phase(
                     better = point.best is None or score.bound < point.best
                     point = replace(point, best=score.bound, best_step=point.step) if better else point
                 if asked.run.preview:
-                    preview(current, asked, phase, data, display, team)
+                    with clock:
+                        preview(current, settings, phase, data, display, team)
+            elif asked.run.preview and clock.due() and not halt:
+                with clock:
+                    preview(current, settings, phase, data, display, team)
             if last or better or progress.step % asked.run.save_every == 0:
                 folder = save()
             if halt:
                 break
+            try:
+                yield progress
+            except GeneratorExit:  # the caller wants no more steps
+                if folder != state.folder_of(out, point.step):
+                    save()
+                raise
     except Diverged as error:
         raise UserError(f"{error}. {last_good(out)} A smaller optim.lr or a longer optim.warmup helps.") from None
     return point, folder
@@ -228,7 +343,9 @@ def last_good(out: Path) -> str:
     )
 
 
-def preview(current: State, asked: Train, phase: Phase, data: Data, display: Voice, team: Team) -> None:
+def preview(
+    current: State, settings: Mapping[str, Any], phase: Phase, data: Data, display: Voice, team: Team
+) -> None:
     """Show samples of the averaged network, which rank 0 gathers for this."""
     exports = state.exported(current, team)
 
@@ -243,7 +360,7 @@ def preview(current: State, asked: Train, phase: Phase, data: Data, display: Voi
                 data.tokenizer.mask,
                 phase.objective,
                 data.tokenizer,
-                toml.described(asked),
+                settings,
                 parts=parts,
                 state=exports.state,
             )

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import splits
 from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.manifest import MANIFEST
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.rows import Batch, Packed, packing_for
@@ -18,8 +21,10 @@ from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
+from unmask.training.sizes import vocabulary_for
 from unmask.training.state import resolved
 
+SQUEEZED = 3  # bytes of text per byte of a compressed file
 A_WORKER = 32 << 20  # bytes of text per worker process
 
 
@@ -59,10 +64,16 @@ def packing(text: Text, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
     if text.pack != "auto":
         return text.pack
+    lengths = document_lengths(text, folder)
+    return "stream" if lengths is None else packing_for(lengths, text.length)
+
+
+def document_lengths(text: Text, folder: str | Path) -> np.ndarray | None:
+    """The tokens of each training document; None: the documents cannot be packed one per row."""
     train, _ = splits(folder, valid=text.valid, least=1 if text.valid else 0)
     if train.stop is not None or None in (train.tokenizer["bos"], train.tokenizer["eos"]):
-        return "stream"
-    return packing_for(train.lengths(), text.length)
+        return None
+    return train.lengths()
 
 
 def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
@@ -71,7 +82,7 @@ def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
 
 
 def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:
-    """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, which is written if need be."""
+    """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, written if need be."""
     if (Path(asked.data) / MANIFEST).is_file():
         return Path(asked.data)
     folder = out / "data"
@@ -90,7 +101,7 @@ def write_data(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
         for done in prepare(sources, tokenizer, folder, layout=layout, division=division, workers=workers):
-            say(f"tokenizing: {done.documents:,} documents, {done.tokens:,} tokens")
+            say(f"tokenizing: {done.line}")
 
 
 def chosen_tokenizer(
@@ -106,4 +117,11 @@ def chosen_tokenizer(
     name = "bpe" if name == "auto" else resolved(name)
     if name in ("bpe", "character"):
         say(f"building a {name} vocabulary")
-    return choose(name, list(sources), layout=layout, size=text.vocab)
+    return choose(name, list(sources), layout=layout, size=text.vocab or vocabulary_for(text_bytes(sources)))
+
+
+def text_bytes(sources: Sequence[Source]) -> int:
+    """About the bytes of text in the sources; 0 if one of them has no size."""
+    packed = ("parquet", *COMPRESSIONS)
+    sizes = [source.bytes * (SQUEEZED if source.name.lower().endswith(packed) else 1) for source in sources]
+    return sum(sizes) if all(sizes) else 0

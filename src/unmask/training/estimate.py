@@ -1,16 +1,20 @@
-"""The estimated cost of a run, before it starts."""
+"""The estimated cost of a run, before it starts, and the clock of its previews."""
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from unmask.model import cost
-from unmask.model.backbone import Spec, skeleton
+from unmask.model.backbone import Spec, build, skeleton
+from unmask.model.denoiser import Denoiser
 from unmask.training import optim
-from unmask.training.phases import Phase
+from unmask.training.loop import Rows, begin, train
+from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train
 
 USUAL_SHARE = 0.5  # typical share of the machine's matrix rate that a training step reaches
@@ -30,7 +34,7 @@ class RunCost:
         return [
             f"{self.parameters:,} parameters, about {self.bytes / 1e9:.1f} GB of memory",
             f"{self.tokens:,} tokens in {self.rows:,} rows, {self.passes:.2g} passes over them",
-            f"{self.flops / 1e9:.1f} GFLOP per step, about {duration(self.seconds)} in all",
+            f"{self.flops / 1e9:.1f} GFLOP per step",
         ]
 
     def warnings(self, settings: Train) -> list[str]:
@@ -69,6 +73,64 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
         ),
         seconds=phase.steps * flops / (USUAL_SHARE * rate),
     )
+
+
+def run_seconds(settings: Train, a: Spec, *, rows: int, rate: float, step: int = 0) -> float:
+    """The estimated time of all phases from a step on, with a network of this spec."""
+    total = 0.0
+    for phase in phases(settings):
+        spec = a.sized(vocab=a.vocab, length=a.length, causal=phase.objective.facts.causal)
+        left = max(0, phase.stop - max(phase.start, step)) / max(1, phase.steps)
+        total += left * estimate(settings, spec, phase, rows=rows, rate=rate).seconds
+    return total
+
+
+def step_rate(
+    settings: Train,
+    batch: Callable[[int], Rows],
+    *,
+    rows: int,
+    vocab: int,
+    mask: int,
+    init: Spec | None = None,
+    steps: int = 3,
+) -> float:
+    """The rate with which `estimate` is right for this run: the first steps of each phase are done and forgotten."""
+    settings = replace(settings, run=replace(settings.run, compile=False))
+    flops = seconds = 0.0
+    for phase in phases(settings):
+        spec = spec_of(settings, phase, vocab=vocab) if init is None else continued(init, settings, phase)
+        begun = begin(Denoiser(build(spec), phase.objective), settings)
+        done = islice(train(begun, phase, settings, batch, mask=mask), steps + 1)
+        pace = sorted(progress.seconds for progress in done)[(steps + 1) // 2]
+        flops += phase.steps * estimate(settings, spec, phase, rows=rows, rate=1.0).flops
+        seconds += phase.steps * pace
+    return flops / (USUAL_SHARE * seconds)
+
+
+@dataclass
+class PreviewClock:
+    """When a preview is due by time: every so many seconds, and never for more than a tenth of the time.
+
+    with clock: preview()
+    """
+
+    every: float  # seconds; 0: never
+    now: Callable[[], float] = time.monotonic
+    began: float = field(init=False)  # of the last preview, or of the clock
+    took: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.began = self.now()
+
+    def due(self) -> bool:
+        return self.every > 0 and self.now() - self.began >= max(self.every, 10 * self.took)
+
+    def __enter__(self) -> None:
+        self.began = self.now()
+
+    def __exit__(self, *error: object) -> None:
+        self.took = self.now() - self.began
 
 
 def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:

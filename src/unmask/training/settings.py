@@ -25,11 +25,9 @@ class Text:
     """How text becomes rows of tokens."""
 
     tokenizer: str = "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
-    vocab: int = 4096  # size of a bpe vocabulary trained on the data
+    vocab: int = 0  # size of a bpe vocabulary trained on the data; 0: by the amount of text, 512 to 4096
     length: int = 128  # tokens per row
-    pack: Literal["auto", "stream", "wrap", "rows", "padded"] = (
-        "auto"  # rows: one document each, which learns its end
-    )
+    pack: Literal["auto", "stream", "wrap", "rows", "padded"] = "auto"  # rows: a document each, its end learned
     documents: str = "auto"  # unit of a document in .txt files: file, line, paragraph, separator
     separator: str = "<|endoftext|>"  # text between the documents of a .txt file
     field: str = "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
@@ -37,6 +35,7 @@ class Text:
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)
+        at_least(0, vocab=self.vocab)
         check_shares(valid=self.valid)
 
 
@@ -87,7 +86,8 @@ class Run:
     eval_rows: int = 256  # rows of the validation split that are evaluated
     save_every: int = 500  # steps between checkpoints
     keep: int = 2  # last checkpoints kept, besides the best
-    preview: int = 1  # samples shown at each validation
+    preview: int = 1  # samples shown at each preview
+    preview_minutes: float = 1  # minutes between previews, besides those at validations; 0: only those
     checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
     tensorboard: bool = False  # also write TensorBoard event files
@@ -96,7 +96,7 @@ class Run:
 
     def __post_init__(self) -> None:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
-        at_least(0, eval_rows=self.eval_rows, preview=self.preview)
+        at_least(0, eval_rows=self.eval_rows, preview=self.preview, preview_minutes=self.preview_minutes)
         at_least(1, patience=self.patience)
 
 
