@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from math import log10
 from pathlib import Path
 
+import httpx
 import pytest
+from models import saved
+
+from unmask.model.checkpoint import load
+from unmask.serving.http.schema import OPTIONS
 
 pytestmark = pytest.mark.browser
 
@@ -234,7 +239,8 @@ def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path:
     page.wait_for_selector("#sampler option", state="attached")
     page.select_option("#sampler", "remask-rescale")
     page.fill("#steps", "12")
-    page.fill("#eta", "0.5")
+    page.click("#more summary")
+    page.fill("[data-own=eta]", "0.5")
     drawn(page, "The [14] fox")
     how = {"sampler": "remask-rescale:eta=0.5", "steps": 12}
     body = {"text": "The [14] fox", "seed": 3, "stream": True, "events": "steps", **how}
@@ -262,6 +268,110 @@ def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path:
     saved = visit((tmp_path / "saved.html").as_uri(), offline=True)
     saved.wait_for_selector(AGAIN)
     check(saved)
+
+
+def sent(page, act) -> dict:
+    """The body of the request that an action makes."""
+    with page.expect_request(lambda request: request.method == "POST") as found:
+        act()
+    page.wait_for_selector(AGAIN)
+    return json.loads(found.value.post_data)
+
+
+BODY = {"stream": True, "events": "steps", "draft": True}
+
+
+def test_the_page_sends_what_was_changed_and_nothing_else(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.fill("#text", TEXT)
+    assert sent(page, lambda: page.click("#go")) == {"text": TEXT, **BODY}
+    page.click("#more summary")
+    page.select_option("#sampler", "threshold")
+    for field, value in (("#top_p", "0.9"), ("#seed", "4"), ("#no_repeat", "0"), ("[data-own=tau]", "0.6")):
+        page.fill(field, value)
+    page.check("#plain")
+    assert page.text_content("#changed") == "· 3 set"
+    changed = {"sampler": "threshold:tau=0.6", "top_p": 0.9, "seed": 4, "no_repeat": 0, "plain": True}
+    assert sent(page, lambda: page.click("#go")) == {"text": TEXT, **BODY, **changed}
+    page.click("#reset")
+    assert page.text_content("#changed") == ""
+    assert sent(page, lambda: page.click("#go")) == {"text": TEXT, "seed": 4, **BODY}
+
+
+def test_every_drawing_option_of_the_api_has_a_field_with_its_explanation(visit, client):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    known = json.loads(client.get("/openapi.json").text)["components"]["schemas"]["CompletionRequest"]["properties"]
+    titles = dict(page.locator("[data-option]").evaluate_all("all => all.map((one) => [one.id, one.title])"))
+    assert titles.keys() == OPTIONS.keys() - {"sampler"} | {"n", "stop", "allowed"}
+    assert all(titles[name] == known[name].get("description", "") for name in titles)
+
+
+def test_the_models_defaults_are_shown_and_drawn_by(visit, serve, masked):
+    told = masked.with_sampling(sampler="threshold:tau=0.4", top_p=0.6, no_repeat=3)
+    address = serve(told)
+    page = drawn(visit(at=address))
+    answer = httpx.post(f"{address}/v1/infill", json={"text": TEXT, "seed": 3}, timeout=60).json()
+    assert "top-p 0.6, no-repeat 3" in answer["law"]
+    assert shown(page) == answer["choices"][0]["text"]
+    assert page.locator("#sampler option").first.text_content() == "default (threshold:tau=0.4)"
+
+    def placeholders(*more: str) -> list[str]:
+        fields = ("#temperature", "#top_p", "#top_k", "#no_repeat", *more)
+        return [page.get_attribute(field, "placeholder") for field in fields]
+
+    assert placeholders("[data-own=tau]") == ["1", "0.6", "all", "3", "0.4"]
+    page.click("#more summary")
+    page.fill("[data-own=tau]", "0.7")
+    assert sent(page, lambda: page.click("#go"))["sampler"] == "threshold:tau=0.7"
+    page.check("#plain")
+    assert page.locator("#sampler option").first.text_content() == "default (first-hitting)"
+    assert placeholders() == ["1", "1", "all", "off"]
+    assert page.is_hidden("[data-own=tau]")
+
+
+def test_an_example_fills_the_form_and_is_drawn(visit, serve, tmp_path):
+    page = visit(at=serve(load(saved(tmp_path / "long", length=160))))
+    page.wait_for_selector("#examples button")
+    body = sent(page, lambda: page.click("#examples button:text-is('eight steps')"))
+    assert (body["sampler"], body["steps"]) == ("groups", 8)
+    assert page.text_content(".reel output") == "step 8 of 8"
+    body = sent(page, lambda: page.click("#examples button:text-is('exact samples')"))
+    assert body["plain"]
+    assert "sampler" not in body
+    assert page.locator("#more").evaluate("one => one.open"), "what an example sets can be seen"
+
+
+def test_a_link_keeps_every_option(visit):
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.wait_for_selector("#sampler option", state="attached")
+    page.click("#more summary")
+    page.select_option("#sampler", "threshold")
+    page.fill("[data-own=tau]", "0.6")
+    page.fill("#top_k", "9")
+    page.check("#plain")
+    drawn(page)
+    page.click("#link")
+    page.wait_for_selector("#told:text-is('link copied')")
+    other = visit(page.url[page.url.index("#") - 1 :])
+    other.wait_for_selector(AGAIN)
+    assert shown(other) == shown(page)
+    assert [other.input_value(field) for field in ("#sampler", "[data-own=tau]", "#top_k")] == [
+        "threshold",
+        "0.6",
+        "9",
+    ]
+    assert other.is_checked("#plain")
+
+
+def test_a_field_that_is_wrong_is_opened_and_marked(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    page.locator("#allowed").evaluate("one => { one.value = 'position 4'; }")
+    page.click("#go")
+    page.wait_for_selector("#error:has-text('allowed must be JSON')")
+    assert page.locator("#allowed").evaluate("one => one === document.activeElement && one.ariaInvalid") == "true"
 
 
 def test_a_server_with_a_key_asks_for_it(visit, serve, masked):
@@ -330,9 +440,11 @@ def test_a_saved_page_plays_by_itself_and_asks_nobody(visit, tmp_path: Path):
     assert sum("blank" in name for name in classes(saved)) == 9
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", [320, 375])
 def test_a_phone_shows_all_of_it_without_sideways_scrolling(visit, width):
     page = drawn(visit(viewport={"width": width, "height": 700}, has_touch=True, is_mobile=True), n=2)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    page.click("#more summary")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     left = page.locator(".candidate").evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
     assert left[0] == left[1], "candidates stand below each other"

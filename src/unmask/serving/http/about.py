@@ -1,17 +1,22 @@
 """The routes about the server itself: its model, health and metrics."""
 
 import time
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import FastAPI, Response
 
+from unmask.model.classifier import load_classifier
 from unmask.model.model import Model
 from unmask.registry import own_fields
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.recipe import samplers_for
+from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recorded, samplers_for
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name
 from unmask.serving.http.requests import Requests
 from unmask.serving.metrics import Metrics
+from unmask.settings import help_of
 
 
 def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> None:
@@ -23,7 +28,9 @@ def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> 
         parameters=model.num_parameters,
         max_tokens=limits.of_text(model.spec.length),
         max_candidates=limits.rows,
+        defaults=defaults_of(model),
         samplers=samplers_of(model),
+        labels=labels_of(requests),
     )
 
     @app.get("/v1/models")
@@ -55,7 +62,40 @@ def samplers_of(model: Model) -> list[answers.Sampler]:
             about=POLICIES.entry(name).about,
             takes_steps=POLICIES[name].budget is not None,
             needs_steps=POLICIES[name].needs_budget,
-            fields=[one for one in own_fields(POLICIES[name]) if one not in POLICIES.entry(name).preset],
+            fields=[
+                described_field(POLICIES[name], one)
+                for one in own_fields(POLICIES[name])
+                if one not in POLICIES.entry(name).preset
+            ],
         )
         for name in samplers_for(model)
     ]
+
+
+KINDS: dict[Any, Literal["integer", "number", "boolean"]] = {int: "integer", float: "number", bool: "boolean"}
+
+
+def described_field(kind: Any, name: str) -> answers.SamplerField:
+    """A field of a sampler: what it means, which values it takes, and its default."""
+    hint, default = get_type_hints(kind)[name], next(one.default for one in fields(kind) if one.name == name)
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(one for one in get_args(hint) if one is not NoneType)
+    return answers.SamplerField(
+        name=name,
+        about=help_of(kind).get(name, ""),
+        kind=KINDS.get(hint, "text"),
+        choices=[str(one) for one in get_args(hint)] if get_origin(hint) is Literal else [],
+        default=default if isinstance(default, int | float | bool | str) else None,
+        steps=name == kind.budget,
+    )
+
+
+def defaults_of(model: Model) -> answers.Defaults:
+    """The sampling settings in force unless a request gives others; refuses a model whose own are not valid."""
+    law, found = method_for(model, Recipe()).law, recorded(model, Recipe())
+    return answers.Defaults(law=law, **{name: found[name] for name in DEFAULTS})
+
+
+def labels_of(requests: Requests) -> list[str]:
+    folder = requests.controls.classifier
+    return [] if folder is None else list(load_classifier(folder, requests.model).labels)

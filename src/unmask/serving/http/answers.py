@@ -73,12 +73,33 @@ class Scores(BaseModel):
     data: list[ScoreAnswer]
 
 
+class SamplerField(BaseModel):
+    name: str
+    about: str
+    kind: Literal["integer", "number", "boolean", "text"]
+    choices: list[str] = Field(description="The possible values; empty: any of its kind.")
+    default: int | float | bool | str | None
+    steps: bool = Field(description="Whether `steps` sets it.")
+
+
 class Sampler(BaseModel):
     name: str
     about: str
     takes_steps: bool
     needs_steps: bool
-    fields: list[str] = Field(description="Fields that NAME:FIELD=VALUE may set.")
+    fields: list[SamplerField] = Field(description="Fields that NAME:FIELD=VALUE may set.")
+
+
+class Defaults(BaseModel):
+    """What a request that gives no sampling option gets."""
+
+    sampler: str
+    steps: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    no_repeat: int
+    law: str = Field(description="The distribution that the samples then follow.")
 
 
 class ModelCard(BaseModel):
@@ -90,7 +111,9 @@ class ModelCard(BaseModel):
     parameters: int
     max_tokens: int = Field(description="Most tokens of one text, prompt and blanks together.")
     max_candidates: int
+    defaults: Defaults = Field(description="The sampling settings in force unless a request gives others.")
     samplers: list[Sampler] = Field(description="Samplers for this model; its own reverse process first.")
+    labels: list[str] = Field(description="What `towards` may be; empty: the server has no classifier.")
 
 
 class Models(BaseModel):

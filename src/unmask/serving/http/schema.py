@@ -57,8 +57,8 @@ LOCAL = {
 BOUNDS: dict[str, dict[str, Any]] = {
     "temperature": {"ge": 0, "le": 2},
     "top_p": {"gt": 0, "le": 1},
-    "top_k": {"ge": 1},
-    "no_repeat": {"ge": 2},
+    "top_k": {"ge": 0},
+    "no_repeat": {"ge": 0},
     "steps": {"ge": 1},
     "seed": {"ge": -(2**63), "lt": 2**63},
     "window": {"ge": 2},

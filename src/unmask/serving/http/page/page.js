@@ -3,10 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const BLANK = /(^|[^\\])(\[\d{1,9}(-\d{1,9})?\]|_{3,})/; // as templates are written
-const FIELDS = ["text", "sampler", "steps", "temperature", "seed", "n", "length", "pattern", "guidance", "eta"];
-const EXAMPLE = "Once upon a time, there was a little [5]. One day, [24]. The end.";
 
-let samplers = [];
 let player = null;
 let base = null; // the tokens that the shown draw began with; null when it began with the form's text
 let whole = null; // the pattern of all of its text, when it began with tokens
@@ -18,50 +15,25 @@ let marks = []; // of each candidate: place -> "lock" or "mask"
 async function load() {
   const response = await fetch("v1/models", { headers: $("key").value ? { Authorization: `Bearer ${$("key").value}` } : {} });
   if (!response.ok) throw await refusal(response);
-  const card = (await response.json()).data[0];
-  samplers = card.samplers;
+  card = (await response.json()).data[0];
   $("model").textContent = `${card.id} · ${card.parameters.toLocaleString("en")} parameters · up to ${card.max_tokens} tokens`;
-  $("n").max = card.max_candidates;
-  $("length").max = card.max_tokens;
   $("length").value = Math.min(64, Math.floor(card.max_tokens / 2));
-  $("sampler").replaceChildren(...samplers.map(({ name }) => new Option(name)));
-  about();
-}
-
-function about() {
-  const chosen = samplers.find(({ name }) => name === $("sampler").value);
-  if (!chosen) return;
-  $("about").textContent = chosen.about;
-  $("steps").disabled = !chosen.takes_steps;
-  $("steps").required = chosen.needs_steps;
-  if (chosen.needs_steps && !$("steps").value) $("steps").value = 16;
-  if (!chosen.takes_steps) $("steps").value = "";
-  $("eta").disabled = !chosen.name.startsWith("remask-");
-  if ($("eta").disabled) $("eta").value = "";
+  await describe();
+  $("sampler").replaceChildren(new Option("default", ""), ...card.samplers.map(({ name }) => new Option(name)));
+  examples(draw);
+  refresh();
 }
 
 const number = (id) => ($(id).value === "" ? null : Number($(id).value));
 
-// The sampler with the field of its own that the form has: remask-cap:eta=0.02.
-function sampler() {
-  const name = $("sampler").value || null;
-  return name && $("eta").value !== "" ? `${name}:eta=${number("eta")}` : name;
-}
-
-function settings() {
-  return {
-    sampler: sampler(), steps: number("steps"), temperature: number("temperature") ?? 1,
-    seed: number("seed"), n: number("n") ?? 1, stream: true, events: "steps", draft: $("draft").checked,
-    pattern: $("pattern").value || null, guidance: number("guidance"),
-  };
-}
+const settings = () => ({ ...chosen(), stream: true, events: "steps", draft: $("draft").checked });
 
 // The address and the body of a draw: of the form's text, or of tokens with blanks.
 function request(tokens) {
-  if (tokens) return ["v1/infill", { tokens, ...settings(), ...(whole && { pattern: whole, whole: true }) }];
-  const text = $("text").value;
-  if (BLANK.test(text)) return ["v1/infill", { text, ...settings() }];
-  return ["v1/completions", { prompt: text, max_tokens: number("length") ?? 16, ...settings() }];
+  const { stop, ...asked } = settings(), text = $("text").value;
+  if (tokens) return ["v1/infill", { tokens, ...asked, ...(whole && { pattern: whole, whole: true }) }];
+  if (BLANK.test(text)) return ["v1/infill", { text, ...asked }];
+  return ["v1/completions", { prompt: text, max_tokens: number("length") ?? 16, ...asked, ...(stop && { stop }) }];
 }
 
 // ---- a draw
@@ -73,9 +45,9 @@ async function draw(tokens = null, before = null, pattern = null) {
   busy(true);
   base = tokens;
   whole = pattern;
-  const [path, body] = request(tokens);
   const recording = { candidates: [], steps: [], law: "", done: false };
   try {
+    const [path, body] = request(tokens);
     for await (const [name, said] of events(path, body, { key: $("key").value, signal: mine.signal })) {
       if (name === "begin") begin(recording, said, before);
       if (name === "step") step(recording, said);
@@ -129,15 +101,19 @@ function busy(yes) {
   $("go").textContent = yes ? "Again" : "Go";
 }
 
-// What is wrong with the pattern is said beside it, everything else in one place.
+// What is wrong with the pattern is said beside it, everything else in one place; the field at fault is marked.
 function complain(error) {
-  const pattern = error?.param === "pattern";
-  for (const [id, mine] of [["error", error !== null && !pattern], ["pattern-error", pattern]]) {
+  const beside = error?.param === "pattern";
+  for (const [id, mine] of [["error", error !== null && !beside], ["pattern-error", beside]]) {
     $(id).hidden = !mine;
     $(id).textContent = mine ? error.message : "";
   }
-  $("pattern").setAttribute("aria-invalid", pattern);
-  if (pattern) $("pattern").focus();
+  for (const input of OPTIONS) {
+    const wrong = error?.param === input.id;
+    input.setAttribute("aria-invalid", wrong);
+    if (wrong && $("more").contains(input)) $("more").open = true;
+    if (wrong) input.focus();
+  }
   if (error?.status === 401) { $("locked").hidden = false; $("key").focus(); }
 }
 
@@ -215,11 +191,13 @@ function resample(row) {
 
 // ---- wiring
 
-$("ask").addEventListener("submit", (event) => { event.preventDefault(); if (samplers.length) draw(); else start(); });
+$("ask").addEventListener("submit", (event) => { event.preventDefault(); if (card) draw(); else start(); });
 $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("ask").requestSubmit(); }
 });
-$("sampler").addEventListener("change", about);
+for (const id of ["sampler", "plain"]) $(id).addEventListener("change", refresh);
+$("more").addEventListener("input", count);
+$("reset").addEventListener("click", () => setForm({ sampler: "", seed: $("seed").value, n: $("n").value }));
 $("halt").addEventListener("click", () => running?.abort());
 $("link").addEventListener("click", link);
 $("save").addEventListener("click", save);
@@ -231,9 +209,8 @@ async function start() {
   } catch (error) { complain(error); return; }
   let told = null;
   try { told = location.hash.length > 1 ? unpacked(location.hash.slice(1)) : null; } catch { complain(new Error("this link is damaged.")); }
-  if (!told) { if (!$("text").value) $("text").value = EXAMPLE; return; }
-  for (const id of FIELDS) if (typeof told[id] === "string") $(id).value = told[id];
-  about();
+  if (!told) { if (!$("text").value) $("text").value = EXAMPLES[0][1].text; return; }
+  setForm(told);
   draw(Array.isArray(told.tokens) ? told.tokens : null, null, typeof told.whole === "string" ? told.whole : null);
 }
 

@@ -13,8 +13,7 @@ const unpacked = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(a
 
 // Everything stays behind the #, which browsers do not send; the seed makes the draw the same for whoever opens it.
 function link() {
-  const state = Object.fromEntries(FIELDS.map((id) => [id, $(id).value]));
-  const hash = "#" + packed({ ...state, seed: String(player.recording.seed), tokens: base, whole });
+  const hash = "#" + packed({ ...formState(), seed: String(player.recording.seed), tokens: base, whole });
   history.replaceState(null, "", hash);
   give(location.href, "link copied");
 }
