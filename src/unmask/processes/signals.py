@@ -1,6 +1,7 @@
 """Signals: SIGTERM or Ctrl-C stops all processes after the same step."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,8 +11,14 @@ from unmask.processes.team import Team
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """A list to which SIGTERM or Ctrl-C adds the signal's number; a second signal ends the process at once."""
+    """A list to which SIGTERM or Ctrl-C adds the signal's number; a second signal ends the process at once.
+
+    Only a program's main thread hears signals: in another the list stays empty.
+    """
     stop: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def note(number: int, frame: FrameType | None) -> None:
