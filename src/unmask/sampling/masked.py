@@ -181,7 +181,8 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
         rows, logits = rows[chosen], logits[chosen]
     logits = forbid(logits, look.mask)
     tokens = drawn_within(work, asked, rows, logits)
-    log_probs = logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    every = logits.log_softmax(-1)
+    log_probs = every.gather(-1, tokens[:, None]).squeeze(-1)
     at = placed(rows, asked, work.canvas.tokens.shape[1])
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
     if work.policy.revises:
@@ -194,7 +195,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
         clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
         memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
     )
-    return enter_window_if_done(work), Committed(at, tokens, log_probs)
+    return enter_window_if_done(work), Committed(at, tokens, log_probs, every)
 
 
 def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:

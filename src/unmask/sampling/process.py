@@ -61,6 +61,7 @@ class Committed:
     rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
     tokens: Int[Tensor, " n"]
     log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
+    likely: Float[Tensor, "n v"] | None = None  # of every token there, for the alternatives
 
 
 @dataclass(frozen=True)

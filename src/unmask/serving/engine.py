@@ -37,6 +37,7 @@ class Ticket:
     draft: bool
     deadline: float
     wake: asyncio.Event  # of the engine
+    top: int = 0  # alternatives to each token that its turns have
     turns: "asyncio.Queue[Turn | Exception | None]" = field(default_factory=asyncio.Queue)
     left: bool = False
 
@@ -114,10 +115,12 @@ class Engine:
                 self.task.cancel()
             await asyncio.wait({self.task})
 
-    async def enter(self, make: Callable[[], Job], *, draft: bool = False, again: bool = False) -> Ticket:
+    async def enter(
+        self, make: Callable[[], Job], *, draft: bool = False, top: int = 0, again: bool = False
+    ) -> Ticket:
         """A ticket for the work that `make` builds in the engine's thread; refused when too many requests wait."""
         deadline = monotonic() + self.limits.seconds
-        ticket = Ticket(await self.between(make, again=again), draft, deadline, self.wake)
+        ticket = Ticket(await self.between(make, again=again), draft, deadline, self.wake, top)
         if ticket.rows * ticket.width > self.limits.positions:
             twice = ", each taken twice for guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
@@ -211,13 +214,12 @@ class Engine:
 
     async def tick(self) -> None:
         tickets = list(self.live)
-        works, drafts = [ticket.work for ticket in tickets], [ticket.draft for ticket in tickets]
+        works = [ticket.work for ticket in tickets]
+        wanted = {"drafts": [ticket.draft for ticket in tickets], "tops": [ticket.top for ticket in tickets]}
         began = monotonic()
         turns: list[Turn | Exception]
         try:
-            turns = await self.apart(
-                lambda: advance(self.network, works, drafts=drafts, vocab=self.vocab), self.thread
-            )
+            turns = await self.apart(lambda: advance(self.network, works, **wanted, vocab=self.vocab), self.thread)
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)
             turns = [failed()] * len(tickets)

@@ -5,12 +5,14 @@ its end, and without a possible beginning of a stop text. If tokens may be hidde
 of them are drawn.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from unmask.sampling.recipe import Method
-from unmask.serving.tick import Job, Turn
-from unmask.text.tokens.pieces import UNFINISHED
+from unmask.serving.tick import Alternatives, Job, Turn
+from unmask.text.tokens.pieces import UNFINISHED, pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
 CONTEXT = 8  # tokens before the answer that may change how its first token is decoded
@@ -85,6 +87,20 @@ class Growing:
         new, self.sent = text[len(self.sent) :], text
         return new
 
+    def parts(self) -> list[str]:
+        """The text of each token whose text is final; joined they are the text that was sent, up to a token."""
+        known, near = [id for id in self.ids[: self.settled] if id is not None], self.before[-CONTEXT:]
+        found = pieces(self.tokenizer, [*near, *known])[len(near) :]
+        if self.healed and found:
+            found[0] = found[0].removeprefix(" ")
+        ends = list(accumulate(map(len, found)))
+        if self.over and (not ends or ends[-1] <= len(self.sent)):
+            return found
+        whole = [i for i, end in enumerate(ends) if found[i] and end <= len(self.sent)]
+        count = whole[-1] + 1 if whole else 0
+        rest = self.sent[ends[count - 1] if count else 0 :] if self.over else ""
+        return [*found[:count], *([rest] if rest else [])]  # a stop text may have cut the last one
+
     def advance(self) -> bool:
         """Advance over the known tokens at the front; returns whether there were any."""
         if self.revised and None in self.ids:
@@ -103,7 +119,12 @@ class Came:
     """When and how surely a token was drawn."""
 
     call: int
-    confidence: float
+    log_prob: float  # under the model, before temperature and truncation
+    likeliest: Alternatives = field(default_factory=list)  # on request
+
+    @property
+    def confidence(self) -> float:
+        return math.exp(self.log_prob)
 
 
 @dataclass
@@ -117,20 +138,34 @@ class Filling:
     answers: list[Growing]  # the answer in each
     starts: list[int]  # first position of each answer
     prompt_tokens: int
+    in_order: bool = False  # an autoregressive model, which draws each token given those before it
     calls: int = 0
     came: list[dict[int, Came]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Set the tokens that are there before any forward pass: those to which a constraint leaves no alternative."""
         self.came = [{} for _ in self.rows]
+        for row, (now, before) in enumerate(zip(self.work.canvas.tokens.tolist(), self.rows, strict=True)):
+            for position, id in enumerate(list(before)):
+                if id == self.work.canvas.mask and now[position] != id:
+                    self.put(row, position, now[position])
+                    self.came[row][position] = Came(0, 0.0)
+        for row, tokens in enumerate(self.work.canvas.tokens.tolist()):  # tokens that took no call
+            for position, given in enumerate(self.rows[row]):
+                if given != tokens[position]:
+                    self.put(row, position, tokens[position])
+                    self.came[row][position] = Came(0, 0.0)
 
     def take(self, turn: Turn) -> None:
         """Apply a turn: set the tokens it drew, and remove those it hid again."""
         self.calls += 1
         width = turn.work.canvas.tokens.shape[1]
-        for at, id, prob in zip(turn.brought.rows, turn.brought.ids, turn.brought.probs, strict=True):
+        brought = turn.brought
+        for number, (at, id) in enumerate(zip(brought.rows, brought.ids, strict=True)):
             row, position = divmod(at, width)
             self.put(row, position, id)
-            self.came[row][position] = Came(self.calls, prob)
+            likeliest = brought.likeliest[number] if brought.likeliest else []
+            self.came[row][position] = Came(self.calls, brought.log_probs[number], likeliest)
         for at in turn.masked:
             row, position = divmod(at, width)
             self.put(row, position, None)
@@ -142,6 +177,12 @@ class Filling:
         answer, place = self.answers[row], position - self.starts[row]
         if 0 <= place < len(answer.ids):
             answer.put(place, id)
+
+    @property
+    def means(self) -> str:
+        """Which probability `Came` has."""
+        order = "the text before it" if self.in_order else "the text visible at the forward pass that drew it"
+        return f"the model's log-probability of each token given {order}; before temperature, truncation and patterns"
 
     @property
     def drawn(self) -> int:

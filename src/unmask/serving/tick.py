@@ -56,13 +56,17 @@ def begun(process: Process, state: Any) -> Job:
     return state if isinstance(process, Masked) else Running(process, state)
 
 
+Alternatives = list[tuple[int, float]]  # tokens and their log-probabilities, the most likely first
+
+
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens at flat positions over a work's canvas, with the model's probability of each."""
+    """Tokens at flat positions over a work's canvas, with the model's log-probability of each."""
 
     rows: list[int]
     ids: list[int]
-    probs: list[float]
+    log_probs: list[float]
+    likeliest: list[Alternatives]  # at each position, on request; else empty
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Question:
     asked: Ask  # the question of the works' policy
     rows: Int[Tensor, " n"]  # positions whose logits are computed: these, or all hidden ones if a draft is wanted
     draft: bool
+    top: int = 0  # alternatives to each token: the most that one of the works wants
 
     @property
     def shown(self) -> list[Int[Tensor, "b w"]]:
@@ -95,26 +100,36 @@ class Question:
         return [tokens, tokens.masked_fill(frozen, self.joined.canvas.mask)]
 
 
-def question(works: list[Work], draft: bool) -> Question:
+def question(works: list[Work], draft: bool, top: int = 0) -> Question:
     """The joint next question of unfinished works."""
     joined = join(works)
     asked = ask(joined)
     if asked is None:
         raise ValueError("a finished work asks nothing")
     rows = rows_where(look_at(joined)[0].hidden) if draft else asked.rows
-    return Question(works, joined, asked, rows, draft)
+    return Question(works, joined, asked, rows, draft, top)
 
 
 @torch.inference_mode()
-def advance(network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
-    """Every job after one more network call. A failure affects one job only; its entry is the exception."""
+def advance(
+    network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int, tops: Sequence[int] = ()
+) -> list[Turn | Exception]:
+    """Every job after one more network call. A failure affects one job only; its entry is the exception.
+
+    drafts  which jobs also get the most likely token at every position that stays hidden
+    tops    how many alternatives to each token a job gets at least; none: 0
+    """
+    tops = tops or [0] * len(jobs)
     joint = {i: work for i, job in enumerate(jobs) if (work := joinable(job)) is not None}
     if len(joint) == 1 and not any(isinstance(jobs[i], Work) for i in joint):
         joint = {}  # nobody to join: its own memory serves better
     turns: dict[int, Turn | Exception] = {
-        i: by_itself(network, job) for i, job in enumerate(jobs) if i not in joint and isinstance(job, Running)
+        i: by_itself(network, job, tops[i])
+        for i, job in enumerate(jobs)
+        if i not in joint and isinstance(job, Running)
     }
-    found = jointly(network, list(joint.values()), drafts=[drafts[i] for i in joint], vocab=vocab) if joint else []
+    wanted = {"drafts": [drafts[i] for i in joint], "tops": [tops[i] for i in joint]}
+    found = jointly(network, list(joint.values()), **wanted, vocab=vocab) if joint else []
     for i, turn in zip(joint, found, strict=True):
         turns[i] = turn if isinstance(turn, Exception) else replace(turn, work=rejoined(jobs[i], turn.work))
     return [turns[i] for i in range(len(jobs))]
@@ -130,7 +145,7 @@ def rejoined(job: Job, work: Job) -> Job:
     return work if isinstance(job, Work) else replace(job, state=job.process.rejoined(job.state, work))
 
 
-def by_itself(network: Halves, job: Running) -> Turn | Exception:
+def by_itself(network: Halves, job: Running, top: int) -> Turn | Exception:
     """A process after one more network call of its own."""
     try:
         asked = job.process.ask(job.state)
@@ -138,16 +153,31 @@ def by_itself(network: Halves, job: Running) -> Turn | Exception:
             raise ValueError("a finished process asks nothing")
         after, brought = job.process.commit(job.state, asked, answer(network, asked))
         now = Running(job.process, after)
-        tokens = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
-        return Turn(now, tokens, hidden_again(job.canvas, now.canvas, brought))
+        return Turn(now, tokens_of(brought, top), hidden_again(job.canvas, now.canvas, brought))
     except Exception as error:  # an error of one request must not stop the others
         return error
 
 
-def jointly(network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], vocab: int) -> list[Turn | Exception]:
+def tokens_of(brought: Committed, top: int) -> Tokens:
+    """What was committed, with the `top` most likely tokens at each position."""
+    likeliest: list[Alternatives] = []
+    if top and brought.likely is not None:
+        best = brought.likely.topk(min(top, brought.likely.shape[-1]), -1)
+        both = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        likeliest = [list(zip(ids, values, strict=True)) for ids, values in both]
+        likeliest += [[] for _ in brought.rows[len(likeliest) :]]  # tokens that took no call have no alternatives
+        likeliest += [[(id, 0.0)] for id in brought.tokens[len(likeliest) :].tolist()]  # without an alternative
+    return Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.tolist(), likeliest)
+
+
+def jointly(
+    network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], tops: Sequence[int], vocab: int
+) -> list[Turn | Exception]:
     """Works of masked diffusion after one forward pass for all of them."""
     members = groups(works, drafts, most=LOGITS // vocab)
-    questions = [question([works[i] for i in group], drafts[group[0]]) for group in members]
+    questions = [
+        question([works[i] for i in group], drafts[group[0]], max(tops[i] for i in group)) for group in members
+    ]
     hidden = one_pass(network, questions)
     turns: dict[int, Turn | Exception] = {}
     for some, states in in_portions(list(zip(members, questions, strict=True)), hidden, vocab=vocab):
@@ -200,13 +230,13 @@ def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]
         seeing, *blind = logits.chunk(passes(one.joined))
         work = guided(one, blind[0]) if blind else one.joined
         after, brought = commit(work, one.asked, seeing[places(one, one.asked.rows)])
-        found = Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.exp().tolist())
+        found = tokens_of(brought, one.top)
         masked = again(one, after, brought)
         draft = drafted(one, work, seeing, set(found.rows)) if one.draft else None
     except Exception as error:  # an error of one of them must not stop the others
         if len(one.works) == 1:
             return [error]
-        return [turn for work, own in alone(one, logits) for turn in taken(question([work], one.draft), own)]
+        return [turn for work, own in alone(one, logits) for turn in taken(question([work], one.draft, one.top), own)]
     each = zip(
         split_work(replace(after, shape=one.joined.shape), one.works),
         tokens_by_work(found, one),
@@ -255,11 +285,13 @@ def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Work, Tenso
 
 def tokens_by_work(tokens: Tokens, one: Question) -> list[Tokens]:
     """Tokens at flat positions over the joined canvas, split by work."""
-    found = [Tokens([], [], []) for _ in one.works]
-    for (i, at), id, prob in zip(own_places(tokens.rows, one), tokens.ids, tokens.probs, strict=True):
+    found = [Tokens([], [], [], []) for _ in one.works]
+    for number, (i, at) in enumerate(own_places(tokens.rows, one)):
         found[i].rows.append(at)
-        found[i].ids.append(id)
-        found[i].probs.append(prob)
+        found[i].ids.append(tokens.ids[number])
+        found[i].log_probs.append(tokens.log_probs[number])
+        if tokens.likeliest:
+            found[i].likeliest.append(tokens.likeliest[number])
     return found
 
 
@@ -287,5 +319,5 @@ def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[i
     best = log_p.max(-1)
     at = (wide.live[wide.row] * width(one.joined) + wide.position).tolist()
     left = [i for i, place in enumerate(at) if place not in done]
-    ids, probs = best.indices.tolist(), best.values.exp().tolist()
-    return Tokens([at[i] for i in left], [ids[i] for i in left], [probs[i] for i in left])
+    ids, log_probs = best.indices.tolist(), best.values.tolist()
+    return Tokens([at[i] for i in left], [ids[i] for i in left], [log_probs[i] for i in left], [])

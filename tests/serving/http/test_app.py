@@ -149,7 +149,13 @@ def test_the_seed_an_answer_names_gives_it_again(client):
 
 WRONG = [
     ("/v1/completions", {"promt": "a"}, "Did you mean 'prompt'?"),
-    ("/v1/completions", {"presence_penalty": 1}, "no field is called 'presence_penalty'"),
+    ("/v1/completions", {"presence_penalty": 1}, "presence_penalty is not supported: leave it out. no_repeat blocks"),
+    ("/v1/completions", {"logprobs": 21}, "logprobs: "),
+    (
+        "/v1/completions",
+        {"logprobs": 1, "stream": True, "events": "steps"},
+        "a step has the confidence",
+    ),
     ("/v1/completions", {"n": "3"}, "n: "),
     ("/v1/completions", {"n": True}, "n: "),
     ("/v1/completions", {"n": 33}, "one request may have 32"),

@@ -1,6 +1,7 @@
 """The command: starting, stopping, several processes, and what it refuses."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,14 +19,17 @@ from servers import serving
 
 from unmask.cli.main import main
 from unmask.errors import UserError
+from unmask.serving.http.run import bound
 from unmask.serving.limits import Limits
 
 
 @contextlib.contextmanager
-def command(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen, str]]:
+def command(
+    *arguments: str, program: tuple[str, ...] = ("-m", "unmask"), **environment: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
     """`unmask serve` as a process of its own, once it answers; gives it and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "unmask", "serve", *arguments, "--port", "0"],
+        [sys.executable, *program, "serve", *arguments, "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -71,19 +77,108 @@ def test_when_told_to_stop_it_finishes_what_is_under_way_and_lets_nobody_in(mask
         assert "The " not in errors
 
 
-def test_a_request_that_outlasts_the_grace_does_not_keep_the_server_up(slowed):
-    body = {"max_tokens": 40, "stream": True, "events": "steps"}
-    with contextlib.ExitStack() as later:
-        with serving(slowed(0.3)[0], grace=1) as address:  # 40 calls take 12 s
-            stream = later.enter_context(httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=30))
+def test_requests_that_outlast_the_grace_are_told_so_and_do_not_keep_the_server_up(slowed, caplog):
+    asked = {"max_tokens": 44}
+    streamed = {**asked, "stream": True, "events": "steps"}
+    with contextlib.ExitStack() as later, ThreadPoolExecutor() as threads:
+        with serving(slowed(1.0)[0], grace=1) as address:  # 44 calls take 44 s
+            client = later.enter_context(httpx.Client(base_url=address, timeout=60))
+            stream = later.enter_context(client.stream("POST", "/v1/completions", json=streamed))
             lines = stream.iter_lines()
             assert next(lines) == "event: begin"
-            began = time.monotonic()
-        assert 0.9 < time.monotonic() - began < 8
-        rest = []
-        with contextlib.suppress(httpx.TransportError):
-            rest.extend(lines)
-        assert "data: [DONE]" not in rest
+            whole = threads.submit(httpx.post, f"{address}/v1/completions", json=asked, timeout=60)
+            while "unmask_live_requests 2.0" not in client.get("/metrics").text:
+                time.sleep(0.02)
+        answer, rest = whole.result(), list(lines)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "closing"
+    assert rest[-3] == "event: error"
+    assert json.loads(rest[-2].removeprefix("data: ")) == answer.json()
+    assert "data: [DONE]" not in rest
+    assert "Traceback" not in caplog.text
+
+
+STUCK = """
+import sys, threading, time
+from unmask.cli.main import main
+from unmask.serving.http import requests
+def stuck(self, pattern):
+    print("stuck", file=sys.stderr, flush=True)
+    while True:
+        time.sleep(0.1)
+requests.Controls.compile = stuck
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+def test_threads_that_never_end_do_not_keep_the_server_up(masked, number, code):
+    with command(str(masked.folder), "--grace", "1", program=("-c", STUCK)) as (process, address):
+        with ThreadPoolExecutor() as threads:
+            body = {"prompt": "The ", "pattern": "[a-z]+"}
+            answer = threads.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=60)
+            while "stuck" not in process.stderr.readline():
+                pass
+            process.send_signal(number)
+            assert answer.result().status_code == 503
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == code
+        assert "Traceback" not in errors
+
+
+def worker_ids(process: subprocess.Popen) -> set[int]:
+    """The worker processes of a server, by what they are called with."""
+    found = set()
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            found.add(int(child))
+    return found
+
+
+def wait_for(true) -> None:
+    end = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+def test_a_worker_that_dies_is_replaced_with_its_numbers_and_all_end_with_their_parent(masked):
+    body = {"prompt": "The ", "max_tokens": 44, "n": 32, "sampler": "remask-cap:eta=0.9", "steps": 2000}
+    with command(str(masked.folder), "--workers", "2") as (process, address):
+        wait_for(lambda: len(worker_ids(process)) == 2)
+        before = worker_ids(process)
+        streamed = {**body, "stream": True, "events": "steps"}
+        with httpx.stream("POST", f"{address}/v1/completions", json=streamed, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: begin"
+            wait_for(lambda: re.search(r"unmask_(live|waiting)_requests 1", numbers(address)))
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(httpx.TransportError):
+                list(lines)
+        wait_for(lambda: len(worker_ids(process) - before) == 2)
+        wait_for(lambda: len(re.findall(r"unmask_(?:live|waiting)_requests 0", numbers(address))) == 2)
+        now = worker_ids(process)
+        process.kill()
+        wait_for(lambda: all(map(gone, now)))
+        with bound("127.0.0.1", int(address.rsplit(":", 1)[1])):
+            pass  # nobody holds the port
+
+
+def numbers(address: str) -> str:
+    """The metrics, or nothing while no worker answers."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{address}/metrics", timeout=60).text
+    return ""
 
 
 @pytest.mark.slow
@@ -141,7 +236,9 @@ def test_a_short_key_is_refused(masked, monkeypatch, capsys):
     assert "short" not in error.replace("shorter", "")
 
 
-@pytest.mark.parametrize("name", ["body", "rows", "steps", "passes", "positions", "seconds"])
+@pytest.mark.parametrize(
+    "name", ["body", "rows", "steps", "passes", "positions", "seconds", "connections", "arrival"]
+)
 def test_a_limit_that_lets_nothing_through_is_refused(name):
     with pytest.raises(UserError, match=f"'{name}' must be greater than 0"):
         Limits(**{name: 0})

@@ -11,11 +11,21 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class Logprobs(BaseModel):
+    tokens: list[str] = Field(description="The text of each generated token.")
+    token_logprobs: list[float] = Field(description="log p of each token; −9999 for probability 0.")
+    top_logprobs: list[dict[str, float]] | None = Field(
+        description="The most likely tokens there with log p, and the generated one; null: none were asked for."
+    )
+    text_offset: list[int] = Field(description="Where each token begins in the text of the choice.")
+    means: str = Field(description="Which probability this is.")
+
+
 class Choice(BaseModel):
     index: int
     text: str
     finish_reason: Literal["stop", "length"] | None
-    logprobs: None = None
+    logprobs: Logprobs | None = None
 
 
 class DrawnAnswer(BaseModel):

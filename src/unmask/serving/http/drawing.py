@@ -49,8 +49,9 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
                 made.append(requests.infill(body, lengths))
             return made[0].work
 
-        ticket = await engine.enter(make, draft=body.draft, again=patterned)
-        return Reply(made[0], ticket, tokenizer, name, kind)
+        top = body.logprobs if isinstance(body, CompletionRequest) else None
+        ticket = await engine.enter(make, draft=body.draft, top=top or 0, again=patterned)
+        return Reply(made[0], ticket, tokenizer, name, kind, top)
 
     async def answer(request: Request, body: Drawing, kind: str) -> Any:
         reply = await unless_gone(request, entered(body, kind))
@@ -63,7 +64,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
 
     @app.post("/v1/completions", response_model=answers.Completion, responses={200: {"content": STREAM}})
     async def completions(request: Request, body: CompletionRequest) -> Any:
-        """Continue a text, or fill between a prompt and a suffix. OpenAI's clients work unchanged."""
+        """Continue a text, or fill between a prompt and a suffix, as OpenAI's clients ask for it."""
         return await answer(request, body, "cmpl")
 
     @app.post("/v1/infill", response_model=answers.InfillAnswer, responses={200: {"content": STREAM}})

@@ -1,23 +1,30 @@
 """Replies: the answers to clients, whole or as events."""
 
 import json
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from sse_starlette import ServerSentEvent
 
 from unmask.serving.engine import Ticket
-from unmask.serving.http.answers import Choice, Completion, Filled, InfillAnswer, Token, Usage
-from unmask.serving.progress import Filling, text_after
+from unmask.serving.http.answers import Choice, Completion, Filled, InfillAnswer, Logprobs, Token, Usage
+from unmask.serving.progress import Came, Filling, text_after
 from unmask.serving.tick import Tokens, Turn
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
 LINE = "\n"  # ends every line of a stream; the library's own default is CR LF
 DONE = ServerSentEvent("[DONE]", sep=LINE)
+LEAST = -9999.0  # stands for −∞, which JSON does not have; OpenAI's number
+
+
+def finite(log_prob: float) -> float:
+    return max(log_prob, LEAST)
 
 
 def event(data: Any, name: str | None = None) -> ServerSentEvent:
@@ -34,6 +41,7 @@ class Reply:
     tokenizer: Tokenizer
     model: str  # its name
     kind: str  # "cmpl" or "infill"
+    top: int | None = None  # alternatives to each token, for clients that ask for log-probabilities
     number: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -77,10 +85,36 @@ class Reply:
 
     def completion(self) -> Completion:
         choices = [
-            Choice(index=i, text=answer.sent, finish_reason=answer.finish)  # type: ignore[arg-type]
+            Choice(index=i, text=answer.sent, finish_reason=answer.finish, logprobs=self.logprobs(i))  # type: ignore[arg-type]
             for i, answer in enumerate(self.filling.answers)
         ]
         return Completion(**self.said, choices=choices, usage=self.usage)
+
+    def logprobs(self, row: int, first: int = 0) -> Logprobs | None:
+        """The log-probabilities of an answer's tokens from its `first` on, if they were asked for."""
+        if self.top is None:
+            return None
+        filling, parts = self.filling, self.filling.answers[row].parts()
+        came = [filling.came[row][filling.starts[row] + i] for i in range(len(parts))]
+        starts = [0, *accumulate(map(len, parts))]
+        return Logprobs(
+            tokens=parts[first:],
+            token_logprobs=[finite(one.log_prob) for one in came[first:]],
+            top_logprobs=[self.alternatives(row, i, came[i]) for i in range(first, len(parts))] if self.top else None,
+            text_offset=starts[first : len(parts)],
+            means=filling.means,
+        )
+
+    def alternatives(self, row: int, place: int, how: Came) -> dict[str, float]:
+        """The most likely tokens at a place by their text, and the drawn one. Of equal texts the likelier counts."""
+        answer = self.filling.answers[row]
+        before = [id for id in answer.ids[:place] if id is not None]
+        drawn = answer.ids[place]
+        assert drawn is not None
+        found: dict[str, float] = {}
+        for id, log_prob in [*how.likeliest[: self.top], (drawn, how.log_prob)]:
+            found.setdefault(self.written([*answer.before, *before], id), finite(log_prob))
+        return found
 
     def infilled(self) -> InfillAnswer:
         choices = [
@@ -109,6 +143,7 @@ class Reply:
     async def text_events(self, *, with_usage: bool) -> AsyncIterator[ServerSentEvent]:
         """Text to append, in OpenAI's chunks."""
         open_rows = set(range(len(self.filling.answers)))
+        told = [0] * len(self.filling.answers)  # tokens whose log-probabilities were sent
 
         def chunks() -> list[ServerSentEvent]:
             found = []
@@ -118,7 +153,10 @@ class Reply:
                 if over:
                     open_rows.discard(i)
                 if text or over:
-                    choice = Choice(index=i, text=text, finish_reason=answer.finish if over else None)  # type: ignore[arg-type]
+                    logprobs = self.logprobs(i, told[i])
+                    told[i] += 0 if logprobs is None else len(logprobs.tokens)
+                    reason = answer.finish if over else None
+                    choice = Choice(index=i, text=text, finish_reason=reason, logprobs=logprobs)  # type: ignore[arg-type]
                     found.append(event(self.chunk([choice.model_dump()], with_usage)))
             return found
 
@@ -160,9 +198,9 @@ class Reply:
                 **self.place(turn, at),
                 "token": id,
                 "text": self.written(self.filling.rows[at // width][: at % width], id),
-                "confidence": round(prob, 4),
+                "confidence": round(math.exp(log_prob), 4),
             }
-            for at, id, prob in zip(tokens.rows, tokens.ids, tokens.probs, strict=True)
+            for at, id, log_prob in zip(tokens.rows, tokens.ids, tokens.log_probs, strict=True)
         ]
 
     def place(self, turn: Turn, at: int) -> dict[str, int]:

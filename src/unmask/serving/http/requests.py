@@ -256,7 +256,14 @@ class Requests:
         except UserError as error:  # no filling matches
             raise wrong(str(error), param=field_of(body)) from None
         return Filling(
-            work, method, seed, [list(row.tokens) for row in rows], answers, [row.start for row in rows], given
+            work,
+            method,
+            seed,
+            [list(row.tokens) for row in rows],
+            answers,
+            [row.start for row in rows],
+            given,
+            in_order=self.model.objective.facts.causal,
         )
 
 

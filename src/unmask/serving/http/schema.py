@@ -135,6 +135,16 @@ class StreamOptions(BaseModel):
     include_usage: bool = Field(default=False, description="Send a last chunk with the usage.")
 
 
+# Fields of OpenAI that are refused: the value that changes nothing, which is accepted, and what to use instead.
+UNSUPPORTED: dict[str, tuple[Any, str]] = {
+    "echo": (False, "The prompt is yours; POST /v1/score bounds the probability of a given text."),
+    "best_of": (1, "Ask for n candidates, and score them with POST /v1/score."),
+    "frequency_penalty": (0, "no_repeat blocks repeated n-grams."),
+    "presence_penalty": (0, "no_repeat blocks repeated n-grams."),
+    "logit_bias": ({}, "allowed gives the tokens that are possible at a position."),
+}
+
+
 class CompletionRequest(Drawing):
     """Continue a text, or fill between a prompt and a suffix."""
 
@@ -143,6 +153,25 @@ class CompletionRequest(Drawing):
     max_tokens: int = Field(default=16, ge=1, description="Tokens to generate.")
     stop: str | list[str] = Field(default_factory=list, description="The text ends before the first of these.")
     stream_options: StreamOptions | None = None
+    logprobs: int | None = Field(
+        default=None, ge=0, le=20, description="Give log p of each token, and this many of the most likely tokens."
+    )
+    echo: Literal[False] = Field(default=False, description="Only false: the prompt is not repeated.")
+    best_of: Literal[1] = Field(default=1, description="Only 1: no candidate is thrown away.")
+    frequency_penalty: float = Field(default=0, ge=0, le=0, description="Only 0: use no_repeat.")
+    presence_penalty: float = Field(default=0, ge=0, le=0, description="Only 0: use no_repeat.")
+    logit_bias: dict[str, float] = Field(default_factory=dict, max_length=0, description="Only empty: use allowed.")
+    user: str = Field(default="", description="Has no effect and is not logged.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def supported(cls, body: Any) -> Any:
+        """Refuse what OpenAI has and this server has not, unless it asks for nothing."""
+        for name, (neutral, advice) in UNSUPPORTED.items():
+            if isinstance(body, dict) and body.get(name, neutral) not in (None, neutral):
+                said = f"{name} is not supported: leave it out. {advice}"
+                raise PydanticCustomError("unknown_field", "{said}", {"said": said, "field": name})
+        return body
 
     @model_validator(mode="after")
     def sensible(self) -> "CompletionRequest":
@@ -152,6 +181,8 @@ class CompletionRequest(Drawing):
             raise PydanticCustomError("prompt", "a list of prompts must not be empty.")
         if self.stream_options is not None and not (self.stream and self.events == "text"):
             raise PydanticCustomError("stream_options", "stream_options need stream true and events 'text'.")
+        if self.logprobs is not None and self.events == "steps":
+            raise PydanticCustomError("logprobs", "a step has the confidence of each token; leave out logprobs.")
         return self
 
     @property
