@@ -170,6 +170,8 @@ def test_sigterm_to_torchrun_saves_and_one_process_goes_on(tmp_path, text, capfd
     )
     try:
         wait_for(lambda: len(lines(out)) > 5, run)
+        assert main(["train", "--out", str(out), "--resume"]) == 2  # rank 0 holds the folder
+        assert f"{out} is in use: process" in capfd.readouterr().err
         run.send_signal(signal.SIGTERM)
         _, said = run.communicate(timeout=60)
     finally:
