@@ -269,8 +269,11 @@ def test_half_precision_files_that_say_so_are_widened(tmp_path):
 def test_paths_that_are_no_checkpoint_are_explained(tmp_path, saved, monkeypatch):
     with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
         load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="is a file; a checkpoint is a folder"):
+    with pytest.raises(UserError, match=f"is a file; a checkpoint is a folder. Did you mean {saved}"):
         load(saved / "config.json")
+    (tmp_path / "products.csv").write_text("name,price\n")
+    with pytest.raises(UserError, match="Give a folder that `unmask train` wrote"):
+        load(tmp_path / "products.csv")
 
     def offline(name, **options):
         raise ConnectionError("no route to the hub")

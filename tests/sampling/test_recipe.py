@@ -13,7 +13,16 @@ from unmask.registry import derived, spelled
 from unmask.sampling.policies.confidence import Looking
 from unmask.sampling.policies.planned import FirstHitting, Groups
 from unmask.sampling.policy import policy_of
-from unmask.sampling.recipe import DEFAULTS, PLAIN, Recipe, method_for, preview_recipe, recorded, with_defaults
+from unmask.sampling.recipe import (
+    DEFAULTS,
+    PLAIN,
+    Recipe,
+    check_length,
+    method_for,
+    preview_recipe,
+    recorded,
+    with_defaults,
+)
 from unmask.sampling.tasks.continuation import Sample, generate
 
 STORED = {"sampler": "entropy", "temperature": 0.7, "top_p": 0.5, "top_k": 9, "no_repeat": 4}
@@ -169,3 +178,9 @@ def test_what_is_no_policy_or_does_not_fit_is_refused(model, tmp_path):
         unmask.sample(tiny.model(tmp_path / "ar", objective="ar"), sampler=Rightmost())
     with pytest.raises(UserError, match="the sampler 'Rightmost' has no number of steps"):
         unmask.sample(model, sampler=Rightmost(), steps=3)
+
+
+@pytest.mark.parametrize("length", ["a", 2.5, True])
+def test_a_length_that_is_no_whole_number_is_told_in_words(length):
+    with pytest.raises(UserError, match="a whole number of tokens; saw"):
+        check_length(length)

@@ -122,13 +122,13 @@ def show(steps: Iterator[Step]) -> None:
         for step in steps:
             if time.monotonic() - last > 10:
                 last = time.monotonic()
-                print(f"{_share(step)}{step.documents:,} documents, {step.tokens:,} tokens", file=sys.stderr)
+                print(f"{_share(step)}{step.line}", file=sys.stderr)
         return
     columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %  {task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("reading", total=None)
         for step in steps:
-            shown = f"{step.documents:,} documents, {step.tokens:,} tokens"
+            shown = step.line
             progress.update(task, completed=step.bytes, total=step.total or None, description=shown)
 
 

@@ -26,7 +26,7 @@ from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import SampleText, assess, read_samples, texts_fingerprint, training_texts
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import load
+from unmask.model.checkpoint import load, shipped
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, recorded
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -68,7 +68,8 @@ def run(settings: Settings) -> None:
     reader = judge(settings.judge) if settings.judge else None  # before drawing, which takes time
     drawn: dict[str, Any] = {}
     if Path(settings.what).is_file():
-        tokenizer = Tokenizer.load(settings.tokenizer) if settings.tokenizer else None
+        named = settings.tokenizer
+        tokenizer = Tokenizer.load(shipped().get(named, named)) if named else None
         texts = read_samples(Path(settings.what), field=settings.key, tokenizer=tokenizer)
     else:
         model = load(settings.what)

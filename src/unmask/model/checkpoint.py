@@ -216,7 +216,9 @@ def find(path: str | Path) -> tuple[Path, bool]:
         if folder.is_dir():
             return check_links(folder, FROM_HUB), False
         if folder.is_file():
-            raise UserError(f"{folder} is a file; a checkpoint is a folder. Did you mean {folder.parent}?")
+            inside = (folder.parent / "config.json").is_file()
+            hint = f" Did you mean {folder.parent}?" if inside else " Give a folder that `unmask train` wrote."
+            raise UserError(f"{folder} is a file; a checkpoint is a folder.{hint}")
     except (OSError, RuntimeError) as error:  # no permission, a name that is too long; a loop of links
         raise UserError(f"cannot read {str(path)[:200]}: {getattr(error, 'strerror', None) or error}.") from None
     name = str(path)

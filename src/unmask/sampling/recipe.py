@@ -279,7 +279,9 @@ def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: b
     return law + recipe.control.law + (", a blank after a space begins with it" if healed else "")
 
 
-def check_length(length: int) -> None:
+def check_length(length: object) -> None:
+    if not isinstance(length, int) or isinstance(length, bool):
+        raise UserError(f"a length is a whole number of tokens; saw {length!r}.")
     if not 1 <= length <= LONGEST:
         raise UserError(f"a text must have 1 to {LONGEST:,} tokens; saw {length:,}.")
 

@@ -195,6 +195,14 @@ def test_quality_prints_every_definition_variety_and_its_record(folder, capsys):
     )
 
 
+def test_the_tokenizer_of_samples_may_be_that_of_a_shipped_model(tmp_path, capsys):
+    tokenizer = load("stories").text_tokenizer()
+    ids = [*tokenizer.encode("Once upon a time."), tokenizer.eos, *tokenizer.encode("The end.")]
+    (tmp_path / "samples.jsonl").write_text(2 * (json.dumps({"text": "?", "tokens": ids}) + "\n"))
+    assert main(["quality", str(tmp_path / "samples.jsonl"), "--tokenizer", "stories", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] >= 12  # words of both documents, not of the text "?"
+
+
 def test_quality_draws_from_a_model_and_says_what_it_took(folder, capsys):
     arguments = ["quality", folder / "mdlm", "--judge", folder / "ar", "--n", 3, "--train", folder / "samples.jsonl"]
     assert main([str(one) for one in arguments]) == 0

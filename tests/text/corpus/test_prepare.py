@@ -268,6 +268,15 @@ def test_a_document_whose_last_piece_is_empty_still_ends(tmp_path, monkeypatch):
     assert [len(corpus.document(i)) for i in range(corpus.documents)] == [32, 2]
 
 
+def test_progress_counts_a_document_when_its_last_piece_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.text.corpus.documents.PIECE", 32)
+    (tmp_path / "a.txt").write_text("a" * 100)
+    with gather(tmp_path / "a.txt") as sources:
+        steps = list(prepare(sources, BYTE, tmp_path / "out", division=Division(0, characters=1)))
+    assert steps[0].line == f"{steps[0].tokens} tokens"  # not "0 documents"
+    assert steps[-1].line == "101 tokens, 1 whole documents"
+
+
 def test_ids_above_65535_are_kept_in_four_bytes(tmp_path):
     letters = [chr(code) for code in range(0x10000, 0x10000 + 66_000)]
     tokenizer = vocabulary.character(letters)

@@ -66,6 +66,12 @@ class Prepared(NamedTuple):
     bytes: int  # of the sources, read and tokenized
     total: int  # bytes of the sources; 0 if unknown
 
+    @property
+    def line(self) -> str:
+        """What is done so far; a long document counts when its last piece is done."""
+        whole = f", {self.documents:,} whole documents" if self.documents else ""
+        return f"{self.tokens:,} tokens{whole}"
+
 
 def prepare(
     sources: Sequence[Source],
