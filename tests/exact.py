@@ -13,6 +13,7 @@ from itertools import pairwise, permutations, product
 from math import exp, factorial, log
 
 import torch
+from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 
 DOUBLE = torch.float64
@@ -130,6 +131,42 @@ def bound_by_orders(world, x0: Tensor) -> float:
             x_t[list(order[j:])] = world.mask
             total -= float(log_p_hidden(world, x_t, order[j])[x0[order[j]]])
     return total / factorial(l)
+
+
+def share_hidden(paid, t: Tensor) -> Tensor:
+    """The probability that a token is hidden at each time, by bisection: which uniforms make `paid` charge for it.
+
+    `paid(network, x0, t, u, mask)` gives nats per token, such as a bound of one draw.
+    """
+    low, high = torch.zeros_like(t), torch.ones_like(t)
+    x0 = torch.zeros(len(t), 1, dtype=torch.long)
+    for _ in range(55):
+        u = (low + high) / 2
+        hidden = (
+            paid(lambda x_t, sigma, rows: torch.zeros(len(rows), 3, dtype=DOUBLE), x0, t, u[:, None], 2)[:, 0] > 0
+        )
+        low, high = torch.where(hidden, u, low), torch.where(hidden, high, u)
+    return (low + high) / 2
+
+
+def expected(paid, world, x0: Tensor, t: Tensor, weight: Tensor) -> float:
+    """Σ weight E[paid at t]: every mask enumerated through its uniforms, with the probability `paid` gives it."""
+    l = len(x0)
+    masks = torch.tensor([[bool(bits >> i & 1) for i in range(l)] for bits in range(1, 2**l)])
+    hidden, k = share_hidden(paid, t)[:, None], masks.sum(1)
+    chance = hidden**k * (1 - hidden) ** (l - k)  # (times, masks)
+    u = torch.where(masks, 0.0, 1.0).to(DOUBLE)
+    x = x0.expand(len(t) * len(masks), -1)
+    nats = paid(world.network, x, t.repeat_interleave(len(masks)), u.repeat(len(t), 1), world.mask)
+    return float((weight[:, None] * chance * nats.sum(1).view(chance.shape)).sum())
+
+
+def nodes(start: float = 0.0, end: float = 1.0, *, cells: int = 60, order: int = 12) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights for an integral from start to end, in equal cells."""
+    x, w = (torch.tensor(part, dtype=DOUBLE) for part in leggauss(order))
+    cell = torch.arange(cells, dtype=DOUBLE)[:, None]
+    size = (end - start) / cells
+    return (start + ((x + 1) / 2 + cell) * size).flatten(), (w / 2 * size).repeat(cells)
 
 
 def law_of_random_order(world, start: Tensor | None = None) -> dict[tuple[int, ...], float]:

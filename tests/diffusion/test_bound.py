@@ -2,10 +2,10 @@
 
 from functools import partial
 from itertools import permutations
+from math import log
 
 import pytest
 import torch
-from numpy.polynomial.legendre import leggauss
 
 from exact import (
     DOUBLE,
@@ -14,60 +14,68 @@ from exact import (
     TinyNetwork,
     bound_by_orders,
     every_text,
+    expected,
+    law_of_grid,
     law_of_random_order,
     loss_of_mask,
+    nodes,
 )
 from unmask.diffusion.bound import every_mask, exact_bound, masked_losses
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial
+from unmask.diffusion.schedule import SCHEDULES, LinearSigma, LogLinear
 from unmask.diffusion.times import Count, away_from_zero, stratified
 from unmask.errors import UserError
 from unmask.random import Noise
 
-# Each runs from all visible to all hidden, to within 1e-12.
-COMPLETE = [
-    LogLinear(eps=0.0),
-    Cosine(eps=0.0),
-    CosineSquared(eps=0.0),
-    LinearSigma(low=0.0, high=40.0),
-    Geometric(low=1e-13, high=40.0),
-    Polynomial(3.0),
-]
+DEFAULTS = [SCHEDULES.make(name) for name in SCHEDULES]
+OTHERS = [LogLinear(eps=0.0), LogLinear(eps=0.3), LinearSigma(low=0.5, high=2.0)]
 
 
-def nodes(cells: int = 60, order: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gauss-Legendre nodes and weights for ∫ over [0, 1], in equal cells."""
-    x, w = (torch.tensor(part, dtype=DOUBLE) for part in leggauss(order))
-    start = torch.arange(cells, dtype=DOUBLE)[:, None] / cells
-    return ((x + 1) / 2 / cells + start).flatten(), (w / 2 / cells).repeat(cells)
+def paid_by(objective):
+    """The bound of one draw, as training and evaluation see it."""
+    return lambda network, x0, t, u, mask: objective.nats(network, x0, noise=Noise(t, u), mask=mask).bound
 
 
 def bound_by_time(world, x0: torch.Tensor, schedule) -> float:
-    """∫ E over masks of what `MDLM.nats` pays at t, with every mask enumerated through its uniforms."""
-    t, weight = nodes()
-    masks = every_mask(len(x0))
-    hidden = schedule.at(t).hidden[:, None]
-    k = masks.sum(1)
-    chance = hidden**k * (1 - hidden) ** (len(x0) - k)  # (times, masks)
-    u = torch.where(masks, 0.0, 1.0).to(DOUBLE)
-    nats = (
-        MDLM(schedule)
-        .nats(
-            world.network,
-            x0.expand(len(t) * len(masks), -1),
-            noise=Noise(t.repeat_interleave(len(masks)), u.repeat(len(t), 1)),
-            mask=world.mask,
-        )
-        .bound
-    )
-    return float((weight[:, None] * chance * nats.sum(1).view(chance.shape)).sum())
+    """The mean of what `MDLM.nats` charges, by enumeration of masks and quadrature over t."""
+    return expected(paid_by(MDLM(schedule)), world, x0, *nodes())
 
 
-@pytest.mark.parametrize("schedule", COMPLETE, ids=repr)
+def bound_by_steps(world, x0: torch.Tensor, schedule, total: int) -> float:
+    """The mean of what `MDLM.nats` charges over each of T steps."""
+    t = (torch.arange(total, dtype=DOUBLE) + 0.5) / total
+    return expected(paid_by(MDLM(schedule, steps=total)), world, x0, t, torch.full_like(t, 1 / total))
+
+
+@pytest.mark.parametrize("schedule", [*DEFAULTS, *OTHERS], ids=repr)
 def test_bound_is_tight_for_the_exact_denoiser_whatever_the_schedule(schedule):
     world = ChainWorld.random()
     for x0 in (torch.tensor([0, 2, 1, 1]), torch.tensor([2, 2, 0, 1])):
         assert bound_by_time(world, x0, schedule) == pytest.approx(float(world.nll(x0[None])), abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [*DEFAULTS, *OTHERS], ids=repr)
+def test_t_steps_bound_the_likelihood_of_the_grid_whatever_the_schedule(schedule):
+    world, T = ChainWorld.random(letters=2, length=3), 3
+    shares = schedule.at(torch.linspace(1, 0, T + 1, dtype=DOUBLE)).hidden
+    law = law_of_grid(world, ((shares - shares[-1]) / (shares[0] - shares[-1])).tolist())
+    for x0 in every_text(2, 3):
+        bound = float(exact_bound(world.network, x0, mask=2, schedule=schedule, steps=T))
+        assert bound > -log(law[tuple(x0.tolist())])
+    assert bound_by_steps(world, x0, schedule, T) == pytest.approx(bound, abs=1e-10)  # of the last text
+
+
+@pytest.mark.parametrize("schedule", [*DEFAULTS, *OTHERS], ids=repr)
+def test_t_steps_lie_above_the_entropy_and_fall_to_the_likelihood_whatever_the_schedule(schedule):
+    world = ChainWorld.random(letters=2, length=2)
+    texts = every_text(2, 2)
+    nll = world.nll(texts)
+    few, many = (
+        torch.stack([exact_bound(world.network, x0, mask=2, schedule=schedule, steps=T) for x0 in texts])
+        for T in (1000, 2000)
+    )
+    assert float((nll.neg().exp() * (many - nll)).sum()) > 0
+    assert torch.allclose(2 * many - few, nll, rtol=0, atol=1e-5)  # twice the steps, half the gap
 
 
 @pytest.mark.parametrize("world", [TableWorld.random(), ChainWorld.random()], ids=["table", "chain"])
@@ -75,7 +83,7 @@ def test_time_form_count_form_sum_over_masks_and_mean_over_orders_are_one_number
     x0 = torch.tensor([0, 2, 1, 1])[: world.length]
     by_orders = bound_by_orders(world, x0)
     by_masks = float(exact_bound(world.network, x0, mask=world.mask))
-    by_time = bound_by_time(world, x0, LogLinear(eps=0.0))
+    by_time = bound_by_time(world, x0, LogLinear())
     by_count = expected_by_count(world, x0)
     for other in (by_masks, by_time, by_count):
         assert other == pytest.approx(by_orders, abs=1e-10)

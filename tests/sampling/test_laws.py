@@ -10,7 +10,7 @@ import exact
 from reference import samplers as literal
 from sampling import laws
 from sampling.laws import DRAWS, draws, last, law_of
-from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
+from unmask.diffusion.schedule import Cosine, LinearSigma, LogLinear, Polynomial, complete
 from unmask.diffusion.times import grid
 from unmask.model.backbones.attention import Cache
 from unmask.sampling.autoregressive import continue_text
@@ -36,12 +36,11 @@ def test_first_hitting_is_told_apart_from_a_coarse_grid():
     assert exact.chi_square_p(exact.law_of_random_order(world), draws(world, Ancestral(8))) < 1e-6
 
 
-@pytest.mark.parametrize("schedule", [LogLinear(), Cosine(eps=0), Polynomial(3)])
+@pytest.mark.parametrize("schedule", [LogLinear(), Cosine(eps=0), Polynomial(3), LinearSigma(low=0.5, high=3)])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_the_planned_grid_has_the_law_of_the_grid(schedule, steps):
     world = exact.TableWorld.random(1)
-    share = schedule.at(grid(steps)).hidden
-    law = exact.law_of_grid(world, (share / share[0]).tolist())
+    law = exact.law_of_grid(world, complete(schedule, grid(steps)).hidden.tolist())
     assert exact.chi_square_p(law, draws(world, Ancestral(steps, schedule))) > ENOUGH
 
 

@@ -40,8 +40,7 @@ def test_the_reported_bound_is_unbiased_whatever_the_times_and_the_weight(rule):
     found = estimate(world, x0, RULES[rule]).bound.sum(1)
     told = exact_bound(world.network, x0, mask=world.mask)
     error = found.std() / DRAWS**0.5
-    # Schedules end at α_1 = 1e-3, which the enumerated bound does not know: that is worth about 1e-3 of it.
-    assert abs(found.mean() - told) < 4 * error + 2e-3 * told
+    assert abs(found.mean() - told) < 4 * error
     assert error < 0.02 * told
 
 

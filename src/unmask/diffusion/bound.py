@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import cross_entropy
 from unmask.diffusion.reverse import reveal_chance
-from unmask.diffusion.schedule import Schedule
+from unmask.diffusion.schedule import Schedule, complete
 from unmask.diffusion.times import grid
 from unmask.errors import UserError
 from unmask.shapes import Network
@@ -48,8 +48,8 @@ def exact_bound(
 ) -> Float[Tensor, ""]:
     """The bound of one short row in nats, without Monte Carlo error: the sum over all its masks.
 
-    In continuous time (steps = None) every schedule that runs from all visible to all hidden gives the same value.
-    With T steps of a schedule it is Σ_i (α_s − α_t)/(1 − α_t) E[ce], the first step included.
+    In continuous time (steps = None) every schedule gives the same value. With T steps of a schedule it is
+    Σ_i (α_s − α_t)/(1 − α_t) E[ce], the first step included, with α from 1 to 0 (`schedule.complete`).
     """
     check_clean(x0[None], mask=mask)
     losses = masked_losses(network, x0, mask=mask)
@@ -60,7 +60,7 @@ def exact_bound(
     if schedule is None:
         raise UserError("a bound with T steps depends on the schedule: give one.")
     times = grid(steps).to(losses)
-    t, s = schedule.at(times[:-1]), schedule.at(times[1:])
+    t, s = complete(schedule, times[:-1]), complete(schedule, times[1:])
     hidden, visible = t.hidden[:, None], t.alpha[:, None]
     chance = hidden**k * visible ** (length - k)  # (steps, masks): the probability of each mask at each step
     return (reveal_chance(s, t)[:, None] * chance * losses).sum()

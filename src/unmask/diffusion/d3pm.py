@@ -12,7 +12,7 @@ from unmask.diffusion.corruption import check_clean, hide
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, rows_where, spread
-from unmask.diffusion.schedule import Level, LogLinear, Schedule
+from unmask.diffusion.schedule import Level, LogLinear, Schedule, is_complete
 from unmask.diffusion.times import Stratified, Times, check_total, steps
 from unmask.random import Noise
 from unmask.shapes import Network
@@ -46,10 +46,15 @@ def step_nats(
     *,
     mask: int,
     zero_masking: bool = False,
+    sigma: Float[Tensor, " b"] | None = None,
 ) -> Float[Tensor, "b l"]:
-    """The KL of the step from t to s at hidden positions; at visible ones both distributions agree: 0."""
+    """The KL of the step from t to s at hidden positions; at visible ones both distributions agree: 0.
+
+    The network is shown σ_t, unless another `sigma` is given.
+    """
     rows = rows_where(x_t == mask)
-    log_p = row_log_probs(network(x_t, t.sigma, rows), mask=mask, zero_masking=zero_masking)
+    shown = t.sigma if sigma is None else sigma
+    log_p = row_log_probs(network(x_t, shown, rows), mask=mask, zero_masking=zero_masking)
     log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
     of_row = rows // x0.shape[1]
     return spread(kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row)), rows, x0)
@@ -87,7 +92,13 @@ class D3PM(Objective):
 
     @property
     def means(self) -> str:
-        return f"upper bound on -log p, D3PM with {self.steps} steps"
+        whole = is_complete(self.schedule)
+        bound = (
+            "upper bound on -log p"
+            if whole
+            else "a bound on -log p less the noise levels that its schedule leaves out"
+        )
+        return f"{bound}, D3PM with {self.steps} steps"
 
     @property
     def grid(self) -> int | None:

@@ -16,7 +16,7 @@ from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
-from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.schedule import LogLinear, Schedule, complete, shown_sigma
 from unmask.diffusion.times import Count, Stratified, Times, check_total, counts, steps
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -52,14 +52,14 @@ def by_count(
     u: Float[Tensor, "b l"],
     mask: int,
     frozen: Bool[Tensor, "b l"] | None = None,
-    top: float = 1.0,
+    schedule: Schedule,
 ) -> tuple[Float[Tensor, "b l"], Float[Tensor, " b"]]:
     """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
 
     This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); stratified ones
     (`times.stratified`) give the smallest variance of the estimators here. Given k, the hidden share follows a
     Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms. A network with time conditioning
-    is shown a draw from it, so the bound stays the continuous one; `top` is the largest share it was trained on.
+    is shown the σ of its schedule at a draw from it, so the bound stays the continuous one.
     """
     check_clean(x0, mask=mask)
     given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
@@ -67,7 +67,7 @@ def by_count(
     k = counts(t, free)
     x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
     share = u.masked_fill(given, torch.inf).sort(1).values.gather(1, k[:, None] - 1).squeeze(1)
-    nats = cross_entropy(network, x0, x_t, -torch.log1p(-share.clamp(max=top)), mask=mask)
+    nats = cross_entropy(network, x0, x_t, shown_sigma(schedule, share), mask=mask)
     return nats, free.to(u.dtype) / k
 
 
@@ -103,7 +103,9 @@ class MDLM(Objective):
         if self.steps is not None:
             return f"upper bound on -log p, {self.steps} steps of time"
         how = "by the number of masks" if self.times.by_count else "by t"
-        return f"upper bound on -log p, continuous time, {how}"
+        low = self.times.low if isinstance(self.times, Stratified) else 0.0
+        bound = "upper bound on -log p" if not low else f"a bound on -log p less the times below {low:g}"
+        return f"{bound}, continuous time, {how}"
 
     @property
     def grid(self) -> int | None:
@@ -134,15 +136,14 @@ class MDLM(Objective):
         if self.steps is not None:
             return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
         if self.times.by_count:
-            top = float(self.schedule.at(torch.ones((), dtype=noise.u.dtype)).hidden)
-            ce, weight = by_count(network, x0, t=noise.t, u=noise.u, mask=mask, frozen=frozen, top=top)
+            ce, weight = by_count(network, x0, t=noise.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
         else:
             when = self.times.at(noise.t)
-            level = self.schedule.at(when.t)
+            level = complete(self.schedule, when.t)
             x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
             # A row without free tokens has loss 0, though its weight is infinite.
             weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
-            ce = cross_entropy(network, x0, x_t, level.sigma, mask=mask)
+            ce = cross_entropy(network, x0, x_t, self.schedule.at(when.t).sigma, mask=mask)
         bound = weight[:, None] * ce
         return Nats(bound if self.weight == "bound" else HALF * ce, bound)
 
@@ -162,15 +163,17 @@ class MDLM(Objective):
         assert self.steps is not None
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
-        level, before = (self.schedule.at(j.to(when.t.dtype) / self.steps) for j in (i, i - 1))
+        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
+        level, before = complete(self.schedule, t), complete(self.schedule, s)
+        sigma = self.schedule.at(t).sigma
         x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
         drawn = when.density[:, None]
         if self.carry_over and self.zero_masking:
             weight = self.steps * reveal_chance(before, level)
-            ce = cross_entropy(network, x0, x_t, level.sigma, mask=mask)
+            ce = cross_entropy(network, x0, x_t, sigma, mask=mask)
             bound = weight[:, None] * ce / drawn
             return Nats(bound if self.weight == "bound" else HALF * ce, bound)
-        kl = d3pm.step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
+        kl = d3pm.step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking, sigma=sigma)
         bound = self.steps * kl / drawn
         if not self.carry_over:
             bound = bound + d3pm.reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)

@@ -56,10 +56,29 @@ class Schedule(Protocol):
 SCHEDULES: Registry[Schedule] = Registry("schedule", inline=True)
 
 
+def complete(schedule: Schedule, t: Float[Tensor, "*b"]) -> Level:
+    """The level at t, stretched to run from nothing hidden at t = 0 to all hidden at t = 1.
+
+    Schedules stop short of these ends (ε > 0, σ between two numbers), so that σ stays finite for networks that take
+    it as input. A bound that left the ends out would be too low, by about ε of the loss with everything masked. The
+    network is still shown σ of the schedule itself. Where nothing is hidden at t = 0, reveal probabilities and the
+    weight do not change: only how many tokens are hidden does.
+    """
+    level, first, last = schedule.at(t), schedule.at(torch.zeros_like(t)), schedule.at(torch.ones_like(t))
+    span = last.hidden - first.hidden
+    return Level((level.alpha - last.alpha) / span, (level.hidden - first.hidden) / span, level.slope / span)
+
+
 def shown_sigma(schedule: Schedule, share: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """σ of the schedule stretched from nothing to all hidden, where this share is hidden: what a network is shown."""
+    """σ of the schedule at the time when `complete` hides this share: what a network is shown."""
     first, last = schedule.at(torch.zeros_like(share)).hidden, schedule.at(torch.ones_like(share)).hidden
     return -torch.log1p(-(first + (last - first) * share))
+
+
+def is_complete(schedule: Schedule) -> bool:
+    """Whether the schedule itself runs from nothing hidden to all hidden."""
+    first, last = schedule.at(torch.tensor([0.0, 1.0], dtype=torch.float64)).hidden.tolist()
+    return bool(first == 0 and last == 1)
 
 
 def check_times(t: Tensor) -> None:

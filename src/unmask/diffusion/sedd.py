@@ -52,7 +52,7 @@ class SEDD(Objective):
 
     @property
     def means(self) -> str:
-        return "upper bound on -log p, SEDD's score entropy"
+        return "SEDD's score entropy: a bound on -log p less the noise levels that schedule and times leave out"
 
     def nats(
         self,
