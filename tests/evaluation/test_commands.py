@@ -145,6 +145,15 @@ def test_tables_say_what_each_number_is(folder, capsys):
         assert word in out
 
 
+def test_one_pass_says_that_its_error_is_an_upper_estimate(folder, capsys):
+    line = ["evaluate", str(folder / "mdlm"), str(folder / "text.txt"), "--passes"]
+    said = {}
+    for passes in ("1", "2"):
+        assert main([*line, passes]) == 0
+        said[passes] = "one pass cannot separate it" in " ".join(capsys.readouterr().out.split())
+    assert said == {"1": True, "2": False}
+
+
 def test_nats_of_documents_and_tokens_are_written(folder, tmp_path, capsys):
     path = tmp_path / "nats.jsonl"
     line = ("evaluate", folder / "mdlm", folder / "text.txt", "--json", "--pack", "rows", "--documents", "paragraph")

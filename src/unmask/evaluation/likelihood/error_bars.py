@@ -1,42 +1,77 @@
 """Error bars: the Monte Carlo error, and the error of the choice of text.
 
-The times of the rows are stratified, which removes the variance between few and many masks: the mean curve of nats
-against time is subtracted before deviations are squared. Deviations are summed per row, because the tokens of a row
-are not independent.
+The times of the rows are stratified, which removes the variance between few and many masks. So a smooth curve of nats
+against time, shared by all rows, is fitted and subtracted before deviations are squared. Deviations are summed per
+row, because the tokens of a row are not independent.
 """
 
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from numpy.polynomial.legendre import legder, legval
 
-CELLS = 64  # the curve has at most this many cells
+DEGREE = 5  # of the curve, at most
+ENOUGH = 4  # observations per coefficient of the curve
 Z = NormalDist().inv_cdf(0.975)
 
 
-def beside_the_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, int]:
-    """Nats (passes, rows) minus the mean curve at their times, times their tokens, and the number of cells used."""
-    cells = max(1, min(CELLS, nats.size // 16))
-    cell = np.minimum((t * cells).astype(int), cells - 1)
-    weight = np.broadcast_to(tokens, nats.shape)
-    paid = np.bincount(cell.ravel(), nats.ravel(), cells)
-    share = np.bincount(cell.ravel(), weight.ravel(), cells)
-    curve = paid / np.maximum(share, 1)
-    return nats - tokens * curve[cell], int((share > 0).sum())
+@dataclass(frozen=True)
+class Curve:
+    """A polynomial in t, nats per token, fitted to all rows and passes by least squares."""
+
+    coefficients: np.ndarray  # of Legendre polynomials in 2t − 1, from degree 0
+    deviations: np.ndarray  # (passes, rows): nats minus the fit; with several passes also minus the row's mean
+    leverage: np.ndarray  # (passes, rows): how far each observation draws the fit to itself
+    freedom: int  # observations minus coefficients
+
+    def at(self, t: np.ndarray) -> np.ndarray:
+        return legval(2 * t - 1, self.coefficients)
+
+    def slope(self, t: np.ndarray) -> np.ndarray:
+        return 2 * legval(2 * t - 1, legder(self.coefficients))
+
+
+def fitted_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> Curve:
+    """The mean curve of nats (passes, rows) against their times.
+
+    With several passes each row has a level of its own, and the curve is fitted to the differences within rows.
+    """
+    passes, rows = nats.shape
+    several = passes > 1
+    observed = rows * (passes - 1) if several else rows
+    degree = min(DEGREE, observed // ENOUGH)
+    lowest = 1 if several else 0  # the rows' levels take the place of the constant
+    columns = [legval(2 * t - 1, np.eye(degree + 1)[d]) * tokens for d in range(lowest, degree + 1)]
+    design = np.stack(columns, -1) if columns else np.zeros((passes, rows, 0))
+    if several:
+        nats, design = nats - nats.mean(0), design - design.mean(0)
+    basis, size, turn = np.linalg.svd(design.reshape(nats.size, len(columns)), full_matrices=False)
+    used = size > 1e-9 * size.max(initial=0.0)  # equal times cannot tell polynomials apart
+    basis, size, turn = basis[:, used], size[used], turn[used]
+    along = basis.T @ nats.ravel()
+    coefficients = np.concatenate([np.zeros(lowest), turn.T @ (along / size)])
+    leverage = np.square(basis).sum(1).reshape(nats.shape) + several / passes
+    deviations = nats - (basis @ along).reshape(nats.shape)
+    return Curve(coefficients, deviations, leverage, observed - len(size))
 
 
 def monte_carlo(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tuple[float, float]:
     """The Monte Carlo standard error in nats per token, and its degrees of freedom.
 
-    It is estimated from the variance of each row between its passes. A single pass cannot separate that from the
-    variance between rows, so both are counted: the error is then overestimated.
+    Squared deviations are divided by 1 − leverage: without bias where all vary alike, and nearly so where they do not
+    [MacKinnon and White 1985, HC2]. What the curve itself adds is its variance within the cells of the stratified
+    times, 1/rows wide. A single pass cannot separate the Monte Carlo error from the variance between rows, so both
+    are counted: the error is then overestimated. Infinite if there is nothing to compare.
     """
     passes, rows = nats.shape
-    rest, cells = beside_the_curve(nats, tokens, t)
-    if passes > 1:
-        rest = rest - rest.mean(0)
-    freedom = max(rows * max(passes - 1, 1) - cells, 1)
-    variance = np.square(rest).sum() / freedom * rows  # of the total nats of one pass
-    return float(np.sqrt(variance / passes) / tokens.sum()), float(freedom)
+    curve = fitted_curve(nats, tokens, t)
+    if curve.freedom < 1:
+        return float("inf"), 1.0
+    of_rows = np.square(curve.deviations) / (1 - curve.leverage).clip(1e-9)
+    within_cells = np.square(tokens * curve.slope(t).mean(0)) / (12 * rows**2)
+    variance = of_rows.sum() / passes**2 + within_cells.sum()
+    return float(np.sqrt(variance) / tokens.sum()), float(curve.freedom)
 
 
 def of_weighted_orders(nats: np.ndarray, tokens: np.ndarray) -> float:
@@ -60,8 +95,11 @@ def of_the_data(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray, cluster: np
 
     Rows of one cluster (a document) count as one draw.
     """
-    rest, _ = beside_the_curve(nats, tokens, t)
-    centred = rest.mean(0) - tokens * (rest.mean(0).sum() / tokens.sum())
+    curve = fitted_curve(nats, tokens, t)
+    rest = (nats - tokens * curve.at(t)).mean(0)
+    if len(nats) == 1:  # the curve was drawn to these very rows: give back what it took, but for the mean
+        rest = rest / np.sqrt((1 - curve.leverage[0] + np.square(tokens) / np.square(tokens).sum()).clip(1e-9))
+    centred = rest - tokens * (rest.sum() / tokens.sum())
     sums = np.bincount(np.unique(cluster, return_inverse=True)[1], centred)
     if len(sums) < 2:
         return float("inf")

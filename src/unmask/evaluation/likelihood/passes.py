@@ -183,7 +183,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
     kept = max(tally.whole, 1)
     nats, times = np.stack(tally.nats[:kept]), np.stack(tally.times[:kept])
     seen = ~np.isnan(nats[0])
-    nats, times = nats[:, seen], times[:, seen]
+    nats, times = nats[:, seen], times[:, seen] * estimator.chance  # exact numbers do not depend on times
     tokens = np.array([p.scored for p in passages], float)[seen]
     size = float(np.array([p.bytes for p in passages])[seen].sum())
     if not seen.any():
