@@ -164,13 +164,14 @@ def test_a_terminal_is_not_given_control_characters():
     assert printable("a\x1b[31m\tb\n\x07") == "a·[31m\tb\n·"
 
 
-def test_infill_prints_ranked_candidates_and_says_what_the_numbers_are(folder, capsys):
+def test_infill_prints_ranked_candidates_under_a_header(folder, capsys):
     assert main(["infill", folder, "ba[2] ___", "--n", "3", "--longest", "2"]) == 0
     seen = capsys.readouterr()
     scores = [float(line.split()[0]) for line in seen.out.splitlines()]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
-    assert "lower bounds, estimated with 32 forward passes" in seen.err
+    assert seen.err.splitlines()[0].split() == ["score", "text"]
+    assert all(line.startswith("unmask: note: ") for line in seen.err.splitlines()[1:])
 
 
 @pytest.mark.slow
@@ -181,7 +182,8 @@ def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp
     assert out.returncode == 0, out.stderr
     found = lines(out.stdout)
     assert {one["template"] for one in found} == {"ba[2]d", "[1]a[1]"}
-    keys = ["template", "text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score"]
+    keys = ["template", "text", "blanks", "lengths", "tokens", "score", "log_likelihood", "error"]
+    keys += ["length_probability", "length_error", "note"]
     assert all(list(one) == [*keys, *KEYS[2:]] for one in found)
     assert all(len(one["blanks"]) == len(one["lengths"]) for one in found)
 

@@ -1,4 +1,4 @@
-"""Fill the blanks of a template; candidates are ranked, best first.
+"""Fill the blanks of a template in different ways, best first.
 
 [5] is a blank of five tokens, [2-6] of two to six, ___ of any length. \\[ and \\_ are a plain bracket and underscore.
 
@@ -31,9 +31,12 @@ from unmask.views.terminal import RECENT, printable, watch
 
 # The fields of a candidate in a line of --json, besides its template.
 FIELDS = (
-    *("text", "blanks", "lengths", "tokens", "log_likelihood", "error", "score"),
-    *("seed", "row", "calls", "sampler", "law", "seconds"),
+    *("text", "blanks", "lengths", "tokens", "score", "log_likelihood", "error"),
+    *("length_probability", "length_error", "note", "seed", "row", "calls", "sampler", "law", "seconds"),
 )
+
+
+HEADER = "  score  text"
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,11 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
     template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None  # see above
     file: Path | None = None  # templates, one per line, in place of TEMPLATE; -: standard input
-    n: int = 1  # candidates to draw per choice of lengths, and to show
+    n: int = 1  # different candidates to find
     shortest: int = 1  # fewest tokens of ___
     longest: int = 8  # most tokens of ___
-    tries: int = 16  # most choices of lengths to try
-    looks: int = 32  # forward passes per candidate to estimate its score
+    tries: int = 16  # most choices of lengths to compare
+    looks: int = 32  # forward passes per candidate to score it; per length, at most 32 times as many to compare them
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
     recipe: Drawing = field(default_factory=Recipe)
 
@@ -57,7 +60,8 @@ def run(settings: Settings) -> None:
     warnings = [too_long(model, template, settings.tries) for template in parsed]
     if any(warnings):
         print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)
-    found: list[Infilled] = []
+    if not settings.json:
+        print(HEADER, file=sys.stderr, flush=True)
     for text, template in zip(templates, parsed, strict=True):
         events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, looks=settings.looks)
         if settings.json or not sys.stdout.isatty():
@@ -65,8 +69,8 @@ def run(settings: Settings) -> None:
         else:
             best = list(watch(events, model.text_tokenizer(), Console()))
         write_candidates(best, text, model, as_json=settings.json)
-        found += best
-    print(infill_report(found, settings.looks), file=sys.stderr)
+        if best[0].note and not settings.json:
+            print(f"unmask: note: {best[0].note}", file=sys.stderr)
 
 
 def read_templates(settings: Settings) -> list[str]:
@@ -87,13 +91,13 @@ def read_templates(settings: Settings) -> list[str]:
 
 
 def write_candidates(found: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
-    """The candidates on stdout, best first: score, likelihood of the blanks with its error, text."""
+    """The candidates on stdout, best first: score and text."""
     for one in found:
         if as_json:
             line = {name: getattr(one, name) for name in FIELDS}
             print(json.dumps({"template": template, **line}), flush=True)
             continue
-        numbers = f"{one.score:9.2f} {one.log_likelihood:9.2f} ±{one.error:.2f}  "
+        numbers = f"{one.score:7.2f}  "
         if sys.stdout.isatty():
             Console(highlight=False).print(numbers, painted_blanks(model.text_tokenizer(), one), sep="")
         else:
@@ -107,13 +111,3 @@ def painted_blanks(tokenizer: Tokenizer, one: Infilled) -> Text:
     for position, piece in enumerate(pieces(tokenizer, one.tokens)):
         text.append(printable(piece), style=RECENT if position in came else "")
     return text
-
-
-def infill_report(found: list[Infilled], looks: int) -> str:
-    """The meaning of the numbers."""
-    return (
-        f"score: log p(blanks | given text); with several lengths: log p(given text | blank lengths) plus the\n"
-        f"candidate's advantage over others of the same lengths. Second number: log p(blanks | given text).\n"
-        f"All in nats: lower bounds, estimated with {looks} forward passes; ± is the Monte Carlo error.\n"
-        f"candidates: {found[0].sampler}, {found[0].law}; ranked, so the first is the best and not a fair draw"
-    )

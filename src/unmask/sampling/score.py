@@ -7,7 +7,7 @@ their sum is too high on average. Here the tokens are hidden anew at random, whi
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion.objective import Objective
@@ -37,7 +37,6 @@ def scored_by(model: Model) -> Objective:
     return model.objective.precise()
 
 
-@torch.inference_mode()
 def log_likelihood(
     model: Model,
     tokens: Int[Tensor, " l"],
@@ -56,31 +55,45 @@ def log_likelihood(
     either score.
     """
     check_looks(looks)
-    objective = scored_by(model)
+    scored_by(model)
     free = int((~frozen).sum())
     if free == 0:
         return Estimate(0.0, 0.0)
     source = torch.Generator().manual_seed(seed % 2**63)
-    t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6).to(tokens.device)
-    u = torch.rand(looks, free, generator=source).to(tokens.device)
-    key = keys(seed, torch.arange(looks, device=tokens.device))
-    u = u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it is
+    t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6)
+    noise = Noise(t, torch.rand(looks, free, generator=source), keys(seed, torch.arange(looks)))
+    found = bounds(model, tokens, frozen, noise.to(tokens.device), unseen=unseen)
+    return Estimate(found.mean().item(), (found.std() / looks**0.5).item())
+
+
+@torch.inference_mode()
+def bounds(
+    model: Model,
+    tokens: Int[Tensor, " l"],
+    frozen: Bool[Tensor, " l"],
+    noise: Noise,
+    *,
+    unseen: Bool[Tensor, " l"] | None = None,
+) -> Float[Tensor, " looks"]:
+    """Estimates of log p(free tokens | frozen tokens), one per row of the noise; its u has a column per free token."""
+    objective, free = scored_by(model), noise.u.shape[1]
+    u = noise.u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it is
+    noise = Noise(noise.t, u, noise.key)
     network = model.network.logits if unseen is None else blindfolded(model.network.logits, unseen, model.mask)
     most = max(1, NUMBERS // (free * model.spec.vocab))
     sums = [
         objective.nats(
             network,
-            tokens.expand(len(i), -1),
-            noise=Noise(t[i], u[i], key[i]),
+            tokens.expand(min(most, len(u) - first), -1),
+            noise=noise.rows(slice(first, first + most)),
             mask=model.mask,
-            frozen=frozen.expand(len(i), -1),
+            frozen=frozen.expand(min(most, len(u) - first), -1),
             parts=model.parts,
             state=model.state,
         ).bound.sum(1)
-        for i in torch.arange(looks, device=tokens.device).split(most)
+        for first in range(0, len(u), most)
     ]
-    found = -torch.cat(sums).double()
-    return Estimate(found.mean().item(), (found.std() / looks**0.5).item())
+    return -torch.cat(sums).double()
 
 
 def check_looks(looks: int) -> None:

@@ -11,7 +11,7 @@ import unmask
 from unmask.errors import UserError
 from unmask.sampling.control import Control
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.tasks.infill import given
+from unmask.sampling.tasks.lengths import rounds
 from unmask.text.tokens.vocabulary import bpe
 
 
@@ -29,11 +29,11 @@ def test_candidates_are_ranked_and_no_two_are_equal(model):
     assert len({tuple(one.tokens) for one in found}) == len(found) > 1
 
 
-def test_the_score_of_one_token_is_its_log_probability(model):
+def test_the_log_likelihood_of_one_token_is_its_log_probability(model):
     x_t = torch.tensor([[*model.tokenizer.encode("ba"), model.mask]])
     log_p = model.log_probs(x_t)[0, 2]
     for one in unmask.infill(model, "ba[1]", n=20):
-        assert one.log_likelihood == one.score == pytest.approx(log_p[one.tokens[2]].item(), abs=1e-4)
+        assert one.log_likelihood == pytest.approx(log_p[one.tokens[2]].item(), abs=1e-4)
 
 
 def test_candidates_depend_on_the_seed_and_not_on_the_batch(model):
@@ -48,21 +48,18 @@ def test_a_free_length_is_chosen_among_those_allowed(model):
     assert all(len(one.tokens) == 2 + one.lengths[0] for one in found)
 
 
-def test_between_lengths_decides_how_well_the_given_text_fits(model):
-    found = unmask.infill(model, "ba[1-2]d", n=4)
-    every = [one for k in (1, 2) for one in unmask.infill(model, f"ba[{k}]d", n=4)]
+def test_the_score_is_the_log_probability_of_the_lengths_and_the_distance_from_the_best_of_them(model):
+    found = unmask.infill(model, "ba[1-3]d", n=12)
     assert found == sorted(found, key=lambda one: -one.score)
+    assert len({one.lengths for one in found}) > 1
     for one in found:
-        (length,) = one.lengths
-        start = torch.tensor([*model.tokenizer.encode("ba"), *[model.mask] * length, *model.tokenizer.encode("d")])
-        fit = given(model, start, looks=32, seed=0)
-        likely = [other.log_likelihood for other in every if other.lengths == one.lengths]
-        assert one.score - fit == pytest.approx(one.log_likelihood - sum(likely) / len(likely), abs=1e-4)
+        best = max(other.log_likelihood for other in found if other.lengths == one.lengths)
+        assert one.score == pytest.approx(math.log(one.length_probability) + one.log_likelihood - best)
 
 
 def test_how_well_the_given_text_fits_is_a_probability(model):
     letters = [id for id in range(model.spec.vocab) if id != model.mask]
-    fits = [given(model, torch.tensor([model.mask, last]), looks=2, seed=0) for last in letters]
+    fits = [rounds(model, torch.tensor([model.mask, last]), 0, 2, size=1, seed=0).mean() for last in letters]
     assert sum(map(math.exp, fits)) == pytest.approx(1, abs=1e-3)
 
 
@@ -71,9 +68,22 @@ def test_a_template_that_is_all_blank_is_a_sample(model):
     assert one.text == unmask.sample(model, length=5)[0].text == one.blanks[0]
 
 
-def test_equal_candidates_are_given_once_as_the_first_of_them(model):
+def test_equal_candidates_are_given_once_as_the_first_of_them_and_it_is_told(model):
     (one,) = unmask.infill(model, "ba[1]d", n=8, temperature=0)
     assert one.row == 0
+    assert "gave only 1 different texts, not 8" in one.note
+
+
+def test_more_is_drawn_until_there_are_as_many_different_texts_as_asked_for(model):
+    found = unmask.infill(model, "ba[1]d", n=5, temperature=1.5)
+    assert len({one.text for one in found}) == len(found) == 5
+    assert max(one.row for one in found) >= 5, "no draw was a repetition: the test shows nothing"
+    assert not found[0].note
+
+
+def test_a_choice_of_lengths_that_has_no_more_texts_leaves_its_turns_to_the_others(model):
+    found = unmask.infill(model, "ba___d", n=4, longest=4, temperature=0)
+    assert sorted(one.lengths for one in found) == [(1,), (2,), (3,), (4,)]
 
 
 def test_a_text_longer_than_the_model_was_trained_on_is_warned_of(model):

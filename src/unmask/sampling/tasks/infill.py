@@ -1,19 +1,22 @@
-"""Infilling: candidates for the blanks of a template, best first.
+"""Infilling: different texts for the blanks of a template, best first.
 
-For one choice of lengths candidates are ranked by log p(blanks | given). Different lengths are compared by
+The lengths of the blanks follow their posterior given the text around them (`lengths.py`): the first candidate has
+the most probable lengths, and further ones share the lengths in proportion. Candidates with equal lengths are compared
+by log p(blanks | given). The score of a candidate is the sum of two logarithms, in nats:
 
-    log p(given | where the blanks are)
+    log p(its lengths | given)  +  log p(blanks | given) − the same for the best candidate with these lengths
 
-which measures how well the given text fits around blanks of that size, whatever fills them. The score of a candidate
-is this number plus its advantage in log p(blanks | given) over the mean of the same lengths. The probability of the
-whole text would favour short blanks, because the many fillings of a long blank share its probability.
+0 would be a certain length and its best candidate. log p(blanks | given) itself does not compare lengths: the many
+fillings of a long blank share its probability.
 """
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,14 @@ from unmask.model.model import Model
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_looks, log_likelihood, scored_by
+from unmask.sampling.tasks.lengths import Posterior, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
+
+PATIENCE = 16  # draws without a new text after which a choice of lengths is given up
+DRAWS = 8  # the limit on draws, in multiples of the number of candidates
 
 
 @dataclass(frozen=True)
@@ -73,9 +80,9 @@ class Infill:
             raise refusal
         return kept
 
-    def fit(self, lengths: Lengths, *, looks: int, seed: int) -> float:
-        """log p(given text | blanks of these lengths), in nats: the network never sees the text in them."""
-        return given(self.model, self.start(lengths), looks=looks, seed=seed)
+    def weigh(self, choices: Sequence[Lengths], *, looks: int, seed: int) -> Iterator[Posterior | None]:
+        """None after every batch of forward passes, and last the posterior of these lengths."""
+        return weigh(self.model, choices, [self.start(one) for one in choices], looks=looks, seed=seed)
 
     def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
         return torch.tensor(self.row(lengths).tokens, device=self.model.device)
@@ -89,15 +96,18 @@ class Infilled:
     blanks: tuple[str, ...]  # the text of each blank
     lengths: Lengths  # tokens of each blank
     tokens: list[int]
+    score: float  # candidates are ranked by it; see the top of this file
     log_likelihood: float  # log p(blanks | given) in nats: an estimated lower bound
     error: float  # the standard error of that estimate
-    score: float  # candidates are ranked by it; see the top of this file
+    length_probability: float  # p(lengths | given)
+    length_error: float  # standard error of its logarithm, relative to the most probable lengths
+    note: str  # what to know about these results: lengths that fit equally well, fewer texts than asked for; or empty
     trace: tuple[Event, ...]  # the tokens of the blanks in the order they were drawn
     seed: int
-    row: int  # its number among the candidates of these lengths
+    row: int  # its number among the draws with these lengths
     calls: int  # network calls to draw it, without scoring
     sampler: str
-    law: str  # the distribution of a candidate of given lengths, before ranking
+    law: str  # the distribution of a candidate, given its lengths
     seconds: float  # time to draw its batch
 
 
@@ -113,15 +123,16 @@ def infill(
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Infilled]:
-    """Fill the blanks of a template and return the `n` best candidates, best first.
+    """Fill the blanks of a template in `n` different ways, best first.
 
         for found in unmask.infill("runs/stories", "The ___ sat on the [5].", n=3):
             print(found.score, found.text)
 
-    `n` candidates are drawn for each choice of lengths; duplicates are removed.
+    The first has the most probable lengths; the others share the lengths in proportion to their probability. If fewer
+    than `n` different texts are found, their `note` says so.
     shortest, longest   tokens of a blank written ___
-    tries               the most choices of lengths to try
-    looks               forward passes for the score of a candidate
+    tries               the most choices of lengths to compare
+    looks               forward passes for the score of a candidate, and 32 times as many at most to compare lengths
     recipe, options     how to sample, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
@@ -137,50 +148,108 @@ def infill(
 def candidates(
     model: Model, template: Template, recipe: Recipe, *, n: int = 1, tries: int = 16, looks: int = 32
 ) -> Iterator[Moment | Infilled]:
-    """A `Moment` after every network call, then the `n` best candidates, best first."""
+    """A `Moment` after every network call of the draws, then `n` different candidates, best first."""
     check_looks(looks)
     scored_by(model)  # refuses a model that cannot fill blanks
+    if n < 1:
+        raise UserError(f"the number of candidates must be at least 1; saw {n}.")
     task = Infill(model, template, recipe.control.constrains)
-    tokenizer, method = model.text_tokenizer(), method_for(model, recipe, healed=task.template.heals)
+    method = method_for(model, recipe, healed=task.template.heals)
     choices = task.choices(tries, constraint=method.constraint)
-    found: dict[tuple[int, ...], Infilled] = {}
     for lengths in choices:
         check_length(sum(lengths))
-        row = task.row(lengths)
-        start = torch.tensor(row.tokens, device=model.device)
-        some: list[Infilled] = []
-        for event in draw_rows(method, row, n=n, recipe=recipe, mask=model.mask, device=model.device):
-            if isinstance(event, Moment):
-                yield event
-            elif tuple(event.tokens) not in found:
-                scored = score(model, start, event, looks=looks, seed=recipe.seed)
-                blanks = filled(tokenizer, row.tokens, event.tokens, task.template, lengths)
-                some.append(finished(tokenizer, event, method, recipe, lengths, blanks, scored))
-                found[tuple(event.tokens)] = some[-1]
-        if len(choices) > 1 and some:
-            fit = task.fit(lengths, looks=looks, seed=recipe.seed)
-            usual = sum(one.score for one in some) / len(some)
-            found |= {tuple(one.tokens): replace(one, score=fit + one.score - usual) for one in some}
-    yield from sorted(found.values(), key=lambda one: -one.score)[:n]
+    posterior = found_posterior(task.weigh(choices, looks=looks, seed=recipe.seed))
+    drawn: dict[str, tuple[int, Drawn]] = {}
+    tried: Counter[int] = Counter()
+    for event in different(task, method, recipe, posterior, n, tried):
+        if isinstance(event, Moment):
+            yield event
+        else:
+            drawn[model.text_tokenizer().decode(event[1].tokens)] = event
+    note = " ".join(filter(None, [posterior.note, fewer(len(drawn), n, tried.total())]))
+    likely = {
+        text: score(model, task.start(posterior.choices[i]), one, looks=looks, seed=recipe.seed)
+        for text, (i, one) in drawn.items()
+    }
+    best = {i: max(likely[text].nats for text in drawn if drawn[text][0] == i) for i, _ in drawn.values()}
+    found = [
+        finished(task, method, recipe, posterior, i, one, likely[text], best[i], note)
+        for text, (i, one) in drawn.items()
+    ]
+    yield from sorted(found, key=lambda one: -one.score)
+
+
+def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
+    """The posterior at the end of these steps."""
+    *_, found = steps
+    assert found is not None
+    return found
+
+
+def different(
+    task: Infill, method: Method, recipe: Recipe, posterior: Posterior, n: int, tried: Counter[int]
+) -> Iterator[Moment | tuple[int, Drawn]]:
+    """Up to `n` rows with different texts, each with the number of its choice; `tried` counts the draws of a choice.
+
+    A choice whose draws bring nothing new any more leaves its turns to the others.
+    """
+    seen: set[str] = set()
+    dry: set[int] = set()
+    turns: Counter[int] = Counter()
+    while len(seen) < n and tried.total() < DRAWS * n + PATIENCE:
+        wanted = Counter(islice(posterior.turns(turns, frozenset(dry)), n - len(seen)))
+        if not wanted:
+            return
+        for i, count in sorted(wanted.items()):
+            new, more = 0, max(count, PATIENCE) if tried[i] else count
+            row = task.row(posterior.choices[i])
+            events = draw_rows(
+                method, row, n=more, start=tried[i], recipe=recipe, mask=task.model.mask, device=task.model.device
+            )
+            for event in events:
+                if isinstance(event, Moment):
+                    yield event
+                    continue
+                text = task.model.text_tokenizer().decode(event.tokens)
+                if text not in seen and new < count:
+                    new += 1
+                    seen.add(text)
+                    yield i, event
+            tried[i] += more
+            if not new and more >= PATIENCE:
+                dry.add(i)
+
+
+def fewer(found: int, n: int, draws: int) -> str:
+    """Why there are fewer candidates than asked for; empty: there are as many."""
+    if found == n:
+        return ""
+    return f"{draws} draws gave only {found} different texts, not {n}: the others were repetitions."
 
 
 def finished(
-    tokenizer: Tokenizer,
-    drawn: Drawn,
+    task: Infill,
     method: Method,
     recipe: Recipe,
-    lengths: Lengths,
-    blanks: tuple[str, ...],
+    posterior: Posterior,
+    choice: int,
+    drawn: Drawn,
     likely: Estimate,
+    best: float,
+    note: str,
 ) -> Infilled:
+    tokenizer, lengths = task.model.text_tokenizer(), posterior.choices[choice]
     return Infilled(
         text=tokenizer.decode(drawn.tokens),
-        blanks=blanks,
+        blanks=filled(tokenizer, task.row(lengths).tokens, drawn.tokens, task.template, lengths),
         lengths=lengths,
         tokens=drawn.tokens,
+        score=log(max(posterior.chance[choice], 1e-300)) + likely.nats - best,
         log_likelihood=likely.nats,
         error=likely.error,
-        score=likely.nats,
+        length_probability=posterior.chance[choice],
+        length_error=posterior.error[choice],
+        note=note,
         trace=drawn.trace,
         seed=recipe.seed,
         row=drawn.row,
@@ -194,13 +263,6 @@ def finished(
 def score(model: Model, start: Int[Tensor, " l"], drawn: Drawn, *, looks: int, seed: int) -> Estimate:
     """log p(blanks | given)."""
     return log_likelihood(model, torch.tensor(drawn.tokens).to(start), start != model.mask, looks=looks, seed=seed)
-
-
-def given(model: Model, start: Int[Tensor, " l"], *, looks: int, seed: int) -> float:
-    """log p(given | where the blanks are): the network never sees the text in them."""
-    blank = start == model.mask
-    some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: it is never used
-    return log_likelihood(model, some, blank, unseen=blank, looks=2 * looks, seed=seed).nats
 
 
 def filled(

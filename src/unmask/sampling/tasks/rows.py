@@ -73,19 +73,20 @@ def draw_rows(
     recipe: Recipe,
     mask: int,
     device: torch.device,
+    start: int = 0,
     enough: Callable[[Canvas], bool] = lambda canvas: False,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Drawn]:
     """Fill the masks of a row `n` times: a `Moment` after every network call, then the rows of the batch.
 
-    A batch ends early, with masks left, once `enough` is true, unless its tokens may still change. `share` is
-    (rank, world): only the batches numbered rank, rank + world, ... are drawn.
+    The rows are numbered from `start` on. A batch ends early, with masks left, once `enough` is true, unless its
+    tokens may still change. `share` is (rank, world): only the batches numbered rank, rank + world, ... are drawn.
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
     rank, world = share
-    for first in range(rank * recipe.batch, n, world * recipe.batch):
-        ids = torch.arange(first, min(first + recipe.batch, n), device=device)
+    for first in range(start + rank * recipe.batch, start + n, world * recipe.batch):
+        ids = torch.arange(first, min(first + recipe.batch, start + n), device=device)
         canvas = canvas_of([row] * len(ids), mask=mask, device=device)
         traces: list[list[Event]] = [[] for _ in ids]
         seconds, begun = 0.0, perf_counter()

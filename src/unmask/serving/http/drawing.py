@@ -74,13 +74,14 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
 
 
 async def best_lengths(engine: Engine, requests: Requests, body: InfillRequest, again: bool) -> list[Lengths]:
-    """The possible lengths of the blanks, best fit of the given text first."""
+    """The lengths of the blanks of each candidate, the most probable first."""
     choices = await engine.between(lambda: requests.lengths(body), again=again)
     if len(choices) < 2:
         return choices
-    seed = request_seed(body)
-    fits = [await engine.between(lambda one=one: requests.fit(body, one, seed), again=True) for one in choices]  # type: ignore[misc]
-    return [choices[i] for i in sorted(range(len(choices)), key=lambda i: -fits[i])]
+    steps = requests.weigh(body, choices)
+    while (found := await engine.between(lambda: next(steps), again=True)) is None:
+        pass  # a batch of forward passes; others have their turn
+    return found.lengths(body.n)
 
 
 def event_stream(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:

@@ -5,7 +5,7 @@ that the engine can batch them.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,6 +20,7 @@ from unmask.sampling.policies.parallel import Klass
 from unmask.sampling.recipe import Method, Recipe, method_for
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
+from unmask.sampling.tasks.lengths import Posterior
 from unmask.sampling.tasks.rows import Row, canvas_of
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
@@ -30,7 +31,7 @@ from unmask.text.prompt.template import Lengths, parse
 
 KEPT = 16  # cached constraints: one of 2000 states has 16 MB and more
 TRIES = 16  # choices of lengths to compare
-LOOKS = 8  # forward passes for each choice, twice
+LOOKS = 8  # as in `unmask infill`: at most 32 times as many forward passes for each choice
 MOVES = 2**34  # limit on (pairs of a pattern's states) · (positions of a request): the cost of a call
 MEMORY = 2**28  # limit on the numbers that a sampler stores for one request: 1 GB
 
@@ -203,10 +204,11 @@ class Requests:
         except UserError:
             return task.choices(TRIES, longest=longest)[:1]  # too long: refused later, with the reason
 
-    def fit(self, body: InfillRequest, lengths: Lengths, seed: int) -> float:
-        """How well the given text fits around blanks of these lengths, in nats."""
+    def weigh(self, body: InfillRequest, choices: Sequence[Lengths]) -> Iterator[Posterior | None]:
+        """The posterior of these lengths, last; None after every batch of forward passes."""
         self.check_infills()
-        return self.task(body).fit(lengths, looks=LOOKS, seed=seed % 2**63)
+        self.check_rows(1, body.n)
+        return self.task(body).weigh(choices, looks=LOOKS, seed=request_seed(body) % 2**63)
 
     def check_infills(self) -> None:
         if not self.model.objective.facts.infills:
