@@ -90,3 +90,15 @@ def test_names_that_differ_in_signs_only_have_other_folders():
     assert slug("mdlm") == "mdlm"
     assert slug("MDLM (T = 10)") != slug("MDLM, T = 10")
     assert slug("ε") != slug("δ")
+
+
+def test_a_model_is_measured_again_with_other_options(tmp_path):
+    rows = [
+        {"name": "MDLM"},
+        {"name": "{options.test.passes} passes", "of": "MDLM", "over": {"options.test.passes": [2, 3]}},
+    ]
+    tasks = planned(read_study(written(tmp_path, row=rows)), Place(tmp_path / "out", tmp_path))
+    assert [task.name for task in tasks if task.kind == "train"] == ["train MDLM, seed 1"]
+    commands = [task.command for task in tasks if task.kind == "measure"]
+    assert len({command[1] for command in commands}) == 1, "one model"
+    assert [command[command.index("--passes") + 1] for command in commands] == ["1", "2", "3"]

@@ -72,6 +72,8 @@ def test_some_rows_bring_those_they_begin_with(tmp_path):
         ({"row": [{"name": "a", "after": "b"}]}, "no row is called 'b'"),
         ({"row": [{"name": "a", "after": "b"}, {"name": "b", "after": "a"}]}, "begins after itself"),
         ({"row": [{"name": "a", "checkpoint": "stories", "train": {}}]}, "which is it"),
+        ({"row": [{"name": "a", "of": "b"}]}, "no row for `of` of 'a' is called 'b'"),
+        ({"row": [{"name": "a", "options": {"tset": {}}}]}, "Did you mean 'test'"),
         ({"row": [{"name": "a", "published": {"perplexty": 1.0}}]}, "Did you mean 'perplexity'"),
         ({"row": [{"name": "a", "over": {"steps": 3}}]}, "must be a list"),
         ({"column": [{"name": "x", "measure": "tset", "value": "y"}]}, "Did you mean 'test'"),

@@ -87,7 +87,8 @@ def ordered(study: Study) -> list[Row]:
 
 
 def seeds_of(study: Study, row: Row) -> tuple[int, ...]:
-    return study.seeds if row.train is not None else study.seeds[:1]
+    trained = study.row(row.of) if row.of else row
+    return study.seeds if trained.train is not None else study.seeds[:1]
 
 
 def data_task(study: Study, place: Place) -> Task:
@@ -148,14 +149,17 @@ def measure_tasks(
         fill = Filler(study, seed, tasks, needs, words)
         extra = {"seed": again} if again is not None else {}
         said = (measure.verb, model, *map(fill, measure.arguments))
-        asked = tuple(fill(part) for part in options({**measure.options, **extra}))
-        weights = contents_of(str(find(row.checkpoint)[0])) if row.checkpoint else ""
+        asked = tuple(
+            fill(part) for part in options({**measure.options, **row.options.get(measure.name, {}), **extra})
+        )
+        checkpoint = (study.row(row.of) if row.of else row).checkpoint
+        weights = contents_of(str(find(checkpoint)[0])) if checkpoint else ""
         key = mark(place, said, asked, weights, study.threads)
         suffix = f"-{again}" if again is not None else ""
         folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"{slug(measure.name)}{suffix}-{key}"
         verb = VERBS[measure.verb]
         aside = (*verb.options, verb.aside, str(folder / TOKENS)) if verb.aside else verb.options
-        command = (*said, *asked, *aside, "--out", str(folder / RESULT))
+        command = (*said, *asked, *aside, "--out", str(folder / verb.out))
         name = f"{measure.name} of {row.name}, seed {seed}" + (f", {again}" if again is not None else "")
         yield Task(name, "measure", row.name, seed, folder, command, tuple(needs), measure=measure.name)
 
@@ -165,10 +169,10 @@ def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], need
     rows = {row.name: row for row in study.rows}
     if name not in rows:
         raise unknown("row", name, rows)
-    row = rows[name]
+    row = rows[rows[name].of] if rows[name].of else rows[name]
     if row.train is None:
         return row.checkpoint
-    before = name_of(name, seed)
+    before = name_of(row.name, seed)
     needs.append(before)
     return str(tasks[before].folder / MODEL)
 

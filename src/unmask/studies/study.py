@@ -27,7 +27,10 @@ from unmask.training.settings import Train
 Table = Mapping[str, Any]
 TOP = ("title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
-ROW = ("name", "group", "train", "checkpoint", "after", "measures", "published", "differs", "over", "scale", "only")
+ROW = (
+    *("name", "group", "train", "checkpoint", "of", "after"),
+    *("measures", "options", "published", "differs", "over", "scale", "only"),
+)
 SPLITS = ("train", "valid", "test")
 
 
@@ -37,13 +40,14 @@ class Verb:
 
     options: tuple[str, ...] = ()  # always added
     aside: str = ""  # a file of numbers per token that it writes with these options, for paired differences
+    out: str = "result.json"  # what --out is given, so that the result is in result.json
 
 
 VERBS = {
     "evaluate": Verb(("--each-token",), aside="--write"),
     "quality": Verb(),
     "suite": Verb(),
-    "frontier": Verb(),
+    "frontier": Verb(out="result"),
     "classify": Verb(),
 }
 
@@ -81,8 +85,10 @@ class Row:
     group: str = ""
     train: Table | None = None  # settings of its run, complete; None: it is not trained here
     checkpoint: str = ""  # measured as it is
+    of: str = ""  # the row whose model it measures, with options of its own
     after: str = ""  # the row from whose weights its training begins
     measures: tuple[str, ...] | None = None  # None: all
+    options: Table = field(default_factory=dict)  # by measure, laid over its options
     published: Table = field(default_factory=dict)  # by column
     differs: str = ""  # from the published row, in words
     changes: Table = field(default_factory=dict)  # what `over` set
@@ -185,6 +191,10 @@ def check_references(study: Study) -> None:
         if study.compare.get("measure") not in [one.name for one in study.measures]:
             raise unknown("measure", str(study.compare.get("measure")), [one.name for one in study.measures])
     for row in study.rows:
+        if row.of and row.of not in names:
+            raise unknown(f"row for `of` of {row.name!r}", row.of, names)
+        if row.of and study.row(row.of).of:
+            raise UserError(f"the row {row.name!r} is of {row.of!r}, which has no model of its own.")
         seen, at = [row.name], row
         while at.after:
             if at.after not in names:
@@ -217,16 +227,22 @@ def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Seq
 
 
 def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column], measures: Sequence[str]) -> Row:
-    title, checkpoint = f"row {one['name']!r}", text(one, "checkpoint")
-    if checkpoint and ("train" in one or "after" in one):
-        raise UserError(f"{title} has a checkpoint and is trained too: which is it?")
+    title, checkpoint, of = f"row {one['name']!r}", text(one, "checkpoint"), text(one, "of")
+    if (checkpoint or of) and ("train" in one or "after" in one):
+        raise UserError(
+            f"{title} has a {'checkpoint' if checkpoint else 'row it is of'} and is trained too: which is it?"
+        )
+    if checkpoint and of:
+        raise UserError(f"{title} has a checkpoint and is of another row: which is it?")
+    options = table(one.get("options", {}), f"{title} options")
+    checked(f"measure in the options of {title}", options, measures)
     for name in one.get("measures", []):
         if name not in measures:
             raise unknown(f"measure of {title}", str(name), measures)
     published = table(one.get("published", {}), f"{title} published")
     checked(f"column published of {title}", published, [column.name for column in columns])
     settings: Table | None = None
-    if not checkpoint:
+    if not checkpoint and not of:
         settings = over(shared, table(one.get("train", {}), f"{title} train"))
         for name in ("data", "out", "init"):
             if name in settings:
@@ -241,8 +257,10 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column],
         group=text(one, "group"),
         train=settings,
         checkpoint=checkpoint,
+        of=of,
         after=text(one, "after"),
         measures=tuple(one["measures"]) if "measures" in one else None,
+        options={name: table(value, f"{title} options.{name}") for name, value in options.items()},
         published=published,
         differs=text(one, "differs"),
         changes=changes,
@@ -260,17 +278,17 @@ def expanded(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
             raise UserError(f"{title}: over.{name!r} must be a list of values.")
     for values in itertools.product(*axes.values()):
         changes = dict(zip(axes, values, strict=True))
-        settings: dict[str, Any] = {}
+        laid: dict[str, Any] = {}
         for name, value in changes.items():
-            at = settings
-            *path, last = name.split(".")
+            at = laid
+            *path, last = (name if name.startswith("options.") else f"train.{name}").split(".")
             for part in path:
                 at = at.setdefault(part, {})
             at[last] = value
         title = one["name"]
         for name, value in changes.items():
             title = title.replace("{" + name + "}", str(value))
-        yield over({**one, "name": title}, {"train": settings}), changes
+        yield over({**one, "name": title}, laid), changes
 
 
 def measure_of(name: str, one: Any) -> Measure:
@@ -397,6 +415,9 @@ def only(study: Study, names: Sequence[str]) -> Study:
             raise unknown("row", name, known)
         at = study.row(name)
         wanted.append(name)
+        if at.of:
+            at = study.row(at.of)
+            wanted.append(at.name)
         while at.after:
             at = study.row(at.after)
             wanted.append(at.name)
