@@ -189,13 +189,14 @@ def go(
     done = state.steps_in(out)
     folder = state.folder_of(out, done[-1]) if done else None
     point = state.read_point(folder) if folder else Point()
+    if point.step and point.step < asked.steps:
+        display.resumed(point)
     for phase in phases(asked, step=point.step, began=point.began):
         if point.step >= phase.stop or halted(stop, team):
             continue
         if phase.start < point.step and folder is not None:
             current = begin(denoiser_of(asked, phase, data, folder), asked, team)
             point = state.restore(folder, current, team)
-            display.resumed(point)
         else:
             current = begin(denoiser_of(asked, phase, data, folder), asked, team)
             # Bounds of two objectives are not comparable.
