@@ -121,6 +121,19 @@ def test_a_run_that_is_told_to_stop_saves_and_can_go_on(small, text, tmp_path, n
 
 
 @pytest.mark.slow
+def test_of_two_runs_begun_at_once_in_one_folder_one_ends_and_the_other_is_refused(small, text, tmp_path):
+    out = tmp_path / "run"
+    both = [start(*small, "--data", str(text), "--steps", "20", "--out", str(out)) for _ in range(2)]
+    said = [process.communicate(timeout=200)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], said
+    refused = said[both[0].returncode == 0]
+    other = next(process.pid for process in both if process.returncode == 0)
+    assert f"{out} is in use: process {other} on" in refused or f"{out} already holds a run" in refused
+    assert [line["step"] for line in lines(out) if "loss" in line] == list(range(2, 21, 2))
+    assert not (out / ".lock").exists()
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(small, text, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     arguments = [*small, "--data", str(text), "--steps", "8"]
