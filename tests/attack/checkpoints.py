@@ -137,7 +137,7 @@ def bases() -> Path:
         checkpoint(folder / "timed", objective="sedd", spare=2)
         checkpoint(folder / "causal", objective="ar", tokenizer=byte())
         checkpoint(folder / "merges", tokenizer=bpe([LETTERS * 20], 270))
-        checkpoint(folder / "bases", objective="d3pm", tokenizer=dna())
+        checkpoint(folder / "bases", tokenizer=dna())
         published = checkpoint(folder / "published")
         (published / "unmask.json").unlink()
         network = Toy(spec_of("toy-backbone", vocab=character([LETTERS]).size))

@@ -4,6 +4,7 @@ A layout is recognised by the files (config.json's model_type and keys), never g
 by name. A format reads a config into a spec, a mask and an objective, and maps the names of the tensors.
 """
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -106,7 +107,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_note(folder: Path) -> dict[str, Any]:
     """unmask.json, the type of every field checked; empty for a published checkpoint."""
     path = folder / NOTE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     try:
         note = read_object(path)
