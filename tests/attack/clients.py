@@ -30,7 +30,7 @@ about = "hostile HTTP conversations with one server: silent, half, slow, leaving
 usual = 2000
 
 PATIENCE = 120  # seconds until a client believes that the server hangs: far above what a busy machine needs
-LIMITS = {"arrival": 2, "delivery": 3, "connections": 40}
+LIMITS = {"arrival": 1, "delivery": 2, "connections": 40}
 MEMORY = 1000  # megabytes
 CUT = "a client that does not read was cut off"
 KNOWN = {"prompt": "The ", "max_tokens": 12, "seed": 7}

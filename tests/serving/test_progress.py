@@ -26,10 +26,16 @@ def test_pieces_sent_in_any_order_of_filling_join_to_the_text_up_to_the_first_st
     ids = BYTES.encode(text)
     growing = Growing(BYTES, [], [None] * len(ids), stops=stops)
     sent = growing.more()
+    told = growing.parts()
     for place in data.draw(st.permutations(range(len(ids)))):
         growing.put(place, ids[place])
         sent += growing.more()
         assert cut(text, stops).startswith(sent)
+        assert sent.startswith("".join(growing.parts()))
+        assert growing.parts()[: len(told)] == told, "the text of a token never changes"
+        told = growing.parts()
+    assert "".join(told) == sent
+    assert len(told) == len(ids) or sent != text
     assert sent == growing.sent == cut(text, stops)
     assert growing.over
     assert growing.finish == ("stop" if cut(text, stops) != text else "length")

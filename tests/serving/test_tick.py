@@ -175,6 +175,24 @@ def test_a_draft_is_the_likeliest_token_at_every_blank_that_is_left():
     assert advance(net, [work], drafts=[False], vocab=VOCAB)[0].draft is None
 
 
+def test_alternatives_are_the_likeliest_tokens_alone_and_with_others():
+    net = network(VOCAB).freeze()
+    rows = [of_rows([[4 + i, *[MASK] * 6]], mask=MASK) for i in range(3)]
+    made = [begin(row, policy_of("ancestral", steps=2), seed=3) for row in rows]
+    alone = [advance(net, [work], drafts=[False], vocab=VOCAB, tops=[3])[0].brought for work in made]
+    joined = [turn.brought for turn in advance(net, made, drafts=[False] * 3, vocab=VOCAB, tops=[0, 3, 2])]
+    for work, one, other in zip(made, alone, joined, strict=True):
+        logits = net.logits(work.canvas.tokens, torch.zeros(1), torch.tensor(one.rows))[:, :MASK].log_softmax(-1)
+        best = logits.topk(3)
+        assert [[id for id, _ in each] for each in one.likeliest] == best.indices.tolist()
+        assert [[value for _, value in each] for each in one.likeliest] == [
+            pytest.approx(values, abs=1e-5) for values in best.values.tolist()
+        ]
+        assert one.log_probs == pytest.approx(logits[range(len(one.ids)), one.ids].tolist(), abs=1e-5)
+        assert [[id for id, _ in each] for each in other.likeliest] == best.indices.tolist()
+    assert not advance(net, made[:1], drafts=[False], vocab=VOCAB)[0].brought.likeliest
+
+
 def test_one_work_that_fails_does_so_alone():
     net = network(VOCAB).freeze()
     good = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), seed=1)

@@ -215,11 +215,13 @@ class Engine:
     async def tick(self) -> None:
         tickets = list(self.live)
         works = [ticket.work for ticket in tickets]
-        wanted = {"drafts": [ticket.draft for ticket in tickets], "tops": [ticket.top for ticket in tickets]}
+        drafts, tops = [ticket.draft for ticket in tickets], [ticket.top for ticket in tickets]
         began = monotonic()
         turns: list[Turn | Exception]
         try:
-            turns = await self.apart(lambda: advance(self.network, works, **wanted, vocab=self.vocab), self.thread)
+            turns = await self.apart(
+                lambda: advance(self.network, works, drafts=drafts, tops=tops, vocab=self.vocab), self.thread
+            )
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)
             turns = [failed()] * len(tickets)

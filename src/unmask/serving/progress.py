@@ -143,7 +143,7 @@ class Filling:
     came: list[dict[int, Came]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Set the tokens that are there before any forward pass: those to which a constraint leaves no alternative."""
+        """Set the tokens that take no forward pass: those to which a constraint leaves no alternative."""
         self.came = [{} for _ in self.rows]
         for row, (now, before) in enumerate(zip(self.work.canvas.tokens.tolist(), self.rows, strict=True)):
             for position, id in enumerate(list(before)):

@@ -128,8 +128,8 @@ def advance(
         for i, job in enumerate(jobs)
         if i not in joint and isinstance(job, Running)
     }
-    wanted = {"drafts": [drafts[i] for i in joint], "tops": [tops[i] for i in joint]}
-    found = jointly(network, list(joint.values()), **wanted, vocab=vocab) if joint else []
+    own_drafts, own_tops = [drafts[i] for i in joint], [tops[i] for i in joint]
+    found = jointly(network, list(joint.values()), drafts=own_drafts, tops=own_tops, vocab=vocab) if joint else []
     for i, turn in zip(joint, found, strict=True):
         turns[i] = turn if isinstance(turn, Exception) else replace(turn, work=rejoined(jobs[i], turn.work))
     return [turns[i] for i in range(len(jobs))]

@@ -24,6 +24,7 @@ FIELDS = [
     *("model", "prompt", "suffix", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream"),
     *("stream_options", "sampler", "steps", "events", "draft", "text", "tokens", "texts", "passes", "other"),
     *("pattern", "one_of", "form", "whole", "exact_length", "allowed", "guidance", "reject", "position"),
+    *("logprobs", "echo", "best_of", "frequency_penalty", "logit_bias", "user", "no_repeat", "window", "stride"),
 ]
 ODD = [
     0,
@@ -56,9 +57,16 @@ VALUES = st.recursive(
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | VALUES
 
 
+ADDRESSES = [*PATHS, "/v1/models", "/v1/models/{model_id}", "/health", "/metrics"]
+
+
+def test_every_address_of_the_description_is_tried(client):
+    assert sorted(client.get("/openapi.json").json()["paths"]) == sorted(ADDRESSES)
+
+
 # Hypothesis blames the strategy when the server's thread uses `random` while a case is being made.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-@pytest.mark.parametrize("path", [*PATHS, "/v1/models", "/v1/models/{model_id}", "/health", "/metrics"])
+@pytest.mark.parametrize("path", ADDRESSES)
 def test_the_server_does_what_its_description_says(address, path):
     description = schemathesis.openapi.from_url(f"{address}/openapi.json")
     (operation,) = [description[path][method] for method in description[path]]
@@ -88,6 +96,41 @@ def test_no_body_makes_the_server_fail(client, path, body):
         assert response.json()["error"]["message"]
     elif response.headers["content-type"].startswith("text/event-stream"):
         assert response.text.endswith("data: [DONE]\n\n")
+
+
+FULL = {"prompt": "The ", "max_tokens": 44}
+EDGES = [  # the field, what is allowed and what is not, and the request around it
+    ("n", 32, 33, "/v1/completions", FULL),
+    ("max_tokens", 44, 45, "/v1/completions", FULL),
+    ("steps", 2000, 2001, "/v1/completions", {**FULL, "sampler": "ancestral"}),
+    ("reject", 16, 17, "/v1/completions", {**FULL, "pattern": ".*"}),
+    ("pattern", "(ab){0,900}", "(ab){0,1100}", "/v1/completions", FULL),
+    ("logprobs", 20, 21, "/v1/completions", FULL),
+    ("stop", ["qq"] * 16, ["qq"] * 17, "/v1/completions", FULL),
+    ("prompt", ["The "] * 32, ["The "] * 33, "/v1/completions", {"max_tokens": 2}),
+    ("suffix", "a" * 40, "a" * 41, "/v1/completions", {"prompt": "The ", "max_tokens": 4}),
+    ("temperature", 2, 2.01, "/v1/completions", FULL),
+    ("seed", 2**63 - 1, 2**63, "/v1/completions", FULL),
+    ("guidance", 100, 100.1, "/v1/completions", FULL),
+    ("text", "a[47]", "a[48]", "/v1/infill", {}),
+    ("tokens", [3] + [None] * 47, [3] + [None] * 48, "/v1/infill", {}),
+    ("texts", ["The "] * 32, ["The "] * 33, "/v1/score", {"passes": 2}),
+    ("passes", 64, 65, "/v1/score", {"texts": ["The "]}),
+]
+
+
+@pytest.mark.parametrize("field, most, more, path, body", EDGES)
+def test_a_request_at_its_limit_is_answered_and_one_beyond_it_is_refused(client, field, most, more, path, body):
+    at, beyond = (client.post(path, json={**body, field: value}) for value in (most, more))
+    assert at.status_code == 200, at.text
+    assert beyond.status_code == 400, beyond.text
+
+
+@pytest.mark.parametrize("size, status", [(1_000_000, 400), (1_000_001, 413)])
+def test_a_body_of_a_million_bytes_is_read_and_one_more_is_not(client, size, status):
+    body = b'{"promt": 1}'.ljust(size)
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/completions", content=body, headers=headers).status_code == status
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
