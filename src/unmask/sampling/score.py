@@ -75,7 +75,7 @@ def bounds(
     *,
     unseen: Bool[Tensor, " l"] | None = None,
 ) -> Float[Tensor, " looks"]:
-    """Estimates of log p(free tokens | frozen tokens), one per row of the noise; its u has a column per free token."""
+    """Estimates of log p(free tokens | frozen tokens), one per row of the noise, whose u is for free tokens only."""
     objective, free = scored_by(model), noise.u.shape[1]
     u = noise.u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it is
     noise = Noise(noise.t, u, noise.key)

@@ -1,8 +1,8 @@
 """Infilling: different texts for the blanks of a template, best first.
 
 The lengths of the blanks follow their posterior given the text around them (`lengths.py`): the first candidate has
-the most probable lengths, and further ones share the lengths in proportion. Candidates with equal lengths are compared
-by log p(blanks | given). The score of a candidate is the sum of two logarithms, in nats:
+the most probable lengths, and further ones share the lengths in proportion. Candidates with equal lengths are
+compared by log p(blanks | given). The score of a candidate is a sum of logarithms, in nats:
 
     log p(its lengths | given)  +  log p(blanks | given) − the same for the best candidate with these lengths
 
