@@ -68,7 +68,7 @@ def test_what_was_given_stays():
     one = found(settled(mine), minutes=0.1, given={"model.width", "optim.batch", "optim.warmup"})
     assert (one.model, one.optim.batch, one.optim.warmup) == (mine.model, 6, 3)
     assert one.optim.ema != mine.optim.ema
-    with pytest.raises(UserError, match="--minutes.* or --steps, but not both"):
+    with pytest.raises(UserError, match=r"--minutes, .* or --steps, but not both"):
         found(given={"steps"})
     with pytest.raises(UserError, match="more than 0"):
         found(minutes=-1)

@@ -7,7 +7,8 @@ DATA is .jsonl, .csv or .tsv with a text and a label in every record. The model 
 """
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from dataclasses import field as made
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +28,10 @@ class Settings:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]  # labelled texts
     out: Path  # folder to write
-    text: str = "text"  # field or column of the text
+    field: Annotated[str, tyro.conf.arg(aliases=["--text"])] = "text"  # field or column of the text
     label: str = "label"  # field or column of the label
     held_out: float = 0.1  # share of the texts held out to measure the accuracy
-    head: Annotated[Head, tyro.conf.arg(name="")] = field(default_factory=Head)
+    head: Annotated[Head, tyro.conf.arg(name="")] = made(default_factory=Head)
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
@@ -38,7 +39,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    pairs = labelled(settings.data, text=settings.text, label=settings.label)
+    pairs = labelled(settings.data, text=settings.field, label=settings.label)
     names = sorted({name for _, name in pairs})
     model = load(settings.model)
     if model.objective.facts.causal:

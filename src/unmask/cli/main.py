@@ -18,6 +18,7 @@ import tyro
 
 from unmask import __version__
 from unmask.cli.help import help_text
+from unmask.cli.numbers import numbers
 from unmask.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent
@@ -68,7 +69,14 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     given = {} if known is None else {"default": known}
     try:
-        settings = tyro.cli(module.Settings, args=rest, prog=f"unmask {verb}", description=module.__doc__, **given)
+        settings = tyro.cli(
+            module.Settings,
+            args=rest,
+            prog=f"unmask {verb}",
+            description=module.__doc__,
+            registry=numbers(),
+            **given,
+        )
     except SystemExit as stop:  # tyro has printed what is wrong with the command line
         return int(stop.code or 0)
     module.run(settings)

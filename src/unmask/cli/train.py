@@ -44,7 +44,7 @@ from unmask.training.estimate import PreviewClock, duration, matrix_rate, step_r
 from unmask.training.folder import claimed, flat
 from unmask.training.loop import Diverged, Progress, State, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
-from unmask.training.settings import Train, settled
+from unmask.training.settings import Text, Train, settled
 from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized
 from unmask.training.state import Point
 from unmask.training.validation import Validation, validate
@@ -85,7 +85,8 @@ def default(arguments: list[str]) -> Settings:
 def flags_in(arguments: list[str]) -> set[str]:
     """The names of the settings that flags give: --run.eval-every 10 gives run.eval_every."""
     flags = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
-    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
+    names = {flag.removeprefix("--").replace("-", "_") for flag in flags}
+    return {f"text.{name}" if hasattr(Text, name) else name for name in names}
 
 
 def names_in(config: str) -> set[str]:
@@ -137,7 +138,7 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
 def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder: Path) -> Train:
     """The settings of a new run, with the packing that suits its data and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
-    asked = packed_for(asked, document_lengths(asked.text, folder), given=settings.given)
+    asked = packed_for(asked, document_lengths(folder), given=settings.given)
     if chosen:
         display.say(PACKED[asked.text.pack].format(length=asked.text.length))
     if not settings.minutes:

@@ -11,7 +11,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.text.corpus.batches import Batches, in_order
-from unmask.text.corpus.corpus import splits
+from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.manifest import MANIFEST
@@ -51,8 +51,10 @@ class Data:
 def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
     length, way, share = asked.text.length, packing(asked.text, folder), asked.text.valid
-    least = 0 if not share else 1 if way in ("rows", "padded") else length
-    train, held_out = splits(folder, valid=share, least=least)
+    one_each = way in ("rows", "padded")
+    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if one_each else length)
+    if one_each and train.stop is not None:  # no document was held out, and a part of one would not do
+        train, held_out = Corpus.open(folder), train.divided(0)[1]
     return Data(
         Tokenizer.load(folder),
         Batches(Packed(train, length, way), asked.optim.batch, asked.seed, lanes=asked.model.carries),
@@ -64,16 +66,14 @@ def packing(text: Text, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
     if text.pack != "auto":
         return text.pack
-    lengths = document_lengths(text, folder)
+    lengths = document_lengths(folder)
     return "stream" if lengths is None else packing_for(lengths, text.length)
 
 
-def document_lengths(text: Text, folder: str | Path) -> np.ndarray | None:
-    """The tokens of each training document; None: the documents cannot be packed one per row."""
-    train, _ = splits(folder, valid=text.valid, least=1 if text.valid else 0)
-    if train.stop is not None or None in (train.tokenizer["bos"], train.tokenizer["eos"]):
-        return None
-    return train.lengths()
+def document_lengths(folder: str | Path) -> np.ndarray | None:
+    """The tokens of each training document; None: the tokenizer has no marks for a document in a row of its own."""
+    train = Corpus.open(folder)
+    return None if None in (train.tokenizer["bos"], train.tokenizer["eos"]) else train.lengths()
 
 
 def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:

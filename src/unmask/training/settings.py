@@ -1,7 +1,9 @@
 """The settings of a training run: frozen, checked on construction, saved with every checkpoint."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
@@ -20,18 +22,36 @@ def check_shares(**values: float) -> None:
             raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
 
 
+Pack = Literal["auto", "stream", "wrap", "rows", "padded"]
+
+
+def also(flag: str) -> Any:
+    """A second name of a flag."""
+    return tyro.conf.arg(aliases=[flag])
+
+
 @dataclass(frozen=True)
 class Text:
-    """How text becomes rows of tokens."""
+    """How text becomes rows of tokens. The short names of the flags are those of `unmask prepare` and `evaluate`."""
 
-    tokenizer: str = "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
-    vocab: int = 0  # size of a bpe vocabulary trained on the data; 0: by the amount of text, 512 to 4096
-    length: int = 128  # tokens per row
-    pack: Literal["auto", "stream", "wrap", "rows", "padded"] = "auto"  # rows: a document each, its end learned
-    documents: str = "auto"  # unit of a document in .txt files: file, line, paragraph, separator
-    separator: str = "<|endoftext|>"  # text between the documents of a .txt file
-    field: str = "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
-    valid: float = 0.01  # share of the documents held out, if no file name marks a validation split
+    tokenizer: Annotated[str, also("--tokenizer")] = (
+        "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
+    )
+    vocab: Annotated[int, also("--vocab")] = (
+        0  # size of a bpe vocabulary trained on the data; 0: by the amount of text, 512 to 4096
+    )
+    length: Annotated[int, also("--length")] = 128  # tokens per row
+    pack: Annotated[Pack, also("--pack")] = "auto"  # stream, wrap, rows (a document each, its end learned), padded
+    documents: Annotated[str, also("--documents")] = (
+        "auto"  # unit of a document in .txt files: file, line, paragraph, separator
+    )
+    separator: Annotated[str, also("--separator")] = "<|endoftext|>"  # text between the documents of a .txt file
+    field: Annotated[str, also("--field")] = (
+        "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
+    )
+    valid: Annotated[float, also("--valid")] = (
+        0.01  # share of the documents held out, if no file name marks a validation split
+    )
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)

@@ -52,7 +52,7 @@ def test_a_table_of_tabs_is_labelled_text_and_texts_that_are_empty_are_left_out(
         ("a.txt", "a\n", r"from .jsonl, .csv or .tsv; saw a.txt"),
         ("a.csv", "text,label\na,b,c\n", "line 2 of .* has other columns than the first line"),
         ("a.csv", "text,label\na\n", "line 2 of .* has other columns than the first line"),
-        ("a.jsonl", '{"text": "a"}\n', "line 1 of .*no field is called 'label'.*Use --text and --label"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1 of .*no field is called 'label'.*Choose with --field and --label"),
         ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 of .*a name or a whole number"),
         ("a.jsonl", "\n", "holds no labelled text"),
     ],

@@ -39,7 +39,7 @@ from unmask.text.corpus.shards import (
     text_groups,
     write_group,
 )
-from unmask.text.corpus.sources import Source, texts
+from unmask.text.corpus.sources import Source, check_readable, texts
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
 
@@ -100,6 +100,7 @@ def prepare(
     alone = part[1] == 1  # otherwise the parts are merged later, and other processes may write to the folder too
     if is_finished(out, job, part) and (not alone or is_merged(out)):
         return
+    check_readable(mine, layout)
     with locked(part_lock(out, part)):
         if not is_finished(out, job, part):  # asked again: another process may have ended meanwhile
             if alone:

@@ -90,7 +90,7 @@ def labelled(path: str | Path, *, text: str = "text", label: str = "label") -> l
     for content, where, _ in objects(path) if kind == "jsonl" else _table(path):
         for field in (text, label):
             if field not in content:
-                raise UserError(f"{where}: {unknown('field', field, content)} Use --text and --label.")
+                raise UserError(f"{where}: {unknown('field', field, content)} Choose with --field and --label.")
         if not isinstance(content[text], str) or not isinstance(content[label], str | int | bool):
             raise UserError(f"{where}: field {text!r} must be text and {label!r} a name or a whole number.")
         if content[text]:

@@ -5,8 +5,8 @@
     rows     one document per row after a bos, then eos up to the end of the row: lengths are learned
     padded   one document per row between bos and eos, its length given to the network: as in the paper for LM1B
 
-With `rows` the padding is part of what is learned: every position but the bos is hidden and predicted, so that a sample
-ends by itself, at its first eos. A row is a function of its document, so the nats of the whole row, padding included,
+With `rows` the padding is part of what is learned: all positions but the bos are hidden and predicted, so that a
+sample ends by itself, at its first eos. A row is a function of its document, so the nats of the whole row, with padding,
 bound −log p of the document. They are divided by the tokens of the document and its first eos only (`real`): easy
 padding makes no number look better. A document of l - 1 tokens or more is cut, and then has no eos: it has not ended.
 
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 def packing_for(lengths: np.ndarray, length: int) -> str:
-    """The packing `auto` for documents of these lengths: `rows` if there are several and nearly all fit into a row."""
+    """The packing `auto` for documents of these lengths: `rows` if there are several and nearly all fit."""
     return "rows" if len(lengths) > 1 and np.mean(lengths < length - 1) >= FIT else "stream"
 
 

@@ -4,7 +4,7 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob, has_magic
@@ -78,6 +78,13 @@ def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) ->
             left -= len(piece.text)
             if left <= 0:
                 return
+
+
+def check_readable(sources: Sequence[Source], layout: Layout) -> None:
+    """Read the first document of each file: a wrong column or a file of another kind is noticed before any work."""
+    for source in sources:
+        if source.path is not None:
+            next(source.pieces(layout), None)
 
 
 def _files(place: str) -> list[Source]:
