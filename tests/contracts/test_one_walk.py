@@ -1,15 +1,20 @@
 """Python, the command line and the server draw the same text, with the models that come with the package."""
 
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import httpx
 import pytest
 
+import tiny
 import unmask
 from serving.servers import serving
 from unmask.cli.main import main
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.errors import UserError
+from unmask.registry import derived
 from unmask.sampling.control import Control
+from unmask.sampling.policies.confidence import Looking
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Continue
 from unmask.serving.http.schema import LOCAL, OPTIONS, CompletionRequest
@@ -17,6 +22,10 @@ from unmask.serving.http.schema import LOCAL, OPTIONS, CompletionRequest
 LENGTH = 24
 WAYS = [
     {},
+    {"temperature": 0.9},
+    {"steps": 6},
+    {"top_p": 1.0, "no_repeat": 0},
+    {"plain": True},
     {"sampler": "first-hitting"},
     {"sampler": "threshold:tau=0.6", "temperature": 0.8},
     {"sampler": "remask-cap:eta=0.1", "steps": 12},
@@ -49,7 +58,8 @@ def by_server(address, prompt, model, **options) -> dict:
 
 
 def by_command(name, prompt, capsys, **options) -> list[dict]:
-    flags = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    given = {f"--{key.replace('_', '-')}": value for key, value in options.items()}
+    flags = [part for flag, value in given.items() for part in ((flag,) if value is True else (flag, str(value)))]
     line = ["sample", name, "--prompt", prompt, "--length", str(LENGTH), "--seed", "7", "-n", "2", "--json", *flags]
     assert main(line) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -65,6 +75,41 @@ def test_the_server_answers_what_the_command_line_and_python_draw(stories, addre
     assert [one["text"] for one in printed] == [one.text for one in drawn]
     assert [prompt + choice["text"] for choice in told["choices"]] == [one.text for one in drawn]
     assert told["law"] == printed[0]["law"] == drawn[0].law
+
+
+@dataclass(frozen=True)
+class Rightmost(Looking):
+    """A sampler that is not registered: one blank per call, from the right."""
+
+    schedule: Schedule = derived(LogLinear())
+
+    @property
+    def law(self) -> str:
+        return "approximate (from right to left)"
+
+    def wants(self, look):
+        hidden, sigma = super().wants(look)
+        return hidden & (hidden.flip(1).cumsum(1).flip(1) == 1), sigma
+
+
+def test_a_sampler_object_as_the_models_default_is_served_as_it_is_drawn(tmp_path):
+    model = tiny.model(tmp_path / "m").with_sampling(sampler=Rightmost(), top_p=0.9)
+    (drawn,) = unmask.sample(model, prompt="bad", length=12, seed=7, until="<|endoftext|>")
+    with serving(model) as address:
+        body = {"prompt": "bad", "max_tokens": 9, "seed": 7}
+        told = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
+        card = httpx.get(f"{address}/v1/models", timeout=60).json()["data"][0]
+    assert told["law"] == drawn.law == card["defaults"]["law"]
+    assert card["defaults"]["sampler"] == drawn.sampler == "Rightmost"
+    assert "bad" + told["choices"][0]["text"] == drawn.text
+
+
+def test_a_model_whose_defaults_are_not_valid_is_not_served(tmp_path):
+    with (
+        pytest.raises(UserError, match="default sampling settings of"),
+        serving(tiny.model(tmp_path / "m").with_sampling(top_p=7)),
+    ):
+        pass
 
 
 @pytest.mark.slow
