@@ -61,7 +61,7 @@ $(BIN)/python:
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing unmask into $(VENV) (a few minutes the first time)"
-	$(PIP) --editable .
+	$(subst --quiet,--progress-bar on,$(PIP)) --editable ".[serve]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,7 +1,10 @@
 """UserError: what is wrong, what was seen, what to do."""
 
+import json
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -18,3 +21,26 @@ def unknown(kind: str, seen: str, known: Iterable[str]) -> UserError:
     near = get_close_matches(seen, names, n=1)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return UserError(f"no {kind} is called {seen!r}.{guess} Known: {', '.join(names)}.")
+
+
+def install(extra: str) -> str:
+    """The command that installs the packages of an extra: from the clone that unmask was installed from, if any."""
+    source = source_tree()
+    if source is None:
+        return f"pip install 'unmask[{extra}]'"
+    if source == Path.cwd():
+        return f"pip install -c constraints.txt -e '.[{extra}]'"
+    return f"pip install -c {source}/constraints.txt -e '{source}[{extra}]'"
+
+
+def source_tree() -> Path | None:
+    """The folder that unmask was installed from; None: it came from a package index."""
+    try:
+        said = json.loads(distribution("unmask").read_text("direct_url.json") or "{}").get("url", "")
+    except (PackageNotFoundError, ValueError):
+        said = ""
+    known = [Path(said.removeprefix("file://"))] if said.startswith("file://") else []
+    for folder in (*known, Path(__file__).resolve().parents[2]):
+        if (folder / "pyproject.toml").is_file() and (folder / "constraints.txt").is_file():
+            return folder
+    return None

@@ -1,4 +1,4 @@
-"""Watch a story emerge out of masks and fill a blank; then train a tiny model for a minute and bound it.
+"""Train a tiny model for a minute and bound it; then watch a story emerge out of masks and fill a blank.
 
 The story comes from the model in the package, the training text from every Python: the help topics of `pydoc`. Each
 step is an ordinary command, which is shown before it runs.
@@ -8,11 +8,12 @@ step is an ordinary command, which is shown before it runs.
 
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ TRAINING = """--text.vocab 512 --text.length 64 --model.width 128 --model.blocks
  --run.log-every 100 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
 
 NEXT = (
-    ("unmask train --data YOUR_TEXTS/ --out runs/mine", "a model of your own text (docs/how/train.md)"),
+    ("unmask train --data YOUR_TEXTS/ --out runs/mine --minutes 10", "a model of your own text (docs/how/train.md)"),
     ("unmask serve stories", "the story model as an API and a web page (docs/how/serve.md)"),
     ("less docs/why/maths.md", "the method on one page"),
 )
@@ -34,7 +35,7 @@ NEXT = (
 
 @dataclass(frozen=True)
 class Settings:
-    out: str = ""  # folder for the text and the model; empty: a new temporary folder
+    out: str = ""  # folder for the text and the model; empty: a temporary folder, removed at the end
     steps: int = 800  # training steps
     seed: int = 2  # random seed of the samples
 
@@ -44,11 +45,11 @@ def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]
     text, model, seed = str(folder / "topics"), str(folder / "model"), ["--seed", str(settings.seed)]
     training = [*shlex.split(TRAINING), "--steps", str(settings.steps)]
     story = ["--prompt", "Once upon a time", "--pace", "0.03", *seed]
-    yield "A story emerges out of masks, one token per network call.", ["sample", "stories", *story]
-    yield "A blank is filled: the words on both sides count.", ["infill", "stories", BLANKS, "--n", "3", *seed]
     yield "A tiny model learns from the help topics of Python.", ["train", "--data", text, "--out", model, *training]
     yield "How well does it know topics it has not seen?", ["evaluate", model, f"{text}/valid.txt", "--passes", "4"]
-    yield "What has it learned in a minute?", ["sample", model, *seed]
+    yield "After a minute it knows words, not yet sentences.", ["sample", model, "--length", "32", *seed]
+    yield "A model that was trained for longer: a story emerges out of masks.", ["sample", "stories", *story]
+    yield "A blank is filled: the words on both sides count.", ["infill", "stories", BLANKS, "--n", "3", *seed]
 
 
 def write_topics(folder: Path) -> None:
@@ -60,7 +61,18 @@ def write_topics(folder: Path) -> None:
 
 
 def run(settings: Settings) -> None:
-    folder = Path(settings.out or tempfile.mkdtemp(prefix="unmask-demo-"))
+    with ExitStack() as held:
+        folder = Path(settings.out or held.enter_context(TemporaryDirectory(prefix="unmask-demo-")))
+        show(folder, settings)
+    Console(highlight=False).rule("[bold]Next")
+    for line, why in NEXT:
+        print(f"{line:<64}{why}")
+    if settings.out:
+        print(f"{f'unmask sample {folder}/model':<64}the tiny model, which stays there")
+
+
+def show(folder: Path, settings: Settings) -> None:
+    """Run the commands one after another."""
     console = Console(highlight=False)
     write_topics(folder / "topics")
     for what, command in commands(folder, settings):
@@ -70,6 +82,3 @@ def run(settings: Settings) -> None:
         if code:
             sys.exit(code)
         console.print()
-    console.rule("[bold]Next")
-    for line, why in NEXT:
-        print(f"{line:<51}{why}")

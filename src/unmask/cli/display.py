@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.model.backbone import Spec
 from unmask.model.model import Model
 from unmask.sampling.recipe import preview_recipe
@@ -130,7 +130,7 @@ def tensorboard(out: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("run.tensorboard needs the package: pip install 'unmask[train]'.") from None
+        raise UserError(f"run.tensorboard needs the package: {install('train')}") from None
     return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
 
 

@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from re import match
@@ -15,6 +16,7 @@ from re import match
 import torch
 
 from unmask import __version__
+from unmask.errors import install
 
 # Some CPUs advertise bf16 instructions and crash when they are used, so a child process tries them.
 BF16_TRIAL = "import torch; a = torch.ones(256, 256, dtype=torch.bfloat16); (a @ a).sum().item()"
@@ -45,19 +47,45 @@ def devices() -> str:
     return "CPU only"
 
 
-def installed() -> list[tuple[str, str]]:
-    """Each package unmask can use, with its version, in the order pyproject.toml names them."""
-    rows: dict[str, str] = {}
+PURPOSES = {
+    "": "sample, infill, train",
+    "train": "read .parquet, .zst and the hub, draw curves and GIFs, TensorBoard",
+    "serve": "serve a model",
+    "eval": "evaluate by other models, lm-eval",
+    "dna": "DNA backbones",
+    "dev": "develop unmask",
+    "browser": "test the page in a browser",
+    "docs": "build the documentation",
+}
+
+
+def packages() -> dict[str, list[str]]:
+    """The packages that unmask can use, by the extra that brings them; the empty name: those it always has."""
+    found: dict[str, list[str]] = {}
     for requirement in requires("unmask") or []:
-        found = match(r"[\w.-]+", requirement)
-        if found is None or found[0] == "unmask":
-            continue
+        name = match(r"[\w.-]+", requirement)
         extra = requirement.split("extra ==")[-1].strip(" '\"") if "extra ==" in requirement else ""
-        try:
-            rows.setdefault(found[0], version(found[0]))
-        except PackageNotFoundError:
-            rows.setdefault(found[0], f"not installed (pip install 'unmask[{extra}]')")
-    return list(rows.items())
+        if name is not None and name[0] != "unmask":
+            found.setdefault(extra, []).append(name[0])
+    return found
+
+
+def purposes() -> list[tuple[str, str]]:
+    """For each purpose the versions of its packages, or the command that installs those that are missing."""
+    lines = []
+    found, order = packages(), list(PURPOSES)
+    for extra in sorted(found, key=lambda extra: order.index(extra) if extra in order else len(order)):
+        names = found[extra]
+        present, missing = [], []
+        for name in names:
+            try:
+                present.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                missing.append(name)
+        lines.append(("to " + PURPOSES.get(extra, extra), "ready" if not missing else f"needs: {install(extra)}"))
+        lines += [("", ", ".join(present))] if present else []
+        lines += [("", f"missing: {', '.join(missing)}")] if missing else []
+    return lines
 
 
 def run(_: Settings) -> None:
@@ -67,8 +95,10 @@ def run(_: Settings) -> None:
         ("cores", f"{os.cpu_count()} seen, torch uses {torch.get_num_threads()} threads"),
         ("devices", devices()),
         ("bf16 on CPU", bf16_on_cpu()),
-        *installed(),
     ]
-    width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<13}{value}")
+    for title, value in purposes():
+        print(
+            f"\n{title}: {value}" if title else textwrap.fill(value, 110, initial_indent="  ", subsequent_indent="  ")
+        )

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.model.checkpoint import load
 from unmask.model.classifier import load_classifier
 from unmask.serving.limits import Limits
@@ -52,7 +52,7 @@ def run(settings: Settings) -> None:
     try:
         from unmask.serving.http.run import ServerSettings, bound, is_loopback, log_to_standard_error, serve
     except ModuleNotFoundError as error:
-        raise UserError(f"serving needs {error.name}: pip install 'unmask[serve]'.") from None
+        raise UserError(f"serving needs {error.name}: {install('serve')}") from None
     log_to_standard_error()
     name = settings.name or Path(settings.checkpoint).name
     same = (

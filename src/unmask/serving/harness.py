@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.evaluation.likelihood import error_bars, measure
 from unmask.evaluation.likelihood.estimators import level
 from unmask.evaluation.likelihood.measure import How
@@ -29,7 +29,7 @@ try:
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
 except ImportError as error:
-    needed = f"the harness needs lm-eval ({error}). Run: pip install 'unmask[eval]'"
+    needed = f"the harness needs lm-eval ({error}). Run: {install('eval')}"
     if __name__ == "__main__":
         print(f"unmask: {needed}", file=sys.stderr)
         sys.exit(2)

@@ -3,7 +3,7 @@
 import io
 from typing import TYPE_CHECKING, Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ def require_matplotlib(extra: str) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UserError(f"drawing needs matplotlib: pip install 'unmask[{extra}]'.") from None
+        raise UserError(f"drawing needs matplotlib: {install(extra)}") from None
 
 
 def panels(count: int, *, width: float) -> tuple["Figure", Any]:

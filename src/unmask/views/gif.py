@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.views.film import UNSURE, Cell, Film
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ def pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageDraw
     except ImportError:
-        raise UserError(
-            "a GIF needs Pillow, which comes with pip install 'unmask[train]'. An .html file needs nothing."
-        ) from None
+        raise UserError(f"a GIF needs Pillow: {install('train')}   An .html file needs nothing.") from None
     return Image, ImageDraw
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.autoregressive import Autoregressive
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.evaluation.quality import llama2c
 from unmask.evaluation.record import of_model
 from unmask.files import fingerprint
@@ -29,7 +29,7 @@ from unmask.model.model import Model, shipped
 from unmask.model.weights import FILE
 
 BUDGET = 2048  # tokens in a forward pass
-NEEDS = "this judge needs transformers: pip install 'unmask[eval]'."
+NEEDS = f"this judge needs transformers: {install('eval')}"
 
 
 @runtime_checkable

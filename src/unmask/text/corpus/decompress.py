@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from unmask.errors import UserError
+from unmask.errors import UserError, install
 from unmask.untrusted import open_regular
 
 CHUNK = 1 << 20  # bytes decoded at a time
@@ -76,7 +76,7 @@ def needs(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise UserError(f"{purpose} needs the package {module}. Run: pip install 'unmask[train]'") from None
+        raise UserError(f"{purpose} needs the package {module}. Run: {install('train')}") from None
 
 
 @contextmanager
