@@ -52,7 +52,7 @@ def by_count(
     u: Float[Tensor, "b l"],
     mask: int,
     frozen: Bool[Tensor, "b l"] | None = None,
-    schedule: Schedule,
+    schedule: Schedule = LogLinear(),
 ) -> tuple[Float[Tensor, "b l"], Float[Tensor, " b"]]:
     """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
 
