@@ -186,6 +186,14 @@ def test_a_damaged_last_checkpoint_is_set_aside_and_the_one_before_it_taken(thre
     assert said == []
 
 
+@pytest.mark.parametrize(
+    "note", ['{"format": 1}', '{"format": 1, "step": 2}', "[1]", "[" * 100_000, '{"format": 1, "step": "3"}']
+)
+def test_a_note_that_does_not_belong_there_is_damage(three, note):
+    (disk.folder_of(three, 3) / "training.json").write_text(note)
+    assert disk.recovered(three, lambda said: None, keep=2).step == 2
+
+
 def test_if_no_checkpoint_is_whole_nothing_is_touched_and_the_advice_works(three):
     for step in (1, 2, 3):
         flip(disk.folder_of(three, step) / "training.safetensors")

@@ -215,6 +215,8 @@ def check(folder: Path) -> Point:
     for name, told in files.items():
         try:
             seen = fingerprint(folder / name)
+        except PermissionError:
+            raise UserError(f"{folder} cannot be resumed: no permission to read {name}.") from None
         except OSError as error:
             raise Damaged(f"{folder} cannot be resumed: {name} cannot be read ({error.strerror}).") from None
         if seen != told:
@@ -232,6 +234,8 @@ def recovered(out: Path, say: Callable[[str], None], *, keep: int) -> Point:
         folder = folder_of(out, step)
         try:
             point = check(folder)
+            if point.step != step:
+                raise Damaged(f"{folder} cannot be resumed: {NOTE} is that of step {point.step}.")
         except Damaged as error:
             damaged.append((folder, error))
             continue
