@@ -42,6 +42,7 @@ ACROSS = {
     "model/backbones": {"golden"},
     "sampling": {"bad_input", "independence", "laws"},
     "serving/http": {"fuzz", "openai", "page"},
+    "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
     "": {"extend", "floors", "readme", "supply"},
 }

@@ -38,3 +38,11 @@ def test_no_documents(tmp_path):
     (tmp_path / "a.txt").write_text("  ")
     with pytest.raises(UserError, match=r"data\.train holds no documents"):
         assembled({"train": [{"path": "a.txt"}]}, tmp_path, tmp_path / "out")
+
+
+def test_sentences_of_one_document_are_joined(tmp_path):
+    (tmp_path / "a.csv").write_text("story,text\na,One.\na,Two.\nb,Three.\n")
+    one = {"path": "a.csv", "join": "story", "field": "text"}
+    assert list(documents_of(one, tmp_path)) == ["One. Two.", "Three."]
+    with pytest.raises(UserError, match="Did you mean 'story'"):
+        list(documents_of({**one, "join": "stori"}, tmp_path))

@@ -65,7 +65,7 @@ def run(settings: Settings) -> None:
         raise UserError(f"--jobs must be 0 or more, not {settings.jobs}.")
     whole = read_study(settings.file, settings.scale)
     place = Place(settings.out, settings.data_root or Path(os.environ.get("UNMASK_DATA", "data")))
-    tasks = planned(whole, place)
+    tasks = planned(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole
     chosen = needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])
     if settings.print_commands:

@@ -1,14 +1,16 @@
 """The text of a study: documents from files of any format, laid out as one file per split."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.files import write_whole
 from unmask.text.corpus.documents import SEPARATOR, Layout
+from unmask.text.corpus.records import rows_of
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
 
@@ -60,7 +62,13 @@ def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:
     undo = detokenizer(one.get("detokenize", "none"))
     layout = Layout(**{name: one[name] for name in ("documents", "separator", "field") if name in one})
     number = 0
-    for text in topic_texts(place) if place.startswith(TOPICS) else file_texts(place, layout):
+    if place.startswith(TOPICS):
+        texts: Iterable[str] = topic_texts(place)
+    elif "join" in one:
+        texts = joined_rows(Path(place), one["join"], layout.field)
+    else:
+        texts = file_texts(place, layout)
+    for text in texts:
         text = undo(text).strip().replace(SEPARATOR, " ")
         if text:
             if limit is not None and number >= limit:
@@ -73,6 +81,19 @@ def file_texts(place: str, layout: Layout) -> Iterator[str]:
     with gather(place) as sources:
         for source in sources:
             yield from whole_documents(source.pieces(layout))
+
+
+def joined_rows(path: Path, key: str, field: str) -> Iterator[str]:
+    """The documents of a table with one sentence per row: neighbours with the same value of a column, joined."""
+    rows = rows_of(path)
+    head = next((row.cells for row in rows), [])
+    for name in (key, field):
+        if name not in head:
+            raise UserError(f"{path}: {unknown('column', name, head)}")
+    at, of = head.index(key), head.index(field)
+    whole = (row.cells for row in rows if len(row.cells) == len(head))
+    for _, some in itertools.groupby(whole, lambda cells: cells[at]):
+        yield " ".join(cells[of].strip() for cells in some)
 
 
 def topic_texts(place: str) -> list[str]:

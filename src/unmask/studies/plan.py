@@ -55,9 +55,10 @@ class Place:
     root: Path  # of the data
 
 
-def planned(study: Study, place: Place) -> tuple[Task, ...]:
-    """Every command of a study, those first that others need."""
-    corpus.check_present(study.data, place.root)
+def planned(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ...]:
+    """Every command of a study, those first that others need; `there`: the data must exist."""
+    if there:
+        corpus.check_present(study.data, place.root)
     tasks: dict[str, Task] = {}
     if study.data:
         task = data_task(study, place)

@@ -339,7 +339,7 @@ def data_of(one: Any) -> Table:
 
 def source_of(one: Any, title: str) -> Table:
     one = {"path": one} if isinstance(one, str) else table(one, title)
-    checked(f"key of {title}", one, ("path", "documents", "separator", "field", "detokenize", "limit"))
+    checked(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
     return one

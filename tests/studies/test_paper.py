@@ -1,0 +1,57 @@
+"""The paper's tables: each runs end to end at the scale `smoke`, and quotes the paper's own numbers."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from unmask.cli.main import main
+from unmask.studies.study import read_study
+
+HERE = Path(__file__).parent
+PAPER = Path(__file__).parents[2] / "configs" / "paper"
+FILES = sorted(PAPER.glob("*.toml"))
+QUOTED = json.loads((HERE / "paper_tables.json").read_text())
+
+
+def numbers(content):
+    """Every number in a table of the paper."""
+    if isinstance(content, dict):
+        return {number for value in content.values() for number in numbers(value)}
+    if isinstance(content, list):
+        return {number for value in content for number in numbers(value)}
+    return {float(content)} if type(content) in (int, float) else set()
+
+
+def test_there_are_tables():
+    assert len(FILES) >= 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_published_numbers_are_those_of_the_paper_s_table(path):
+    said = {
+        float(value) for row in tomllib.loads(path.read_text())["row"] for value in row.get("published", {}).values()
+    }
+    assert said <= numbers(QUOTED[path.stem])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_scale_reads(path):
+    for scale in tomllib.loads(path.read_text())["scale"]:
+        study = read_study(path, scale)
+        assert study.rows
+        assert study.columns
+    assert {"smoke", "cpu", "paper"} <= tomllib.loads(path.read_text())["scale"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_smoke(path, tmp_path):
+    assert main(["study", str(path), "--scale", "smoke", "--out", str(tmp_path), "--jobs", "0"]) == 0
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert all(row["complete"] and not row["failure"] for row in table["rows"])
+    assert all(
+        cell["value"] is not None for row in table["rows"] for cell in row["cells"] if cell["published"] is not None
+    )
+    assert (tmp_path / "table.png").is_file()
