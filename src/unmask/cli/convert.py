@@ -31,7 +31,8 @@ class Settings:
 
 def run(settings: Settings) -> None:
     asked = settings.recipe
-    if replace(asked, **dict.fromkeys(DEFAULTS), plain=False) != Recipe():
+    unset: dict[str, Any] = dict.fromkeys(DEFAULTS)
+    if replace(asked, **unset, plain=False) != Recipe():
         raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
     source = load(settings.source)
     method_for(source, asked)  # refuses, before anything is written, what the model cannot do

@@ -24,7 +24,7 @@ from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.sampling.recipe import Recipe, method_for, recorded, samplers_for
+from unmask.sampling.recipe import Recipe, kind_for, method_for, recorded, samplers_for, with_defaults
 from unmask.views import frontier
 from unmask.views.figure import require_matplotlib
 from unmask.views.page import page
@@ -90,8 +90,9 @@ def recipes_of(model: Model, settings: Settings) -> Iterator[Recipe]:
     """Every recipe to try; a recipe that the model cannot use is an error before anything is drawn."""
     base = Recipe(plain=settings.plain, seed=settings.seed, batch=settings.batch)
     others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model)]
-    for sampler in settings.samplers or (None, *others):
-        kind = type(method_for(model, replace(base, sampler=sampler)).policy)
+    samplers: tuple[str | None, ...] = settings.samplers or (None, *others)  # None: the model's default
+    for sampler in samplers:
+        kind = kind_for(model, with_defaults(model, replace(base, sampler=sampler)).sampler or "")
         # The model's default is taken as it is, unless it is a grid of its objective.
         stepped = kind.budget is not None and (sampler is not None or kind.own)
         for steps in settings.steps if stepped else (None,):

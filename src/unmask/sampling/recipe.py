@@ -201,8 +201,8 @@ def policy_in_force(model: Model, given: Recipe, recipe: Recipe) -> Policy:
     except UserError as error:
         raise invalid_defaults(model, error) if stored else error from None
     if recipe.steps is not None and kind.budget is None:
-        error = without_steps(model, recipe.sampler, default=given.sampler is None)
-        raise error if given.steps is not None else invalid_defaults(model, error)
+        refusal = without_steps(model, recipe.sampler, default=given.sampler is None)
+        raise refusal if given.steps is not None else invalid_defaults(model, refusal)
     return policy_for(model, recipe.sampler, recipe.steps)
 
 
