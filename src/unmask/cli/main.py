@@ -89,6 +89,11 @@ def silence(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def complain(message: str) -> None:
+    with suppress(OSError):  # standard error may be a file on the same full disk
+        print(message, file=sys.stderr, flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command: exit code 0 for success, 2 for a user error, 130 for Ctrl-C.
 
@@ -103,10 +108,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()  # here, and not at the end of the interpreter, where an error has no message
         return code
     except UserError as error:
-        print(f"unmask: {error}", file=sys.stderr)
+        complain(f"unmask: {error}")
         return 2
     except KeyboardInterrupt:
-        print("unmask: stopped", file=sys.stderr)
+        complain("unmask: stopped")
         return 130
     except BrokenPipeError:
         # The reader of our output has closed the pipe (`unmask ... | head`), which is not an error.
@@ -116,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         if error.errno not in OUTSIDE:
             raise
         place = f"{error.filename2 or error.filename}: " if error.filename else ""
-        print(f"unmask: {place}{error.strerror}.", file=sys.stderr)
+        complain(f"unmask: {place}{error.strerror}.")
         silence(sys.stdout)
         return 2
 

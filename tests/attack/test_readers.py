@@ -1,0 +1,242 @@
+"""Data of strangers, and disks that fail: the command line answers in words with exit code 2, without a traceback."""
+
+import errno
+import gzip
+import io
+import lzma
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from attack.readers import attempt
+from confined import confined
+from unmask.cli.main import main
+from unmask.errors import UserError
+from unmask.text.corpus import decompress
+from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.records import labelled, rows_of
+
+STORY = "Once upon a time there was a cat. " * 20
+MEGABYTES = 64  # of text in a bomb
+
+
+def table(**columns):
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file, compression="zstd")
+    return file.getvalue()
+
+
+GZ, XZ, ZST = gzip.compress(STORY.encode()), lzma.compress(STORY.encode()), zstandard.compress(STORY.encode())
+PARQUET = table(text=[STORY] * 20)
+DEEP = '{"text": "a", "more": ' + "[" * 100_000 + "]" * 100_000 + "}\n"
+# Content of a file, options, and the words of the refusal.
+REFUSED = {
+    "cut.txt.gz": (GZ[:-20], (), "damaged or cut short"),
+    "cut.txt.xz": (XZ[:-20], (), "damaged or cut short"),
+    "cut.txt.zst": (ZST[:-5], (), "damaged or cut short"),
+    "garbage.txt.gz": (GZ[:12] + b"garbage" * 20, (), "damaged or cut short"),
+    "garbage.txt.xz": (XZ[:12] + b"garbage" * 20, (), "damaged or cut short"),
+    "garbage.txt.zst": (ZST[:6] + b"garbage" * 20, (), "damaged or cut short"),
+    "cut.parquet": (PARQUET[:-20], (), "cannot read"),
+    "garbage.parquet": (b"PAR1" + b"garbage" * 20 + b"PAR1", (), "cannot read"),
+    "flipped.parquet": (PARQUET[:40] + b"\xff" * 20 + PARQUET[60:], (), "cannot read"),
+    "numbers.parquet": (table(text=[1, 2]), (), "not text but int"),
+    "lists.parquet": (table(text=[["a"], ["b"]]), (), "not text but list"),
+    "other.parquet": (table(words=["a"]), (), "no column is called 'text'"),
+    "binary.txt": (b"abc\0def", (), "byte 3 is zero"),
+    "wide.txt": (STORY.encode("utf-16"), (), "is UTF-16, not UTF-8"),
+    "latin.txt": (b"caf\xe9", (), "not UTF-8: byte 3"),
+    "empty.txt": (b"", (), "is empty"),
+    "mac.csv": (b"text,label\ra,b\rc,d\r", (), "carriage return without a line feed"),
+    "mixed.csv": (b"text\na\rb\n", (), "carriage return without a line feed"),
+    "ragged.csv": (b"a,text\nb\n", (), "has 1 columns"),
+    "superscript.csv": (b"text\na\n", ("--field", "²"), "no column is called '²'"),
+    "digits.csv": (b"text\na\n", ("--field", "9" * 5_000), "no column is called '999"),
+    "zero.csv": (b"text\na\n", ("--field", "0"), "column 0 was expected"),
+    "deep.jsonl": (DEEP.encode(), (), "line 1 of .* nested more than 64 levels"),
+    "half.jsonl": (b'{"text": "a \\ud800 b"}\n', (), "half of a surrogate pair"),
+    "digits.jsonl": (b'{"text": ' + b"9" * 5_000 + b"}\n", (), "is not JSON"),
+    "list.jsonl": (b"[1]\n", (), "not a JSON object"),
+    "number.jsonl": (b'{"text": 1}\n', (), "not text but int"),
+    "half.json": (b'{"text": "a"', (), "is not JSON"),
+    "nameless.fa": (b"ACGT\n", (), "is not FASTA"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_broken_data_file_is_refused_in_words_and_nothing_is_left_half_written(name, tmp_path, capsys):
+    content, options, told = REFUSED[name]
+    (tmp_path / name).write_bytes(content)
+    kind = "bpe" if name.startswith("half") else "byte"
+    code = main([*prepare(tmp_path / name, tmp_path / "out", kind), *options])
+    answer = " ".join(capsys.readouterr().err.split())
+    assert code == 2, answer
+    assert re.search(told, answer), answer
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def prepare(source, out, tokenizer="byte"):
+    return ["prepare", str(source), "--out", str(out), "--tokenizer", tokenizer, "--workers", "1"]
+
+
+def refuses(arguments, **limits):
+    """Whether a command ends with exit code 2, in a fork with limits."""
+
+    def use():
+        assert main([str(one) for one in arguments]) == 2
+
+    return confined(use, **limits)
+
+
+def test_a_number_that_is_not_json_in_another_field_does_not_matter(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b", "score": NaN, "other": "\\ud800"}\n')
+    assert labelled(tmp_path / "a.jsonl") == [("a", "b")]
+
+
+def test_a_fifo_or_a_device_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo.txt")
+    for source in (tmp_path / "fifo.txt", "/dev/zero"):
+        assert refuses(prepare(source, tmp_path / "out")) == "done"
+    with pytest.raises(UserError, match="not a regular file"):
+        list(decompress.chunks(tmp_path / "fifo.txt"))
+
+
+def test_a_file_name_that_is_not_utf8_is_refused(tmp_path, capsys):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text(STORY)
+    assert main(prepare(tmp_path, tmp_path / "out")) == 2
+    assert "is not UTF-8: rename the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
+def test_a_bomb_is_read_piece_by_piece(pack, tmp_path):
+    path = tmp_path / "bomb.txt"
+    path.write_bytes(pack(b"all work and no play\n" * (MEGABYTES << 20 // 21)))
+    assert path.stat().st_size < 1 << 20
+
+    def read():
+        assert sum(len(piece.text) for piece in document_pieces(path, Layout())) > MEGABYTES
+
+    assert confined(read, memory=200 << 20) == "done"
+
+
+def test_a_parquet_file_of_few_bytes_and_many_long_texts_is_read_one_by_one(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(table(text=["x" * (1 << 19)] * 1024))
+
+    def read():
+        assert sum(piece.last for piece in document_pieces(tmp_path / "a.parquet", Layout())) == 1024
+
+    assert confined(read, memory=300 << 20) == "done"
+
+
+def test_a_line_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(decompress, "LINE", 3 << 20)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"a" * (2 << 20) + b"\n" + b"b" * (2 << 20) + b"\r\nc\n\nd")
+    assert [len(line.text) for line in decompress.lines(path)] == [2 << 20, 2 << 20, 1, 0, 1]
+    path.write_bytes(b"a" * (5 << 20))
+    with pytest.raises(UserError, match="a line of more than"):
+        list(decompress.lines(path))
+
+
+def test_rows_of_a_table_may_hold_line_ends_in_quotes(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'text,label\r\n"a\nb",c\r\n"' + b"x" * 300_000 + b'",d\r\n')
+    assert [row.cells[0][:3] for row in rows_of(tmp_path / "a.csv")] == ["text"[:3], "a\nb", "xxx"]
+
+
+def test_a_place_that_cannot_be_written_is_the_users_to_mend(tmp_path):
+    story = tmp_path / "story.txt"
+    story.write_text(STORY)
+    for out in (story / "out", "/proc/unmask", f"/{'x' * 300}"):
+        assert refuses(prepare(story, out)) == "done"
+
+
+@pytest.mark.slow
+def test_a_film_or_a_checkpoint_that_cannot_be_written_is_the_users_to_mend(tmp_path):
+    film = ["animate", "stories", "--prompt", "Once", "--length", "8"]
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    assert refuses([*film, "-o", tmp_path / "full.html"]) == "done"
+    assert refuses(["convert", "stories", tmp_path / "full.html" / "out"]) == "done"
+
+
+@pytest.mark.parametrize("size", [0, 100, 1_000, 5_000, 10_000])
+def test_a_disk_that_is_full_at_any_moment_leaves_nothing_half_written(size, tmp_path):
+    """A limit on the size of files stands for the disk."""
+    source, out = tmp_path / "story.txt", tmp_path / "out"
+    source.write_text(STORY * 20)
+
+    def use():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        assert main(prepare(source, out)) == 2
+
+    assert confined(use) == "done"
+    assert not (out / "manifest.json").exists()
+    assert confined(lambda: main(prepare(source, out))) == "done"
+    assert (out / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_a_film_as_it_was_and_no_part_of_a_checkpoint(tmp_path):
+    (tmp_path / "film.html").write_text("before")
+
+    def use():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+        film = ["animate", "stories", "--prompt", "Once", "--length", "8", "-o", str(tmp_path / "film.html")]
+        assert main(film) == 2
+        assert main(["convert", "stories", str(tmp_path / "copy")]) == 2
+
+    assert confined(use) == "done"
+    assert [path.name for path in tmp_path.iterdir()] == ["film.html"]
+    assert (tmp_path / "film.html").read_text() == "before"
+
+
+def test_output_that_cannot_be_written_ends_with_2():
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "unmask", "--version"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "unmask: No space left on device.\n"
+
+
+def test_an_error_that_no_user_can_mend_keeps_its_traceback(monkeypatch):
+    def broken(arguments):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("unmask.cli.main.dispatch", broken)
+    with pytest.raises(OSError, match="Bad file"):
+        main([])
+
+
+@pytest.mark.slow
+def test_the_harness_without_its_package_says_what_to_install():
+    code = (
+        "import runpy, sys; sys.modules['lm_eval'] = None; "
+        "runpy.run_module('unmask.serving.harness', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("unmask: the harness needs lm-eval")
+    assert "Traceback" not in done.stderr
+
+
+def test_forty_mutations_are_prepared_or_refused_in_words(tmp_path):
+    for seed in range(1, 41):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert attempt(seed, folder) is None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("start", range(1001, 1601, 100))
+def test_mutations_are_prepared_or_refused_in_words(start, tmp_path):
+    for seed in range(start, start + 100):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert attempt(seed, folder) is None
