@@ -20,7 +20,7 @@ def take(model: str, text: str = TEXT) -> None:
             page = browser.new_page(viewport={"width": 1000, "height": 760}, color_scheme=scheme)
             page.goto(address)
             page.wait_for_selector("#sampler option", state="attached")
-            for field, value in (("#text", text), ("#n", "2"), ("#seed", "7"), ("#temperature", "0.7")):
+            for field, value in (("#text", text), ("#n", "2"), ("#seed", "7")):
                 page.fill(field, value)
             page.click("#go")
             page.wait_for_selector('.reel button:text-is("Again")', timeout=120_000)
