@@ -390,6 +390,16 @@ def test_a_blank_of_no_given_length_takes_the_lengths_around_which_the_text_fits
     assert choices[0]["tokens"] == alone["tokens"]
 
 
+def test_candidates_have_the_scores_of_python(client, masked):
+    body = {"text": "The [2-3] fox", "n": 4, "seed": 5}
+    told = {one["text"]: one["score"] for one in client.post("/v1/infill", json=body).json()["choices"]}
+    python = {one.text: one.score for one in infill(masked, body["text"], n=4, seed=5, looks=8)}
+    assert told == pytest.approx(python, abs=1e-4)
+    assert len(told) == 4
+    (alone,) = client.post("/v1/infill", json={"text": "The [2] fox", "seed": 5}).json()["choices"]
+    assert alone["score"] == 0
+
+
 def test_a_blank_is_never_longer_than_what_is_left(client):
     body = {"text": "a" * 45 + "___", "n": 8}
     lengths = [len(one["tokens"]) for one in client.post("/v1/infill", json=body).json()["choices"]]

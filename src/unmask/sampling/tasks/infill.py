@@ -12,7 +12,7 @@ fillings of a long blank share its probability.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -167,16 +167,26 @@ def candidates(
         else:
             drawn[model.text_tokenizer().decode(event[1].tokens)] = event
     note = " ".join(filter(None, [posterior.note, fewer(len(drawn), n, tried.total())]))
-    likely = {
-        text: score(model, task.start(posterior.choices[i]), one, looks=looks, seed=recipe.seed)
-        for text, (i, one) in drawn.items()
-    }
-    best = {i: max(likely[text].nats for text in drawn if drawn[text][0] == i) for i, _ in drawn.values()}
+    which, rows = [i for i, _ in drawn.values()], [row for _, row in drawn.values()]
+    likely = [
+        score(model, task.start(posterior.choices[i]), one, looks=looks, seed=recipe.seed)
+        for i, one in zip(which, rows, strict=True)
+    ]
+    scores = plausibility(which, [posterior.chance[i] for i in which], [one.nats for one in likely])
     found = [
-        finished(task, method, recipe, posterior, i, one, likely[text], best[i], note)
-        for text, (i, one) in drawn.items()
+        finished(task, method, recipe, posterior, i, row, bound, score_, note)
+        for i, row, bound, score_ in zip(which, rows, likely, scores, strict=True)
     ]
     yield from sorted(found, key=lambda one: -one.score)
+
+
+def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Sequence[float]) -> list[float]:
+    """The scores of candidates: `which` lengths each has, their probability, and its log p(blanks | given)."""
+    best: dict[Hashable, float] = {}
+    for one, nats in zip(which, likely, strict=True):
+        best[one] = max(nats, best.get(one, nats))
+    found = zip(which, chance, likely, strict=True)
+    return [log(max(p, 1e-300)) + nats - best[one] for one, p, nats in found]
 
 
 def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
@@ -235,7 +245,7 @@ def finished(
     choice: int,
     drawn: Drawn,
     likely: Estimate,
-    best: float,
+    score: float,
     note: str,
 ) -> Infilled:
     tokenizer, lengths = task.model.text_tokenizer(), posterior.choices[choice]
@@ -244,7 +254,7 @@ def finished(
         blanks=filled(tokenizer, task.row(lengths).tokens, drawn.tokens, task.template, lengths),
         lengths=lengths,
         tokens=drawn.tokens,
-        score=log(max(posterior.chance[choice], 1e-300)) + likely.nats - best,
+        score=score,
         log_likelihood=likely.nats,
         error=likely.error,
         length_probability=posterior.chance[choice],

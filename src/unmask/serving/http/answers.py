@@ -56,6 +56,9 @@ class Filled(BaseModel):
     index: int
     text: str
     tokens: list[Token]
+    score: float | None = Field(
+        default=None, description="The score of `unmask infill`, at most 0; null: the server was closing."
+    )
 
 
 class InfillAnswer(DrawnAnswer):

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from unmask.errors import UserError
+from unmask.sampling.tasks.infill import plausibility
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
@@ -38,7 +40,11 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         patterned = field_of(body) is not None
         if patterned:  # compiled while ticks continue; `make` then finds it ready
             await engine.between(lambda: requests.controls.constraint(body), beside=True)
-        lengths = await best_lengths(engine, requests, body, patterned) if isinstance(body, InfillRequest) else []
+        lengths: list[Lengths] = []
+        rated = None
+        if isinstance(body, InfillRequest):
+            lengths, chance = await best_lengths(engine, requests, body, patterned)
+            rated = partial(scores, engine, requests, lengths, chance)
         made: list[Filling] = []
 
         def make() -> Job:
@@ -51,7 +57,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
 
         top = body.logprobs if isinstance(body, CompletionRequest) else None
         ticket = await engine.enter(make, draft=body.draft, top=top or 0, again=patterned)
-        return Reply(made[0], ticket, tokenizer, name, kind, top)
+        return Reply(made[0], ticket, tokenizer, name, kind, top, rated)
 
     async def answer(request: Request, body: Drawing, kind: str) -> Any:
         reply = await unless_gone(request, entered(body, kind))
@@ -73,15 +79,31 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         return await answer(request, body, "infill")
 
 
-async def best_lengths(engine: Engine, requests: Requests, body: InfillRequest, again: bool) -> list[Lengths]:
-    """The lengths of the blanks of each candidate, the most probable first."""
+async def best_lengths(
+    engine: Engine, requests: Requests, body: InfillRequest, again: bool
+) -> tuple[list[Lengths], list[float]]:
+    """The lengths of the blanks of each candidate, the most probable first, and their probabilities."""
     choices = await engine.between(lambda: requests.lengths(body), again=again)
     if len(choices) < 2:
-        return choices
+        return choices, [1.0]
     steps = requests.weigh(body, choices)
     while (found := await engine.between(lambda: next(steps), again=True)) is None:
         pass  # a batch of forward passes; others have their turn
-    return found.lengths(body.n)
+    lengths, known = found.lengths(body.n), dict(zip(found.choices, found.chance, strict=True))
+    return lengths, [known[one] for one in lengths]
+
+
+async def scores(
+    engine: Engine, requests: Requests, lengths: list[Lengths], chance: list[float], filling: Filling
+) -> list[float | None]:
+    """The scores of finished candidates, as `unmask infill` has them; none if the server is closing."""
+    n = len(filling.rows)
+    which = [lengths[i % len(lengths)] if lengths else () for i in range(n)]
+    try:
+        likely = [await engine.between(partial(requests.likely, filling, i), again=True) for i in range(n)]
+    except Refusal:
+        return [None] * n
+    return [*plausibility(which, [chance[i % len(chance)] for i in range(n)], likely)]
 
 
 def event_stream(reply: Reply, events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:

@@ -4,7 +4,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -42,6 +42,7 @@ class Reply:
     model: str  # its name
     kind: str  # "cmpl" or "infill"
     top: int | None = None  # alternatives to each token, for clients that ask for log-probabilities
+    scores: Callable[[Filling], Awaitable[Sequence[float | None]]] | None = None  # of the finished candidates
     number: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -77,7 +78,7 @@ class Reply:
         async for _ in self.turns():
             self.grow()
         self.grow()
-        return self.completion() if self.kind == "cmpl" else self.infilled()
+        return self.completion() if self.kind == "cmpl" else await self.infilled()
 
     def grow(self) -> list[str]:
         """The text that became final in each answer."""
@@ -116,9 +117,11 @@ class Reply:
             found.setdefault(self.written([*answer.before, *before], id), finite(log_prob))
         return found
 
-    def infilled(self) -> InfillAnswer:
+    async def infilled(self) -> InfillAnswer:
+        scores = [None] * len(self.filling.answers) if self.scores is None else await self.scores(self.filling)
         choices = [
-            Filled(index=i, text=answer.sent, tokens=self.tokens(i)) for i, answer in enumerate(self.filling.answers)
+            Filled(index=i, text=answer.sent, tokens=self.tokens(i), score=scores[i])
+            for i, answer in enumerate(self.filling.answers)
         ]
         return InfillAnswer(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
 
@@ -188,7 +191,7 @@ class Reply:
                 data["draft"] = self.placed(turn, turn.draft)
             yield event(data, "step")
         self.grow()
-        yield event(self.infilled().model_dump(), "end")
+        yield event((await self.infilled()).model_dump(), "end")
         yield DONE
 
     def placed(self, turn: Turn, tokens: Tokens) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policies.parallel import Klass
 from unmask.sampling.recipe import Method, Recipe, method_for
+from unmask.sampling.score import log_likelihood
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
@@ -177,7 +178,8 @@ class Requests:
         known: list[list[int | None]] = [[None if id == self.model.mask else id for id in row.tokens] for row in rows]
         answers = [Growing(tokenizer, [], ids, revised=not method.process.settled) for ids in known]
         given = sum(id is not None for id in known[0])
-        return self.filling(method, body, recipe, rows, answers, given)
+        numbers = [rows[:i].count(row) for i, row in enumerate(rows)]  # among those of equal lengths, as in Python
+        return self.filling(method, body, recipe, rows, answers, given, numbers)
 
     def task(self, body: InfillRequest) -> Infill:
         """The task of a template, parsed once."""
@@ -210,6 +212,15 @@ class Requests:
         self.check_rows(1, body.n)
         return self.task(body).weigh(choices, looks=LOOKS, seed=request_seed(body) % 2**63)
 
+    def likely(self, filling: Filling, row: int) -> float:
+        """log p(blanks | given) of a finished candidate; 0, without a forward pass, if there is no other."""
+        if len(filling.rows) == 1:
+            return 0.0
+        tokens = torch.tensor(filling.rows[row], device=self.model.device)
+        frozen = torch.ones_like(tokens, dtype=torch.bool)
+        frozen[list(filling.came[row])] = False
+        return log_likelihood(self.model, tokens, frozen, looks=LOOKS, seed=filling.seed).nats
+
     def check_infills(self) -> None:
         if not self.model.objective.facts.infills:
             raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
@@ -238,8 +249,9 @@ class Requests:
         rows: Sequence[Row],
         answers: list[Growing],
         given: int,
+        numbers: Sequence[int] | None = None,
     ) -> Filling:
-        """The rows of a request as a work of the engine, numbered 0, 1, 2, ... per prompt."""
+        """The rows of a request as a work of the engine, numbered 0, 1, 2, ... per prompt, or by `numbers`."""
         width, vocab = max(len(row.tokens) for row in rows), self.model.spec.vocab
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
             raise UserError(f"the sampler {method.sampler!r} would need too much memory: ask for less text.")
@@ -252,7 +264,8 @@ class Requests:
                 param=field_of(body),
             )
         canvas = canvas_of(list(rows), mask=self.model.mask, device=self.model.device)
-        seed, ids = request_seed(body), torch.arange(len(rows), device=self.model.device) % body.n
+        numbers = [i % body.n for i in range(len(rows))] if numbers is None else numbers
+        seed, ids = request_seed(body), torch.tensor(numbers, device=self.model.device)
         try:
             work = begun(method.process, method.process.begin(canvas, seed=seed, ids=ids))
         except UserError as error:  # no filling matches
