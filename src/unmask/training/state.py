@@ -41,6 +41,7 @@ from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training import metrics, optim
 from unmask.training.loop import State
+from unmask.untrusted import parse_json, read_text
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -196,7 +197,10 @@ def read_point(folder: Path) -> Point:
 def read_note(folder: Path) -> tuple[Point, dict[str, str]]:
     """The progress of the run and the sha256 of the files; older notes have none."""
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        note = parse_json(read_text(folder / NOTE), NOTE, strict=False)  # a loss may be infinite
+    except UserError as error:
+        raise Damaged(f"{folder} cannot be resumed: {NOTE} is missing or damaged ({error}).") from None
+    try:
         if note.pop("sha256", None) not in (None, digest(note)):
             raise ValueError("its sha256 differs")
         if note.pop("format") != FORMAT:

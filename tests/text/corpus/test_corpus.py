@@ -95,5 +95,5 @@ def test_a_folder_without_a_manifest_an_unknown_split_and_another_format_are_err
     with pytest.raises(UserError, match="has format 99"):
         Corpus.open(folder)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="is not JSON"):
         Corpus.open(folder)

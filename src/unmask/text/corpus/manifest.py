@@ -19,6 +19,7 @@ from unmask.text.corpus.integrity import STAMP
 from unmask.text.corpus.shards import FORMAT, SHARDS, Division, Shard, token_type
 from unmask.text.corpus.sources import Source
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.untrusted import MEGABYTE, read_object
 
 MANIFEST = "manifest.json"
 MERGING = ".merge.lock"
@@ -113,10 +114,7 @@ def clear_work(out: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    return read_object(path, limit=256 * MEGABYTE)
 
 
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
