@@ -10,7 +10,7 @@ from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight,
 from unmask.sampling.logits import Hook
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.form import pattern_of
-from unmask.sampling.patterns.regex import LARGEST
+from unmask.sampling.patterns.regex import LARGEST, Check, unchecked
 from unmask.sampling.patterns.tokens import words_of
 
 
@@ -46,16 +46,19 @@ class Control:
     def constrains(self) -> bool:
         return self.pattern is not None or bool(self.one_of) or self.form is not None
 
-    def constraint(self, model: Model, *, largest: int = LARGEST) -> Constraint | None:
-        """The constraint over the model's vocabulary; refuses patterns of more than `largest` states."""
+    def constraint(self, model: Model, *, largest: int = LARGEST, check: Check = unchecked) -> Constraint | None:
+        """The constraint over the model's vocabulary; refuses patterns of more than `largest` states.
+
+        `check` is called while it is made, and ends the work by raising.
+        """
         if not self.constrains:
             return None
         words, ends = words_of(model.text_tokenizer()), not self.exact_length
         if self.one_of:
-            found = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest)
+            found = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest, check=check)
         else:
             pattern = self.pattern if self.form is None else pattern_of(self.form)
-            found = matching(pattern or "", words, whole=self.whole, ends=ends, largest=largest)
+            found = matching(pattern or "", words, whole=self.whole, ends=ends, largest=largest, check=check)
         return found.on(model.device)
 
     def hook(self, model: Model) -> Hook | None:

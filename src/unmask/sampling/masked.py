@@ -1,7 +1,7 @@
 """Masked diffusion as a process: blanks become tokens in the order of a policy, in windows or on the whole canvas.
 
 `ask` and `commit` are pure functions of a `Work`, so a server can answer the questions of many works, each with its
-own policy, in one forward pass.
+own policy, in one forward pass. Tokens without an alternative under a constraint take no call (`settle`).
 """
 
 from collections.abc import Iterator
@@ -110,7 +110,8 @@ def begin(
 ) -> Work:
     """A new work. The seed and the rows' `ids` (0, 1, 2, ... by default) determine all random numbers.
 
-    A constraint that no filling of the canvas satisfies is refused here, before any network call.
+    A constraint that no filling of the canvas satisfies is refused here, before any network call. Tokens that need no
+    call come at once.
     """
     tokens = canvas.tokens
     ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
@@ -118,7 +119,7 @@ def begin(
     work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), shape=shape or Shape())
     if work.shape.constraint is not None:
         work.shape.constraint.check(canvas)
-    return enter_window(work)
+    return settle(enter_window(work))[0]
 
 
 def enter_window(work: Work) -> Work:
@@ -141,11 +142,11 @@ def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
     return hidden[:, span.start : span.stop] & (place >= span.first) & (place < span.last)
 
 
-def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
-    """What the policy sees, and the rows of the canvas it sees: those with blanks left in this window."""
+def look_at(work: Work, among: Int[Tensor, " k"] | None = None) -> tuple[Look, Int[Tensor, " live"]]:
+    """What the policy sees, and the rows of the canvas it sees: with blanks left in this window, or `among` these."""
     span = work.spans[0]
     hidden, free = seen_hidden(work.canvas.hidden, span), seen_hidden(~work.canvas.frozen, span)
-    live = hidden.any(1).nonzero().squeeze(-1)
+    live = hidden.any(1).nonzero().squeeze(-1) if among is None else among
     tokens = work.canvas.tokens[:, span.start : span.stop]
     if len(live) == len(tokens):
         return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask, free), live
@@ -153,11 +154,11 @@ def look_at(work: Work) -> tuple[Look, Int[Tensor, " live"]]:
     return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask, free[live]), live
 
 
-def ask(work: Work) -> Ask | None:
-    """The next question, about unfinished rows only; None when every row is filled."""
+def ask(work: Work, among: Int[Tensor, " k"] | None = None) -> Ask | None:
+    """The next question, about unfinished rows only, `among` some of them; None when every row is filled."""
     if not work.spans:
         return None
-    look, live = look_at(work)
+    look, live = look_at(work, among)
     where, sigma = work.policy.wants(look)
     span, lengths = work.spans[0], work.canvas.lengths
     frozen = work.canvas.frozen[live, span.start : span.stop]
@@ -170,7 +171,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
     look, live, rows = asked.look, asked.live, asked.rows
     own, logits = logits, work.shape.meaning(asked, logits)
-    likely = within(work, asked, rows, logits)
+    likely = logits if work.policy.takes_all else within(work, asked, rows, logits)
     chosen, memory = work.policy.choose(
         look,
         rows,
@@ -183,19 +184,74 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     tokens = drawn_within(work, asked, rows, logits)
     every = logits.log_softmax(-1)
     log_probs = every.gather(-1, tokens[:, None]).squeeze(-1)
-    at = placed(rows, asked, work.canvas.tokens.shape[1])
+    # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.
+    clock = work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1)
+    first, at = set_tokens(replace(work, clock=clock), asked, rows, tokens, log_probs, memory)
+    after, settled = settle(first)
+    return after, Committed(
+        torch.cat([at, settled.rows]),
+        torch.cat([tokens, settled.tokens]),
+        torch.cat([log_probs, settled.log_probs.to(log_probs)]),
+        every,
+    )
+
+
+def set_tokens(
+    work: Work,
+    asked: Ask,
+    rows: Int[Tensor, " n"],
+    tokens: Int[Tensor, " n"],
+    log_probs: Float[Tensor, " n"],
+    memory: Memory,
+) -> tuple[Work, Int[Tensor, " n"]]:
+    """The work with tokens at flat positions of a question, and these as flat positions of the canvas."""
+    length = work.canvas.tokens.shape[1]
+    at = placed(rows, asked, length)
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
     if work.policy.revises:
-        again, memory = work.policy.revise(after_commit(look, rows, tokens, memory), rows, log_probs)
-        after = after.index_fill(0, placed(rows_where(again), asked, work.canvas.tokens.shape[1]), look.mask)
+        again, memory = work.policy.revise(after_commit(asked.look, rows, tokens, memory), rows, log_probs)
+        after = after.index_fill(0, placed(rows_where(again), asked, length), asked.look.mask)
     work = replace(
         work,
         canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
-        # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.
-        clock=work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1),
-        memory=tuple(remembered(old, new, live) for old, new in zip(work.memory, memory, strict=True)),
+        memory=tuple(remembered(old, new, asked.live) for old, new in zip(work.memory, memory, strict=True)),
     )
-    return enter_window_if_done(work), Committed(at, tokens, log_probs, every)
+    return enter_window_if_done(work), at
+
+
+def settle(work: Work) -> tuple[Work, Committed]:
+    """Commit tokens without an alternative while no network call is needed; their probability is 1.
+
+    They come when it is their turn in the policy's order: the same rows with the same law as if the network had been
+    asked. A policy that takes the most certain positions first takes them all at once.
+    """
+    policy, constraint, nothing = work.policy, work.shape.constraint, work.key[:0]
+    rows, tokens = [nothing], [nothing]
+    ways = None
+    while constraint is not None and (asked := ask(work)) is not None:
+        if ways is None or policy.revises:  # such tokens do not change which fillings match
+            ways = constraint.ways(work.canvas)
+        sole = ways.sole(asked.live[asked.row], asked.position)
+        turn = torch.zeros(len(asked.live), dtype=torch.bool, device=sole.device)
+        turn = turn.index_fill(0, asked.row[sole >= 0], True)
+        if not policy.surest_first:  # all that is wanted now must be certain
+            turn = turn.index_fill(0, asked.row[sole < 0], False)
+        if not bool(turn.any()):
+            break
+        sole = sole[turn[asked.row]]
+        asked = ask(work, among=asked.live[turn])
+        assert asked is not None
+        known = asked.rows[sole >= 0]
+        tokens.append(sole[sole >= 0])
+        work, at = set_tokens(work, asked, known, tokens[-1], certain(tokens[-1]), asked.look.memory)
+        rows.append(at)
+    found = torch.cat(tokens)
+    return work, Committed(torch.cat(rows), found, certain(found))
+
+
+def certain(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """log 1 for each of these tokens."""
+    return torch.zeros(len(tokens), device=tokens.device)
 
 
 def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:

@@ -43,6 +43,7 @@ class Policy(Protocol):
     own: ClassVar[bool] = False  # the reverse process of one objective only, which names it in its facts
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
     unshaped: ClassVar[bool] = False  # `choose` reads the network's own logits: only the tokens obey the constraints
+    surest_first: ClassVar[bool] = False  # the most certain positions first; those without an alternative at once
     budget: ClassVar[str | None] = None  # the field that `--steps` sets
     needs_budget: ClassVar[bool] = False
 
@@ -50,12 +51,21 @@ class Policy(Protocol):
     def law(self) -> str:
         """The distribution that the samples follow: "exact", "grid-T", or "approximate (why)"."""
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether it commits every position that it wants, whatever the logits."""
+        return type(self).choose is Policy.choose
+
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         """The initial memory, computed before any network call."""
         return ()
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        """The positions at which logits are needed, and the noise level σ for the network."""
+        """The positions at which logits are needed, and the noise level σ for the network.
+
+        If a constraint leaves one token at each of a row's positions, they are committed without a call, and without
+        `choose`; the clock stands still.
+        """
 
     def choose(
         self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw

@@ -56,23 +56,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class Committed:
-    """The tokens that one network call committed."""
+    """The tokens that one network call committed, and after them those that took no call of their own."""
 
     rows: Int[Tensor, " n"]  # flat positions over the canvas (b l)
     tokens: Int[Tensor, " n"]
-    log_probs: Float[Tensor, " n"]  # of these tokens under the model, before temperature and truncation
-    likely: Float[Tensor, "n v"] | None = None  # of every token there, for the alternatives
+    log_probs: Float[Tensor, " n"]  # under the model, before temperature and truncation; 0: took no call
+    likely: Float[Tensor, "m v"] | None = None  # of every token at the first m of them, for the alternatives
 
 
 @dataclass(frozen=True)
 class Step:
     """The result of one network call."""
 
-    call: int  # 1, 2, 3, ...
+    call: int  # 1, 2, 3, ...; 0: before any call, tokens to which a constraint leaves no alternative
     canvas: Canvas  # all rows, after this call
     rows: Int[Tensor, " n"]  # the flat positions over (b l) that were committed
     tokens: Int[Tensor, " n"]  # what was committed there
-    log_probs: Float[Tensor, " n"]  # their log-probability under the model, before temperature and truncation
+    log_probs: Float[Tensor, " n"]  # under the model, before temperature and truncation; 0: took no call
     live: int  # rows of the canvas in the network's batch
 
 
@@ -148,6 +148,10 @@ def run(
 ) -> Iterator[Step]:
     """Fill a canvas; yields after every network call, so the caller may show, stream or stop."""
     state, call = process.begin(canvas, seed=seed, ids=ids), 0
+    begun = process.canvas(state)
+    free = (canvas.hidden & ~begun.hidden).flatten().nonzero().squeeze(-1)
+    if len(free):
+        yield Step(call, begun, free, begun.tokens.flatten()[free], torch.zeros(len(free), device=free.device), 0)
     while (question := process.ask(state)) is not None:
         call += 1
         state, brought = process.commit(state, question, answer(network, question))

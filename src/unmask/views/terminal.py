@@ -24,14 +24,15 @@ def watch(
 ) -> Iterator[Finished]:
     """Show the moments among the events and yield the rest; `pace` is a pause after every pass, in seconds."""
     traces: list[list[Event]] = []
-    shown = 0.0
+    shown, call = 0.0, 0
     with Live(console=console, transient=True, auto_refresh=False) as live:
         for event in events:
             if not isinstance(event, Moment):
                 yield event
                 continue
-            if event.step.call == 1:
+            if event.step.call <= call or len(traces) != len(event.step.canvas.tokens):  # other rows
                 traces = [[] for _ in event.step.canvas.tokens]
+            call = event.step.call
             note_events(traces, event.step)
             if monotonic() - shown >= 1 / PICTURES:
                 live.update(picture(event, traces, tokenizer, most=console.height), refresh=True)

@@ -259,7 +259,11 @@ class Constraint:
         return Ways(chain, reached & hopeful, self)
 
     def room(self, canvas: Canvas) -> int:
-        """Positions up to the last one that a match, with its end token, or a set of allowed tokens can need."""
+        """Positions up to the last one that a match, with its end token, or a set of allowed tokens can need.
+
+        Refuses a canvas that no filling can make match.
+        """
+        self.check(canvas)
         live = self.ways(canvas).live.any(0)
         live[:, self.automaton.end] = False
         needed = live.any(1).nonzero().squeeze(-1).tolist()

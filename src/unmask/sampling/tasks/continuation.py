@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
-from unmask.sampling.tasks.rows import Event, Moment, Row, draw_rows
+from unmask.sampling.tasks.rows import Event, Moment, Row, draw_rows, shortened
 from unmask.text.prompt.canvas import Canvas
 from unmask.text.prompt.stop import Until
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
@@ -123,6 +123,7 @@ def generate(
     task = Continue(prompt, length, document=document)
     row = task.row(model, constrained=constrained)
     method = method_for(model, recipe, healed=row.heals)
+    row = shortened(row, method.constraint, mask=model.mask, device=model.device)
     if recipe.control.guidance != 1 and not row.start:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
     if until is None and task.begins_document(model) and tokenizer.eos is not None:

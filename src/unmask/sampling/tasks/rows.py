@@ -1,12 +1,13 @@
 """Rows: a task's input with blanks, filled a batch at a time, with a trace: which token came at which call."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
 
 from unmask.errors import UserError
+from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.process import Step
 from unmask.sampling.recipe import Method, Recipe
 from unmask.text.prompt.canvas import Canvas, of_rows
@@ -32,11 +33,19 @@ def canvas_of(rows: list[Row], *, mask: int, device: torch.device) -> Canvas:
     return of_rows([row.tokens for row in rows], mask=mask, spaced=spaced).to(device)
 
 
+def shortened(row: Row, constraint: Constraint | None, *, mask: int, device: torch.device) -> Row:
+    """The row without blanks at its end that no match can need: after the longest match and its end token."""
+    if constraint is None or row.tokens[-1] != mask:
+        return row
+    room = constraint.room(canvas_of([row], mask=mask, device=device))
+    return replace(row, tokens=row.tokens[:room], spaced=row.spaced[:room])
+
+
 @dataclass(frozen=True)
 class Event:
     """One token drawn in a row."""
 
-    call: int  # the network call that drew it: 1, 2, 3, ...
+    call: int  # the network call that drew it: 1, 2, 3, ...; 0: none was needed
     position: int
     token: int
     log_prob: float  # under the model at that moment, in nats, before temperature and truncation
