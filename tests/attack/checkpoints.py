@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -243,7 +244,7 @@ def changed(dice: random.Random, content: Any) -> tuple[Any, str]:
     """A JSON value with one place changed."""
     place = dice.choice(places_in(content)[1:] or [()])
     if not place:
-        odd = dice.choice(ODD)
+        odd = deepcopy(dice.choice(ODD))
         return odd, f"all = {odd!r:.30}"
     *way, last = place
     holder = content
@@ -255,15 +256,17 @@ def changed(dice: random.Random, content: Any) -> tuple[Any, str]:
     elif kind == "renamed" and isinstance(holder, dict):
         holder[dice.choice(["", "x" * 1000, "é", str(last) + "s", "name", "type"])] = holder.pop(last)
     elif kind == "wrapped":
-        holder[last] = dice.choice(([holder[last]], {"a": holder[last]}, [holder[last]] * 3))
+        holder[last] = dice.choice(([holder[last]], {"a": holder[last]}, [deepcopy(holder[last]) for _ in range(3)]))
     elif kind == "scale" and type(holder[last]) in (int, float):
         holder[last] = dice.choice(
             (holder[last] * 2, holder[last] + 1, -holder[last], holder[last] * 10**6, holder[last] / 3)
         )
     elif kind == "added" and isinstance(holder, dict):
-        holder[dice.choice(["mask_index", "tied", "causal", "settings", "new", "block_size"])] = dice.choice(ODD)
+        holder[dice.choice(["mask_index", "tied", "causal", "settings", "new", "block_size"])] = deepcopy(
+            dice.choice(ODD)
+        )
     else:
-        holder[last] = dice.choice(ODD)
+        holder[last] = deepcopy(dice.choice(ODD))
     return content, f"{'.'.join(map(str, place))}: {kind} {str(holder)[:80] if len(str(holder)) < 200 else ''}"
 
 
