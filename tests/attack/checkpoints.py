@@ -262,9 +262,8 @@ def changed(dice: random.Random, content: Any) -> tuple[Any, str]:
             (holder[last] * 2, holder[last] + 1, -holder[last], holder[last] * 10**6, holder[last] / 3)
         )
     elif kind == "added" and isinstance(holder, dict):
-        holder[dice.choice(["mask_index", "tied", "causal", "settings", "new", "block_size"])] = deepcopy(
-            dice.choice(ODD)
-        )
+        name = dice.choice(("mask_index", "tied", "causal", "settings", "new", "block_size"))
+        holder[name] = deepcopy(dice.choice(ODD))
     else:
         holder[last] = deepcopy(dice.choice(ODD))
     return content, f"{'.'.join(map(str, place))}: {kind} {str(holder)[:80] if len(str(holder)) < 200 else ''}"
