@@ -263,7 +263,7 @@ import unmask
 
 for page, blocks in json.loads(Path("pages.json").read_text()).items():
     names = {{}}
-    with serving(unmask.load("stories"), name="mine") as address:
+    with serving(unmask.load("stories"), name="stories") as address:
         for code in blocks:
             named = re.match(r"# \\w+: (\\w+\\.py)\\n", code)
             if named:

@@ -33,7 +33,7 @@ def study(
     for steps in budgets:
         for name, sampler in SAMPLERS.items():
             began = perf_counter()
-            drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed)
+            drawn = sample(model, n=n, sampler=sampler, steps=steps, top_p=top_p, seed=seed, plain=True)
             documents = [text_of_tokens(one.tokens, model.text_tokenizer()).documents for one in drawn]
             said = [judged(judge, documents) for judge in judges.values()]
             rich = mean([row_entropy(np.array(one.tokens)) for one in drawn])

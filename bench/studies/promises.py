@@ -73,9 +73,8 @@ def stories(model: Model, promise: Promise | None, *, n: int, seed: int) -> list
     control = Control() if promise is None else Control(pattern=promise.pattern, exact_length=True)
     until = END if promise is None else None
     way = None if model.objective.facts.causal else ORDER
-    return sample(
-        model, n=n, length=LENGTH, prompt=prompt, until=until, sampler=way, top_p=TOP_P, seed=seed, control=control
-    )
+    how = {"sampler": way, "top_p": TOP_P, "seed": seed, "plain": True}
+    return sample(model, n=n, length=LENGTH, prompt=prompt, until=until, control=control, **how)
 
 
 def shared_out(
