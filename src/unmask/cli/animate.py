@@ -11,10 +11,9 @@ from typing import Annotated
 
 import tyro
 
-from unmask.cli.flags import Drawing
+from unmask.cli.flags import Drawing, Place, Placing
 from unmask.cli.table import write_file
 from unmask.errors import UserError
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -36,6 +35,7 @@ class Settings:
     columns: int = 64  # letters per line of the GIF
     dark: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # dark GIF; a page follows the reader's browser
     recipe: Drawing = field(default_factory=Recipe)
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
         raise UserError(f"an animation needs more than 0 seconds; saw {settings.seconds}.")
     if kind == ".gif":
         pillow()
-    shown = draw_film(load(settings.model), settings)
+    shown = draw_film(settings.place.load(settings.model), settings)
     if kind == ".html":
         content = html(shown, seconds=settings.seconds).encode()
     else:

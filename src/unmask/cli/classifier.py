@@ -14,8 +14,9 @@ from typing import Annotated
 
 import tyro
 
+from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
+from unmask.model.checkpoint import Model
 from unmask.model.classifier import Classifier, save_classifier
 from unmask.text.corpus.records import labelled
 from unmask.training.classifier import Head, held_out_accuracy, train_head
@@ -32,6 +33,7 @@ class Settings:
     label: str = "label"  # field or column of the label
     held_out: float = 0.1  # share of the texts held out to measure the accuracy
     head: Annotated[Head, tyro.conf.arg(name="")] = made(default_factory=Head)
+    place: Placing = made(default_factory=Place)
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
@@ -41,7 +43,7 @@ class Settings:
 def run(settings: Settings) -> None:
     pairs = labelled(settings.data, text=settings.field, label=settings.label)
     names = sorted({name for _, name in pairs})
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     if model.objective.facts.causal:
         raise UserError("a classifier guides a diffusion model; this one is autoregressive.")
     classifier = Classifier(model.network, names)

@@ -5,9 +5,6 @@ unmask doctor
 
 import os
 import platform
-import signal
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -17,9 +14,7 @@ import torch
 
 from unmask import __version__
 from unmask.errors import install
-
-# Some CPUs advertise bf16 instructions and crash when they are used, so a child process tries them.
-BF16_TRIAL = "import torch; a = torch.ones(256, 256, dtype=torch.bfloat16); (a @ a).sum().item()"
+from unmask.processes.device import tried
 
 
 @dataclass(frozen=True)
@@ -29,22 +24,15 @@ class Settings:
 
 def bf16_on_cpu() -> str:
     """What happens to a child process that multiplies two bf16 matrices on the CPU."""
-    try:
-        child = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, timeout=120, text=True)
-    except subprocess.TimeoutExpired:
-        return "not usable: a trial did not finish within 120 s"
-    if child.returncode == 0:
-        return "usable (a trial in a child process worked); float32 is still the default on CPU"
-    if child.returncode < 0:
-        return f"not usable: a trial died with {signal.Signals(-child.returncode).name}; float32 is used instead"
-    return f"not usable: {child.stderr.strip().splitlines()[-1]}"
+    said = tried("bfloat16")
+    return f"not usable: {said}" if said else "usable (--dtype bfloat16); float32 is still the default on CPU"
 
 
 def devices() -> str:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return f"{len(names)} x CUDA: {', '.join(names)}"
-    return "CPU only"
+    return "Apple GPU (mps) and CPU" if torch.backends.mps.is_available() else "CPU only"
 
 
 PURPOSES = {

@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from unmask.cli.flags import Place, Placing
 from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
 from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.processes.team import Team, together
 from unmask.text.corpus.documents import Layout
@@ -57,6 +57,7 @@ class Settings:
     """Write the nats of each row (with --pack rows: of each document) to a .jsonl file."""
     each_token: bool = False
     """With --write: the nats of each token too."""
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
@@ -67,7 +68,7 @@ def run(settings: Settings) -> None:
 
 
 def measure_and_print(settings: Settings, team: Team) -> None:
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     if settings.pairs:
         answer = measured_pairs(model, settings, team)
         if team.rank == 0:

@@ -5,11 +5,15 @@ the component as one more field and hides the fields that are derived from the d
 """
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
+from unmask.processes.device import Device, Dtype
 from unmask.registry import Registry, spelled
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
@@ -22,6 +26,20 @@ DOCUMENT: dict[Document, bool | None] = {"auto": None, "yes": True, "no": False}
 
 # Every drawing option as a flag without a prefix: --top-p, --pattern.
 Drawing = Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the network runs."""
+
+    device: Device = "auto"  # auto: a GPU if there is one
+    dtype: Dtype = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
+
+    def load(self, path: str | Path) -> Model:
+        return load(path, device=self.device, dtype=self.dtype)
+
+
+Placing = Annotated[Place, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes]
 
 
 def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:

@@ -9,20 +9,19 @@ stopped, the points so far are kept and marked as partial.
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from unmask.cli.flags import DOCUMENT, Document
+from unmask.cli.flags import DOCUMENT, Document, Place, Placing
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import write_text
 from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import assess
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, kind_for, method_for, recorded, samplers_for, with_defaults
 from unmask.views import frontier
@@ -60,10 +59,11 @@ class Settings:
     """Samples drawn at once; it affects the measured seconds per sample."""
     out: str = "frontier"
     """Name of the files to write, without an ending."""
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     recipes = list(recipes_of(model, settings))
     reader = judge(settings.judge)
     kept = frontier_record(model, reader, settings)

@@ -18,9 +18,8 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from unmask.cli.flags import Drawing
+from unmask.cli.flags import Drawing, Place, Placing
 from unmask.errors import UserError
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.infill import Infilled, candidates, too_long
@@ -51,12 +50,13 @@ class Settings:
     looks: int = 32  # forward passes per candidate to score it; per length, at most 32 times as many to compare them
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
     recipe: Drawing = field(default_factory=Recipe)
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
     recipe, templates = settings.recipe, read_templates(settings)
     parsed = [parse(template, least=settings.shortest, most=settings.longest) for template in templates]
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     warnings = [too_long(model, template, settings.tries) for template in parsed]
     if any(warnings):
         print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)

@@ -19,15 +19,14 @@ import tyro
 from rich.console import Console
 from rich.status import Status
 
-from unmask.cli.flags import DOCUMENT, Document, Drawing
+from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import deliver, quality_lines
 from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import SampleText, assess, read_samples, texts_fingerprint, training_texts
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import load, shipped
-from unmask.model.model import Model
+from unmask.model.model import Model, shipped
 from unmask.sampling.recipe import Recipe, recorded
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -61,6 +60,7 @@ class Settings:
     """Print one JSON object."""
     out: Path | None = None
     """Write that object to a file, for `unmask compare`."""
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
@@ -72,7 +72,7 @@ def run(settings: Settings) -> None:
         tokenizer = Tokenizer.load(shipped().get(named, named)) if named else None
         texts = read_samples(Path(settings.what), field=settings.key, tokenizer=tokenizer)
     else:
-        model = load(settings.what)
+        model = settings.place.load(settings.what)
         document = DOCUMENT[settings.document]
         texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length, document=document)
     training = list(training_texts(settings.train)) if settings.train else []

@@ -14,12 +14,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from unmask.cli.flags import Drawing
+from unmask.cli.flags import Drawing, Place, Placing
 from unmask.cli.table import accuracy_lines, likelihood_lines, quality_lines, read_result, write_text
 from unmask.errors import UserError
 from unmask.evaluation.comparison import results
 from unmask.evaluation.record import record
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -42,12 +41,13 @@ class Settings:
     recipe: Drawing = field(default_factory=Recipe)
     out: Path | None = None
     """The page to write; none: report.html in the run's folder."""
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
     if not settings.run.is_dir():
         raise UserError(f"there is no folder {settings.run}: give a run's folder.")
-    model = load(settings.run)
+    model = settings.place.load(settings.run)
     kept = record(model, seed=settings.recipe.seed, settings=dict(model.settings), data={})
     parts = [
         *report.learning(settings.run),

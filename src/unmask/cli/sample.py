@@ -18,9 +18,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from unmask.cli.flags import DOCUMENT, Document, Drawing
+from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
 from unmask.errors import UserError
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.processes.team import Team, collected, together
 from unmask.sampling.recipe import Recipe, doubt
@@ -47,6 +46,7 @@ class Settings:
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
     recipe: Drawing = field(default_factory=Recipe)
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
@@ -65,7 +65,7 @@ def shared_batches(settings: Settings, team: Team) -> Settings:
 
 
 def draw_samples(settings: Settings, team: Team) -> None:
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     tokenizer = model.text_tokenizer()
     warning = doubt(model, settings.length or model.spec.length, settings.recipe)
     if warning is not None and team.rank == 0:

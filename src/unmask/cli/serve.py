@@ -12,8 +12,8 @@ from typing import Annotated
 
 import tyro
 
+from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError, install
-from unmask.model.checkpoint import load
 from unmask.model.classifier import load_classifier
 from unmask.serving.limits import Limits
 
@@ -34,6 +34,7 @@ class Settings:
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
     classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests that set `towards`
     limits: Limits = field(default_factory=Limits)
+    place: Placing = field(default_factory=Place)
 
 
 def key_of(settings: Settings) -> str | None:
@@ -68,7 +69,7 @@ def run(settings: Settings) -> None:
         "limits",
     )
     running = ServerSettings(name=name, key=key_of(settings), **{one: getattr(settings, one) for one in same})
-    model = load(settings.checkpoint)
+    model = settings.place.load(settings.checkpoint)
     model.text_tokenizer()
     if settings.classifier is not None:
         load_classifier(settings.classifier, model)  # an error now rather than at the first request

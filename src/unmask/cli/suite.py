@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from unmask.cli.flags import Place, Placing
 from unmask.cli.table import number, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, zero_shot
 from unmask.evaluation.likelihood.measure import How
-from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.text.corpus.tokenized import tokenized
 
@@ -38,11 +38,12 @@ class Settings:
     """Format of the printed table."""
     out: Path | None = None
     """Write the JSON object to a file, for `unmask compare`."""
+    place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
     sets = zero_shot.chosen_sets(settings.sets)
-    model = load(settings.model)
+    model = settings.place.load(settings.model)
     results, missing = [], {}
     for one in sets:
         try:

@@ -35,6 +35,7 @@ from unmask.model.backbone import BACKBONES, Backbone, build
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import read_note
 from unmask.model.model import Model
+from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
 from unmask.sampling.policy import POLICIES
@@ -113,8 +114,9 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
     """A whole run, from text to checkpoints; yields after every update. A signal saves and exits."""
     asked = settled(without_flags(settings.train, "objective", "model"))
     out = Path(asked.out)
+    compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
-        joined(asked.run.parallel, seconds=asked.run.patience) as team,
+        joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
         said_once(team),
         Silence() if team.rank else Display(asked, out, world=team.world, quiet=quiet) as display,
         claimed(
@@ -196,10 +198,10 @@ def go(
         if point.step >= phase.stop or halted(stop, team):
             continue
         if phase.start < point.step and folder is not None:
-            current = begin(denoiser_of(asked, phase, data, folder), asked, team)
+            current = begin(denoiser_of(asked, phase, data, folder, team), asked, team)
             point = state.restore(folder, current, team)
         else:
-            current = begin(denoiser_of(asked, phase, data, folder), asked, team)
+            current = begin(denoiser_of(asked, phase, data, folder, team), asked, team)
             # Bounds of two objectives are not comparable.
             point = replace(point, best=None, best_step=None, began=phase.start)
         display.start(current.network.spec, phase, point, data.rows)
@@ -223,9 +225,11 @@ def inherited(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]
     return dict(said) if fits else {}
 
 
-def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Denoiser:
+def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None, team: Team) -> Denoiser:
     """What a phase begins with: a network, and the parameters of its objective."""
-    return Denoiser(network_of(asked, phase, data, folder), phase.objective)
+    network = network_of(asked, phase, data, folder)
+    network.compute = compute_type(asked.run.dtype, team.device)
+    return Denoiser(network, phase.objective)
 
 
 def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Backbone:

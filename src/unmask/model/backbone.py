@@ -101,6 +101,7 @@ class Backbone(nn.Module, ABC):
 
     spec: Spec
     constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
+    compute: torch.dtype | None = None  # of matrix products; None: bf16 on CUDA, else that of the parameters
     recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
 
     @abstractmethod
@@ -217,10 +218,15 @@ def skeleton(spec: Spec) -> Backbone:
 
 
 @contextmanager
-def precision(device: torch.device) -> Iterator[None]:
-    """bf16 autocast on CUDA; elsewhere the parameters' own type, because bf16 on some CPUs kills the process."""
-    if device.type == "cuda":
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            yield
-    else:
+def precision(device: torch.device, compute: torch.dtype | None = None) -> Iterator[None]:
+    """Autocast to a type of matrix products; None: bf16 on CUDA, elsewhere the parameters' own type.
+
+    bf16 on some CPUs kills the process: `processes.device.compute_type` tries it before.
+    """
+    if compute is None:
+        compute = torch.bfloat16 if device.type == "cuda" else torch.float32
+    if compute == torch.float32:
         yield
+    else:
+        with torch.autocast(device.type, dtype=compute):
+            yield

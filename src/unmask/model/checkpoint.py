@@ -32,6 +32,7 @@ from unmask.model.weights import (
     with_weights,
     write_tensors,
 )
+from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import check_links
@@ -43,11 +44,14 @@ FROM_HUB = ["*.json", "*.safetensors", "*.txt"]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # owner/name, or a name of the hub's own
 
 
-def load(path: str | Path, *, trainable: bool = False) -> Model:
-    """A checkpoint, ours or a published one, from a folder or the hub: checked, mapped into memory, on the CPU.
+def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto") -> Model:
+    """A checkpoint, ours or a published one, from a folder or the hub: checked, mapped into memory.
 
-    It is ready for inference (`freeze`); `trainable=True` keeps gradients on.
+    It is ready for inference (`freeze`); `trainable=True` keeps gradients on. `device` is cpu, cuda, mps or auto (a
+    GPU if there is one); `dtype` that of matrix products: float32, bfloat16, float16 or auto (bfloat16 on CUDA).
     """
+    place = device_of(device)
+    compute = None if dtype == "auto" else compute_type(dtype, place)
     folder, hub = find(path)
     files, layout = recognised(folder)
     found, note = layout.read(files), files.note
@@ -69,8 +73,9 @@ def load(path: str | Path, *, trainable: bool = False) -> Model:
     if not trainable:
         network, parts = network.freeze(), parts.eval().requires_grad_(False)
     proof = probe.check(network, note["probe"], mask=found.mask, objective=found.objective) if note else None
+    network.compute = compute
     return Model(
-        network,
+        network.to(place),
         found.mask,
         found.objective,
         tokenizer,
@@ -79,8 +84,8 @@ def load(path: str | Path, *, trainable: bool = False) -> Model:
         ema=note.get("ema"),
         folder=folder,
         self_test=proof,
-        parts=dict(parts.items()),
-        state=state,
+        parts=dict(parts.to(place).items()),
+        state={name: value.to(place) for name, value in state.items()},
     )
 
 

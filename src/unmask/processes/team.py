@@ -25,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from unmask.errors import UserError
 from unmask.processes import sharding
+from unmask.processes.device import device_of
 from unmask.processes.rendezvous import meet
 
 T = TypeVar("T")
@@ -80,20 +81,13 @@ class Team(Protocol):
         """Run `work` in rank 0 while the others wait; if it fails, all fail."""
 
 
-def own_device() -> torch.device:
-    """The GPU of this process, or the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
 @dataclass(frozen=True)
 class Alone:
     """One process."""
 
     rank: int = 0
     world: int = 1
-    device: torch.device = field(default_factory=own_device)
+    device: torch.device = field(default_factory=device_of)
 
     def place(self, module: nn.Module) -> None:
         module.to(self.device)
@@ -194,12 +188,12 @@ class Many:
 
 
 @contextmanager
-def joined(way: Way, *, seconds: float) -> Iterator[Team]:
+def joined(way: Way, *, seconds: float, device_name: str = "auto") -> Iterator[Team]:
     """The team that torchrun has set up, or `Alone`; in a step processes wait `seconds` for each other."""
+    device = device_of(device_name)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Alone()
+        yield Alone(device=device)
         return
-    device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with noticing():

@@ -8,6 +8,7 @@ import tyro
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec
+from unmask.processes.device import Device, Dtype
 
 
 def at_least(low: float, **values: float) -> None:
@@ -111,6 +112,8 @@ class Run:
     checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
     tensorboard: bool = False  # also write TensorBoard event files
+    device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
+    dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
     patience: float = 60  # seconds that processes wait for each other in a step
 
@@ -118,6 +121,8 @@ class Run:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
         at_least(0, eval_rows=self.eval_rows, preview=self.preview, preview_minutes=self.preview_minutes)
         at_least(1, patience=self.patience)
+        if self.dtype == "float16":
+            raise UserError("gradients underflow in float16: train with --dtype bfloat16 or float32.")
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ class Transformer(Backbone):
         """Logits (.. v) of hidden states (.. d), in float32 or wider."""
         linear = self.output_layer.linear
         weight = self.vocab_embed.embedding if linear.weight is None else linear.weight
-        with precision(hidden.device):
+        with precision(hidden.device, self.compute):
             logits = F.linear(hidden, weight, linear.bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -232,7 +232,7 @@ class Transformer(Backbone):
         """Embedding (of tokens), blocks and last norm."""
         x = x if x.is_floating_point() else self.embed(x)
         c = self.condition(sigma)
-        with precision(x.device):
+        with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
                 given = (x, c, sight, i, i == len(self.blocks) - 1)
                 again = self.recompute and torch.is_grad_enabled()
