@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.serving.progress import Growing, stop_begun
+from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.text.tokens.vocabulary import byte, character
+from unmask.text.tokens.vocabulary import bpe, byte, character
 
 BYTES, LETTERS = byte(), character([models.TEXT])
 
@@ -109,3 +110,16 @@ def test_a_word_keeps_the_space_that_sets_it_apart_from_the_prompt():
     core.decoder = decoders.Metaspace()
     growing = Growing(Tokenizer(core, 2), [0], [1])
     assert growing.more() == " fox"
+
+
+def test_a_stop_text_within_a_token_cuts_its_part():
+    words = bpe([models.TEXT * 9], 320)
+    ids = words.encode("The quick brown fox")
+    place, piece = next((i, text) for i, text in enumerate(pieces(words, ids)) if i and len(text) > 3)
+    growing = Growing(words, [], [None] * len(ids), stops=(piece[2:],))
+    for i, id in enumerate(ids):
+        growing.put(i, id)
+        growing.more()
+        assert not growing.over or "".join(growing.parts()) == growing.sent
+    assert len(growing.parts()) == place + 1
+    assert growing.parts()[-1] == piece[:2]
