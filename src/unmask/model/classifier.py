@@ -95,18 +95,14 @@ def save_classifier(
 def load_classifier(folder: str | Path, model: Model) -> Classifier:
     """The classifier in a folder, on the trunk of its model; refuses another vocabulary or another model."""
     folder = Path(folder)
+    for name in (NOTE, HEAD):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} is not a classifier: it has no {name}. Train one with `unmask classifier`.")
     try:
-        for name in (NOTE, HEAD):
-            if not (folder / name).is_file():
-                raise UserError(
-                    f"{folder} is not a classifier: it has no {name}. Train one with `unmask classifier`."
-                )
         note = read_object(folder / NOTE)
         labels, made_for, told = [str(label) for label in note["labels"]], note["model"], note["tokenizer"]
         state = load_file(folder / HEAD)
-    except UserError:
-        raise
-    except (OSError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the classifier in {folder} cannot be read: {error}. Train it again.") from None
     own = None if model.tokenizer is None else model.tokenizer.fingerprint
     if told != own or note.get("vocab") != model.spec.vocab:
