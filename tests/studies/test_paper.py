@@ -37,12 +37,11 @@ def test_published_numbers_are_those_of_the_paper_s_table(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_scale_reads(path):
-    for scale in tomllib.loads(path.read_text())["scale"]:
-        study = read_study(path, scale)
-        assert study.rows
-        assert study.columns
-    assert {"smoke", "cpu", "paper"} <= tomllib.loads(path.read_text())["scale"].keys()
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
+def test_every_scale_reads(path, scale):
+    study = read_study(path, scale)
+    assert study.rows
+    assert study.columns
 
 
 @pytest.mark.slow

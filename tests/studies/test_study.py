@@ -103,3 +103,14 @@ def test_a_file_that_is_no_toml(tmp_path):
         read_study(tmp_path / "study.toml")
     with pytest.raises(UserError, match="cannot read"):
         read_study(tmp_path / "none.toml")
+
+
+def test_a_study_over_another_shares_what_it_does_not_change(tmp_path):
+    written(tmp_path).rename(tmp_path / "below.toml")
+    (tmp_path / "above.toml").write_text('base = "below.toml"\ntitle = "Above"\ntrain = { steps = 9 }\n')
+    study = read_study(tmp_path / "above.toml")
+    assert study.title == "Above"
+    assert study.row("AR").train == {**TINY["train"], "steps": 9, "objective": {"name": "ar"}}
+    (tmp_path / "above.toml").write_text('base = "none.toml"\n')
+    with pytest.raises(UserError, match=r"cannot read .*none\.toml"):
+        read_study(tmp_path / "above.toml")

@@ -146,7 +146,13 @@ def measure_tasks(
     for again in measure.seeds or (None,):
         needs: list[str] = []
         model = model_of(study, row.name, seed, tasks, needs)
-        words = {"seed": str(seed), "root": str(place.root), "model": model, **texts(study, place, tasks, needs)}
+        words = {
+            "seed": str(seed),
+            "root": str(place.root),
+            "here": str(study.path.parent),
+            "model": model,
+            **texts(study, place, tasks, needs),
+        }
         fill = Filler(study, seed, tasks, needs, words)
         extra = {"seed": again} if again is not None else {}
         said = (measure.verb, model, *map(fill, measure.arguments))
@@ -194,7 +200,7 @@ def texts(study: Study, place: Place, tasks: Mapping[str, Task], needs: list[str
 
 @dataclass(frozen=True)
 class Filler:
-    """Fills {test}, {data}, {seed}, {root}, {row:NAME} in arguments and options."""
+    """Fills {test}, {data}, {seed}, {root}, {here}, {row:NAME} in arguments and options."""
 
     study: Study
     seed: int

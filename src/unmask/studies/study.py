@@ -25,7 +25,7 @@ from unmask.settings import merged
 from unmask.training.settings import Train
 
 Table = Mapping[str, Any]
-TOP = ("title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
+TOP = ("base", "title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
 ROW = (
     *("name", "group", "train", "checkpoint", "of", "after"),
@@ -122,16 +122,22 @@ class Study:
 
 def read_study(path: Path, scale: str = "") -> Study:
     """The study in a file at a scale; everything in it is checked."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}.") from None
+    content = content_of(path)
+    if "base" in content:
+        content = over(content_of(path.parent / text(content, "base")), content)
     try:
         return study_of(content, path, scale)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}.") from None
 
 
 def study_of(content: Table, path: Path, scale: str) -> Study:
