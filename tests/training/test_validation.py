@@ -9,7 +9,7 @@ from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
 from unmask.diffusion.times import Stratified
 from unmask.text.corpus.rows import Batch
 from unmask.training import noise
-from unmask.training.loop import DROPOUT, TRAIN, VALID
+from unmask.training.loop import DROPOUT, TRAIN, VALID, given
 from unmask.training.validation import validate
 
 CHAIN = Chain.make()
@@ -47,6 +47,27 @@ def test_the_score_is_nats_over_tokens_with_its_error_over_rows(name):
     mean = n.sum() / c.sum()
     assert score.bound == pytest.approx(float(mean), rel=1e-5)
     assert score.error == pytest.approx(float((n - mean * c).square().sum().sqrt() / c.sum()), rel=1e-4)
+
+
+def learned_padding() -> Batch:
+    """Rows as the packing `rows` makes them: the first token is given, padding is learned and not counted."""
+    place, ends = torch.arange(LENGTH), torch.arange(3, LENGTH + 1, 2)[:, None]
+    free = (place > 0).expand(len(ends), LENGTH)
+    return Batch(CHAIN.rows(len(ends), 3), free & (place < ends), free)
+
+
+@pytest.mark.parametrize("name", ["mdlm", "ar"])
+def test_the_nats_of_learned_padding_count_and_its_tokens_do_not(name):
+    asked, rows = OBJECTIVES[name], learned_padding()
+    denoiser = network(asked)
+    for parameter in denoiser.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    score = validate(denoiser, [rows], asked.objective, mask=MASK, seed=5)
+    drawn = noise.draw(*rows.tokens.shape, seed=5, step=0, use=VALID)
+    with torch.no_grad():  # every position is seen, and all but the first are predicted
+        found, _ = denoiser(rows.tokens, drawn, mask=MASK, objective=asked.objective.precise(), frozen=~rows.free)
+    assert score.bound == pytest.approx(float(found.bound.sum() / rows.real.sum()), rel=1e-5)
+    assert given(rows)[1] is None  # the network is not told where a row ends
 
 
 def test_training_dropout_and_validation_do_not_share_random_numbers():

@@ -53,6 +53,21 @@ def test_what_is_left_of_every_thousand_documents_is_dropped_when_wrapping():
     assert dropped == 2500 * 4 - 32 * 300
 
 
+def test_padded_rows_are_those_of_training_and_count_documents_and_their_ends():
+    """Documents of 2, 5 and 0 tokens in rows of 5: the second goes on in another row."""
+    rows, dropped = cut(documents(2, 5, 0), Cut("rows", 5, bos=98, eos=EOS, padded=True))
+    assert [row.tokens.tolist() for row in rows] == [[98, 0, 1, EOS, EOS], [98, 2, 3, 4, 5], [98, 6, EOS, EOS, EOS]]
+    assert [(row.given, row.padding, row.scored, row.document) for row in rows] == [
+        (1, 1, 3, 0),
+        (1, 0, 4, 1),
+        (1, 2, 2, 1),
+    ]
+    assert [row.bytes for row in rows] == [6, 12, 3]
+    assert dropped == 0
+    with pytest.raises(UserError, match="have no stride"):
+        Cut("rows", 5, stride=2, bos=98, eos=EOS, padded=True)
+
+
 @pytest.mark.parametrize("way", ["stream", "rows"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_stream_and_rows_drop_nothing_and_their_bytes_add_up(way, causal):
