@@ -183,6 +183,7 @@ def test_what_is_damaged_here_loads_when_it_is_whole(name):
     assert confined(lambda: exercise(bases() / name, drawn=False)) == "done"
 
 
+@pytest.mark.slow
 def test_forty_mutations_are_refused_in_words_or_load(tmp_path):
     for seed in range(1, 41):
         folder = tmp_path / str(seed)

@@ -115,6 +115,7 @@ def test_a_file_name_that_is_not_utf8_is_refused(tmp_path, capsys):
     assert "is not UTF-8: rename the file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
 def test_a_bomb_is_read_piece_by_piece(pack, tmp_path):
     path = tmp_path / "bomb.txt"
@@ -127,6 +128,7 @@ def test_a_bomb_is_read_piece_by_piece(pack, tmp_path):
     assert confined(read, memory=200 << 20) == "done"
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_few_bytes_and_many_long_texts_is_read_one_by_one(tmp_path):
     (tmp_path / "a.parquet").write_bytes(table(text=["x" * (1 << 19)] * 1024))
 
@@ -226,6 +228,7 @@ def test_the_harness_without_its_package_says_what_to_install():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_forty_mutations_are_prepared_or_refused_in_words(tmp_path):
     for seed in range(1, 41):
         folder = tmp_path / str(seed)
