@@ -54,6 +54,7 @@ def test_a_form_is_filled_as_it_says(form, good, bad):
         ("<intt>", "Did you mean 'int'"),
         ("<list x>", "'x'"),
         ("<" + "list " * 9 + "int>", "8 deep"),
+        (("<" + "list " * 8 + "string>") * 50, "more than 100,000 characters by column 288"),
     ],
 )
 def test_a_wrong_form_is_refused(form, told):

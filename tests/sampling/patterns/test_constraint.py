@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import Sliding, fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
-from unmask.sampling.patterns.regex import machine_of
+from unmask.sampling.patterns.regex import machine_of, parsed
 from unmask.sampling.patterns.tokens import Words, anything, over_tokens, words_of
 from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
@@ -97,6 +97,10 @@ def test_a_machine_takes_no_bytes_that_are_not_utf8():
         ("(?>a)", "atomic"),
         ("((a{100}){100}){100}", "too|states"),
         ("(?u)a", "incompatible"),
+        ("a" * 100_001, "100,000 characters; saw 100,001"),
+        ("(?:" * 900 + "a" + ")" * 900, "groups within groups"),
+        ("a{1,4294967290}", "20,000 states"),
+        ("(?:a(?:)){1,4294967290}", "20,000 states"),
     ],
 )
 def test_a_wrong_pattern_is_refused_with_its_column_or_its_reason(pattern, told):
@@ -109,6 +113,71 @@ def test_a_pattern_that_would_take_long_is_refused_though_its_states_are_few():
         machine_of("((a{0,9}){0,9}){0,9}", largest=100)
     with pytest.raises(UserError, match="more than 100 states"):
         machine_of("[ab]*a[ab]{9}", largest=100)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?:){1,4294967294}", "()", "(?:(?:){1,3000}){1,3000}", "(?:|(){9}){4294967290}", "(?:a{0}){2,}", ""]
+)
+def test_a_repeat_of_nothing_is_nothing(pattern):
+    assert len(machine_of(pattern).table) == 2
+    both = machine_of(f"a{pattern}b|{pattern}c")
+    assert [both.matches(text) for text in (b"ab", b"c", b"abc", b"")] == [True, True, False, False]
+
+
+def test_nothing_within_a_repeat_costs_nothing_in_its_rounds():
+    machine = machine_of("(?:a" + "(?:)" * 20_000 + "){1,9000}")  # 180 million rounds, if each were made
+    assert machine.matches(b"a" * 9000)
+    assert not machine.matches(b"a" * 9001)
+
+
+def test_overlapping_ranges_of_a_class_are_one_range():
+    ranges = "".join(f"{chr(a)}-{chr(b)}" for a in range(97, 123) for b in range(a, 123))
+    assert parsed(f"[{ranges}]") == parsed("[a-z]")
+    assert parsed(rf"[\x00{ranges}\x01-\x05\d]") == parsed(r"[\x00-\x050-9a-z]")
+
+
+def test_compilation_ends_when_nobody_waits_for_it():
+    class Gone(Exception):
+        pass
+
+    left = 20
+
+    def check():
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Gone
+
+    for pattern in (".{0,300}b", "[ab]{40}"):
+        left = 20
+        with pytest.raises(Gone):
+            matching(pattern, words_of(byte()), check=check)
+    machine, left = machine_of("[ab]{40}"), 1
+    with pytest.raises(Gone):
+        over_tokens(machine, words_of(byte()), check=check)
+
+
+def test_a_long_chain_of_states_is_compiled_in_one_pass():
+    automaton = over_tokens(machine_of("a{2000}"), ABC)
+    assert len(automaton.table) == 2000 + 4  # 1 to 2000, two starts, the end and the dead state
+    lacking = over_tokens(machine_of("a{2000}d|b"), ABC)
+    after_a, after_b = lacking.table[0, lacking.classes[:2]].tolist()
+    assert after_a == len(lacking.table) - 1
+    assert lacking.accepts[after_b]
+
+
+def test_equal_sets_of_allowed_tokens_share_their_moves_and_many_large_ones_are_refused():
+    letters = byte()
+    automaton = over_tokens(machine_of("[a-z ]{1,1900}"), words_of(letters))
+    same = Constraint(automaton, allowed={place: [97, 98] for place in range(120)})
+    assert len({id(moves) for moves in same.own_moves.values()}) == 1
+    assert same.bytes < automaton.bytes + 2**20
+    large = machine_of("|".join(f"[{chr(i)}x]{{200}}" for i in range(97, 123)))
+    sets = {place: [97 + i for i in range(26) if place >> i & 1] for place in range(1, 2000)}
+    with pytest.raises(UserError, match=r"1999 sets of allowed tokens needs .* numbers; at most"):
+        Constraint(over_tokens(large, words_of(letters), ends=False), allowed=sets)
+    with pytest.raises(UserError, match="states, too many for 4 texts of 40,000 tokens"):
+        same.check(blank(4, 40_000, mask=letters.mask))
 
 
 def allowed_tokens(world, pattern, state):

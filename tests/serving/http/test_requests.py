@@ -17,7 +17,9 @@ from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
 from unmask.serving.http import requests as filling
+from unmask.serving.http.schema import Allowed, CompletionRequest
 from unmask.serving.limits import Limits
+from unmask.serving.refusal import Refusal
 from unmask.text.prompt.canvas import of_prompt
 
 pytestmark = pytest.mark.slow
@@ -299,3 +301,63 @@ def test_a_run_of_tokens_is_not_repeated_where_it_is_asked_for(client):
     pairs = {a + b for a, b in pairwise(text) if a != b}
     assert all(text.count(pair) == 1 for pair in pairs)
     assert client.post("/v1/completions", json=asked | {"no_repeat": 1}).status_code == 400
+
+
+def test_words_without_an_alternative_take_no_forward_pass(client, masked):
+    steps = {"stream": True, "events": "steps"}
+    sent = body({"pattern": "ab|ac", "draft": True}, n=1, **steps)
+    found = events(client.post("/v1/completions", json=sent))
+    begin, end = found[0][1], found[-1][1]
+    drawn = [token for token in begin["candidates"][0] if not token["given"] and token["id"] is not None]
+    assert drawn == [] or [token["call"] for token in drawn] == [0] * len(drawn)
+    assert end["calls"] == 1
+    assert end["choices"][0]["text"] in ("ab", "ac")
+    assert end["usage"]["completion_tokens"] == 3  # two letters and their end
+    sure = client.post("/v1/completions", json=body({"pattern": "abc"})).json()
+    assert texts(sure) == ["abc", "abc"]
+    assert {choice["finish_reason"] for choice in sure["choices"]} == {"stop"}
+    assert sure["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": 8, "total_tokens": len(PROMPT) + 8}
+    filled = client.post("/v1/infill", json={"text": "a[5]b", "pattern": "xyz", "seed": 1}).json()
+    assert filled["calls"] == 0
+    assert filled["choices"][0]["text"] == "axyzb"
+
+
+def test_constraints_are_kept_within_a_limit_of_bytes_and_large_ones_are_refused(masked, monkeypatch):
+    controls = filling.Controls(masked, Limits())
+    asked = [CompletionRequest(prompt="a", pattern=f"[a-{letter}]{{1,9}}") for letter in "bcdefgh"]
+    one = controls.constraint(asked[0])
+    assert controls.constraint(asked[0]) is one
+    size = filling.memory_of(filling.pattern_alone(controls.recipe(asked[0]).control), one)
+    assert controls.constraints.used == size
+    controls.constraints.limit = 3 * size
+    for body in asked:
+        controls.constraint(body)
+    assert 1 <= len(controls.constraints.kept) <= 3
+    assert controls.constraints.used <= 3 * size
+    long = CompletionRequest(prompt="a", pattern="a" + "(?:)" * 20_000)
+    key = filling.pattern_alone(controls.recipe(long).control)
+    assert filling.memory_of(key, controls.constraint(long)) > 4 * 80_000  # the pattern itself counts too
+    monkeypatch.setattr(filling, "LARGEST", 100_000)
+    places = [Allowed(position=i, tokens=[i % 20, 21]) for i in range(300)]
+    for body in (CompletionRequest(prompt="a", pattern="[a-z]{900}"), CompletionRequest(prompt="a", allowed=places)):
+        with pytest.raises(Refusal, match="MB when compiled; this server allows 0 MB"):
+            controls.constraint(body)
+
+
+def test_a_pattern_of_a_client_that_has_left_is_given_up(serve, masked, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(self, pattern, check):
+        begun.set()
+        try:
+            while True:
+                check()
+                threading.Event().wait(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(filling.Controls, "compile", endless)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{serve(masked)}/v1/completions", json=body({"pattern": "a"}), timeout=0.5)
+    assert begun.is_set()
+    assert ended.wait(60)

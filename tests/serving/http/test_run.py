@@ -102,7 +102,7 @@ STUCK = """
 import sys, threading, time
 from unmask.cli.main import main
 from unmask.serving.http import requests
-def stuck(self, pattern):
+def stuck(self, pattern, check):
     print("stuck", file=sys.stderr, flush=True)
     while True:
         time.sleep(0.1)

@@ -3,12 +3,14 @@
 import math
 from collections.abc import AsyncIterator
 from functools import partial
+from threading import Event
 from typing import Any
 
 from fastapi import FastAPI, Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from unmask.errors import UserError
+from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.tasks.infill import plausibility
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
@@ -17,7 +19,7 @@ from unmask.serving.http.replies import LINE, Reply, event
 from unmask.serving.http.requests import Requests, field_of, request_seed
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.progress import Filling
-from unmask.serving.refusal import Refusal, wrong
+from unmask.serving.refusal import Refusal, closing, wrong
 from unmask.serving.tick import Job
 from unmask.text.prompt.template import Lengths
 
@@ -38,8 +40,9 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         check_name(body.model, name)
         body = body.model_copy(update={"seed": request_seed(body)})
         patterned = field_of(body) is not None
-        if patterned:  # compiled while ticks continue; `make` then finds it ready
-            await engine.between(lambda: requests.controls.constraint(body), beside=True)
+        ready: list[Constraint | None] = []
+        if patterned:  # compiled while ticks continue; `make` then finds it
+            ready.append(await compiled(engine, requests, body))
         lengths: list[Lengths] = []
         rated = None
         if isinstance(body, InfillRequest):
@@ -77,6 +80,20 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
     async def infill(request: Request, body: InfillRequest) -> Any:
         """Fill the blanks of a text, wherever they are."""
         return await answer(request, body, "infill")
+
+
+async def compiled(engine: Engine, requests: Requests, body: Drawing) -> Constraint | None:
+    """The constraint of a request, made beside the ticks; given up when the request ends first."""
+    over = Event()
+
+    def check() -> None:
+        if over.is_set():
+            raise closing()
+
+    try:
+        return await engine.between(lambda: requests.controls.constraint(body, check), beside=True)
+    finally:
+        over.set()
 
 
 async def best_lengths(

@@ -15,6 +15,7 @@ from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.sampling.control import Control
 from unmask.sampling.patterns.constraint import Constraint
+from unmask.sampling.patterns.regex import Check, unchecked
 from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policies.parallel import Klass
 from unmask.sampling.recipe import Method, Recipe, method_for
@@ -22,7 +23,8 @@ from unmask.sampling.score import log_likelihood
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
-from unmask.sampling.tasks.rows import Row, canvas_of
+from unmask.sampling.tasks.rows import Row, canvas_of, shortened
+from unmask.serving.cache import Cache
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
 from unmask.serving.progress import Filling, Growing
@@ -30,10 +32,12 @@ from unmask.serving.refusal import wrong
 from unmask.serving.tick import begun
 from unmask.text.prompt.template import Lengths, parse
 
-KEPT = 16  # cached constraints: one of 2000 states has 16 MB and more
+KEPT = 2**28  # bytes of all cached constraints
+LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
+GUIDES = 16  # cached guidance objects, which share the model
 TRIES = 16  # choices of lengths to compare
 LOOKS = 8  # as in `unmask infill`: at most 32 times as many forward passes for each choice
-MOVES = 2**34  # limit on (pairs of a pattern's states) · (positions of a request): the cost of a call
+MOVES = 2**34  # limit on `Constraint.work` · (positions of a request): the cost of a call
 MEMORY = 2**28  # limit on the numbers that a sampler stores for one request: 1 GB
 
 Places = tuple[tuple[int, tuple[int, ...]], ...]  # positions, each with its allowed ids
@@ -44,9 +48,8 @@ class Controls:
 
     def __init__(self, model: Model, limits: Limits, classifier: str | None = None) -> None:
         self.model, self.limits, self.classifier = model, limits, classifier
-        self.compiled = lru_cache(KEPT)(self.compile)
-        self.limited = lru_cache(KEPT)(self.limit)
-        self.guided = lru_cache(KEPT)(lambda guide: guide.hook(self.model))
+        self.constraints: Cache[Constraint] = Cache(KEPT, size=memory_of)
+        self.guided = lru_cache(GUIDES)(lambda guide: guide.hook(self.model))
 
     def method(self, body: Drawing, recipe: Recipe, *, healed: bool) -> Method:
         """The sampling method of a request."""
@@ -73,27 +76,49 @@ class Controls:
             raise wrong("this server has no classifier: start it with --classifier.", param="towards")
         return body.recipe(classifier=None if body.towards is None else self.classifier)
 
-    def constraint(self, body: Drawing) -> Constraint | None:
-        """The constraint on the text. A new pattern may take seconds to compile; the network is not called."""
+    def constraint(self, body: Drawing, check: Check = unchecked) -> Constraint | None:
+        """The constraint on the text. A new pattern may take seconds to compile; the network is not called.
+
+        `check` is called all the while, and ends the work by raising: nobody waits for it any more.
+        """
         pattern, places = pattern_alone(self.recipe(body).control), places_of(body)
         try:
             if places:
-                return self.limited(pattern, places)
-            return self.compiled(pattern) if pattern.constrains else None
+                return self.constraints.get((pattern, places), lambda: self.limit(pattern, places, check))
+            return self.compiled(pattern, check) if pattern.constrains else None
         except UserError as error:
             raise wrong(str(error), param=field_of(body)) from None
 
-    def compile(self, pattern: Control) -> Constraint:
-        found = pattern.constraint(self.model, largest=self.limits.states)
-        assert found is not None
-        return found
+    def compiled(self, pattern: Control, check: Check) -> Constraint:
+        return self.constraints.get(pattern, lambda: self.compile(pattern, check))
 
-    def limit(self, pattern: Control, places: Places) -> Constraint:
+    def compile(self, pattern: Control, check: Check) -> Constraint:
+        found = pattern.constraint(self.model, largest=self.limits.states, check=check)
+        assert found is not None
+        return within_memory(found)
+
+    def limit(self, pattern: Control, places: Places, check: Check) -> Constraint:
         """A pattern, or none, combined with sets of allowed tokens."""
         if pattern.constrains:
-            return replace(self.compiled(pattern), allowed=dict(places))
+            return within_memory(replace(self.compiled(pattern, check), allowed=dict(places)))
         free = anything(self.model.text_tokenizer().size, mask=self.model.mask)
-        return Constraint(free, allowed=dict(places)).on(self.model.device)
+        return within_memory(Constraint(free, allowed=dict(places)).on(self.model.device))
+
+
+def memory_of(key: Control | tuple[Control, Places], constraint: Constraint) -> int:
+    """Bytes of a cached constraint and its key, an upper bound; the sets of allowed tokens are part of both."""
+    pattern = key if isinstance(key, Control) else key[0]
+    texts = [pattern.pattern or "", pattern.form or "", *pattern.one_of]
+    return 2 * constraint.bytes + sum(100 + 4 * len(text) for text in texts)
+
+
+def within_memory(constraint: Constraint) -> Constraint:
+    if constraint.bytes > LARGEST:
+        raise UserError(
+            f"{constraint.about} takes up to {constraint.bytes >> 20:,} MB when compiled; this server allows "
+            f"{LARGEST >> 20} MB. Use smaller repeat counts, fewer texts or fewer different sets of allowed tokens."
+        )
+    return constraint
 
 
 def pattern_alone(control: Control) -> Control:
@@ -145,15 +170,16 @@ class Requests:
         self.check_rows(len(body.prompts), body.n)
         constrained = field_of(body) is not None
         tasks = [Continue(prompt, new=body.max_tokens, suffix=body.suffix) for prompt in body.prompts]
-        rows = [row for task in tasks for row in [task.row(self.model, constrained=constrained)] * body.n]
-        self.check_length(max(len(row.tokens) for row in rows))
-        method = self.controls.method(body, recipe, healed=any(row.heals for row in rows))
+        asked = [task.row(self.model, constrained=constrained) for task in tasks]
+        self.check_length(max(len(row.tokens) for row in asked))
+        method = self.controls.method(body, recipe, healed=any(row.heals for row in asked))
+        rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
         ends = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
         answers = [
             Growing(
                 tokenizer,
                 row.tokens[: row.start],
-                [None] * body.max_tokens,
+                [None] * min(body.max_tokens, len(row.tokens) - row.start),
                 body.stops,
                 ends,
                 not method.process.settled,
@@ -161,8 +187,16 @@ class Requests:
             )
             for row in rows
         ]
-        given = sum(len(row.tokens) - body.max_tokens for row in rows[:: body.n])
+        given = sum(len(row.tokens) - body.max_tokens for row in asked)
         return self.filling(method, body, recipe, rows, answers, given)
+
+    def shortened(self, rows: Sequence[Row], method: Method, body: Drawing) -> list[Row]:
+        """Rows as long as the longest match."""
+        where = {"mask": self.model.mask, "device": self.model.device}
+        try:
+            return [shortened(row, method.constraint, **where) for row in rows]
+        except UserError as error:  # no filling matches
+            raise wrong(str(error), param=field_of(body)) from None
 
     def infill(self, body: InfillRequest, lengths: Sequence[Lengths]) -> Filling:
         """A text with blanks: one row per candidate, with the blank lengths taken in turn from `lengths`."""
@@ -256,11 +290,11 @@ class Requests:
         if isinstance(method.policy, Klass) and len(rows) * width * vocab > MEMORY:
             raise UserError(f"the sampler {method.sampler!r} would need too much memory: ask for less text.")
         check_controls(body, recipe, rows, mask=self.model.mask)
-        states = 0 if method.constraint is None else len(method.constraint.automaton.table)
-        if states**2 * len(rows) * width > MOVES:
+        if method.constraint is not None and method.constraint.work * len(rows) * width > MOVES:
+            states, kinds = method.constraint.automaton.table.shape
             raise wrong(
-                f"the pattern has {states} states, too many for {len(rows)} texts of {width} tokens: use smaller "
-                "repeat counts, or ask for less text.",
+                f"the pattern has {states} states and {kinds} kinds of tokens, too many for {len(rows)} texts of "
+                f"{width} tokens: use smaller repeat counts, or ask for less text.",
                 param=field_of(body),
             )
         canvas = canvas_of(list(rows), mask=self.model.mask, device=self.model.device)

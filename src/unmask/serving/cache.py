@@ -1,0 +1,42 @@
+"""Cache: values that requests share, up to a limit of memory.
+
+A value that a running request holds is found as well, even if it is too large to be kept or had to go.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+Value = TypeVar("Value")
+
+
+class Cache(Generic[Value]):
+    """The values used last; `size` of a key and its value, at most `limit` together. Several threads may use it."""
+
+    def __init__(self, limit: int, size: Callable[[Any, Value], int]) -> None:
+        self.limit, self.size = limit, size
+        self.used = 0
+        self.kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self.held: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
+        self.lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The value of a key, made if there is none; nothing is kept if `make` fails."""
+        with self.lock:
+            found = self.held.get(key)
+            if key in self.kept:
+                self.kept.move_to_end(key)
+        if found is not None:
+            return found
+        value = make()
+        with self.lock:
+            value = self.held.setdefault(key, value)  # another thread may have been faster
+            size = self.size(key, value)
+            if key not in self.kept and size <= self.limit:
+                self.kept[key] = (value, size)
+                self.used += size
+            while self.used > self.limit:
+                self.used -= self.kept.popitem(last=False)[1][1]
+        return value
