@@ -21,7 +21,7 @@ FLOOR = {
     "studies": 4,
     "cli": 5,
 }
-GROUND = {"errors", "files", "random", "registry", "settings", "shapes", "untrusted"}  # files that every room may use
+GROUND = {"errors", "files", "hub", "random", "registry", "settings", "shapes", "untrusted"}  # files that every room may use
 # Of two sub-rooms of a room the left one may use the right one, and never the other way round.
 WITHIN = [
     ("text.corpus", "text.tokens"),
@@ -44,7 +44,7 @@ ACROSS = {
     "serving/http": {"fuzz", "openai", "page"},
     "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
-    "": {"extend", "floors", "readme", "supply"},
+    "": {"extend", "floors", "readme", "recipes", "supply"},
 }
 
 

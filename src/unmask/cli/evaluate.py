@@ -21,11 +21,11 @@ from unmask.cli.flags import Place, Placing
 from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
-from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team, together
+from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.records import records
 from unmask.text.corpus.tokenized import read_documents

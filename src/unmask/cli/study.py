@@ -9,7 +9,6 @@ failure or a change of the file, and only what is missing is computed.
     unmask study mine.toml --out runs/mine --print-commands          one line per row, for a cluster
 """
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from unmask.studies.plan import Place, Task, costs, planned, steps_of, tokens_se
 from unmask.studies.run import Event, How
 from unmask.studies.study import Study, only, read_study
 from unmask.studies.table import table_of
+from unmask.text.corpus.named import data_root
 from unmask.training.estimate import USUAL_SHARE, duration, matrix_rate
 from unmask.views import study as view
 
@@ -64,7 +64,7 @@ def run(settings: Settings) -> None:
     if settings.jobs < 0:
         raise UserError(f"--jobs must be 0 or more, not {settings.jobs}.")
     whole = read_study(settings.file, settings.scale)
-    place = Place(settings.out, settings.data_root or Path(os.environ.get("UNMASK_DATA", "data")))
+    place = Place(settings.out, data_root(settings.data_root))
     tasks = planned(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole
     chosen = needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])

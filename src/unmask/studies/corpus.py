@@ -7,8 +7,8 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.evaluation.likelihood.detokenize import detokenizer
 from unmask.files import write_whole
+from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import SEPARATOR, Layout
 from unmask.text.corpus.records import rows_of
 from unmask.text.corpus.sources import gather

@@ -14,7 +14,7 @@ from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
-from unmask.text.corpus.manifest import MANIFEST
+from unmask.text.corpus.manifest import MANIFEST, prepared_folder
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.rows import Batch, Packed, packing_for
 from unmask.text.corpus.shards import Division
@@ -83,8 +83,8 @@ def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
 
 def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:
     """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, written if need be."""
-    if (Path(asked.data) / MANIFEST).is_file():
-        return Path(asked.data)
+    if (there := prepared_folder(asked.data)) is not None:
+        return there
     folder = out / "data"
     if not (folder / MANIFEST).is_file() or not (out / "settings.toml").is_file():
         write_data(asked, folder, say)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.evaluation.likelihood.detokenize import DETOKENIZERS, detokenizer
 from unmask.evaluation.likelihood.zero_shot import SUITE, chosen_sets, set_texts
+from unmask.text.corpus.detokenize import DETOKENIZERS, detokenizer
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())["detokenizers"]
 

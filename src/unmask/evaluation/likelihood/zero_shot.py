@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UserError, unknown
-from unmask.evaluation.likelihood.detokenize import detokenizer
-from unmask.text.corpus.decompress import chunks, lines, needs
+from unmask.text.corpus.dataset import PARQUET, DataSet, Unreadable
+from unmask.text.corpus.decompress import chunks, lines
+from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.formats import COMPRESSIONS
+from unmask.text.corpus.named import NAMED, kept_lines
 from unmask.text.corpus.records import records, rows_of
 from unmask.untrusted import parse_json
-
-PARQUET = "refs/convert/parquet"  # the hub's branch with tables of data sets that were scripts
 
 
 def stripped_lines(path: Path) -> Iterator[str]:
@@ -23,10 +23,9 @@ def stripped_lines(path: Path) -> Iterator[str]:
         yield line.strip()
 
 
-def kept_lines(path: Path) -> Iterator[str]:
-    """Lines with their spaces and line ends; blank lines become empty."""
-    for line, _ in lines(path):
-        yield line + "\n" if line.strip() else ""
+def raw_lines(path: Path) -> Iterator[str]:
+    for line in kept_lines(path):
+        yield line.text
 
 
 def jsonl_texts(path: Path) -> Iterator[str]:
@@ -76,23 +75,14 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Hub:
-    repository: str
-    config: str | None
-    split: str
-    field: str
-    revision: str | None = None
-    differs: str = ""
-
-
-@dataclass(frozen=True)
 class TextSet:
     """One of the suite's texts."""
 
     name: str
     title: str
     detokenizer: str
-    hub: Hub
+    hub: DataSet
+    field: str  # of the hub's rows
     local: tuple[Local, ...]
 
 
@@ -101,26 +91,29 @@ SUITE = (
         "ptb",
         "Penn Treebank, validation",
         "ptb",
-        Hub("ptb-text-only/ptb_text_only", "penn_treebank", "validation", "sentence", PARQUET),
+        NAMED["ptb"].at("valid"),
+        "sentence",
         (Local("ptb/ptb.valid.txt", stripped_lines),),
     ),
     TextSet(
         "wikitext",
         "WikiText raw, validation",
         "wikitext",
-        Hub("Salesforce/wikitext", "wikitext-103-raw-v1", "validation", "text"),
+        NAMED["wikitext103"].at("valid"),
+        "text",
         (
-            Local("wikitext103/wiki.valid.raw", kept_lines),
-            Local("wikitext2/wiki.valid.raw", kept_lines),
-            Local("wikitext2/wiki.test.raw", kept_lines, "raw test articles, not validation"),
-            Local("wikitext2/wiki.valid.tokens", kept_lines, "rare words are <unk>, not raw text"),
+            Local("wikitext103/wiki.valid.raw", raw_lines),
+            Local("wikitext2/wiki.valid.raw", raw_lines),
+            Local("wikitext2/wiki.test.raw", raw_lines, "raw test articles, not validation"),
+            Local("wikitext2/wiki.valid.tokens", raw_lines, "rare words are <unk>, not raw text"),
         ),
     ),
     TextSet(
         "lm1b",
         "One Billion Words, test",
         "lm1b",
-        Hub("dvruette/lm1b", None, "test", "text", PARQUET),
+        NAMED["lm1b"].at("test"),
+        "text",
         (
             Local("lm1b/news.en.heldout-00000-of-00050", stripped_lines),
             Local(
@@ -132,28 +125,32 @@ SUITE = (
         "lambada",
         "LAMBADA, OpenAI's test",
         "lambada",
-        Hub("EleutherAI/lambada_openai", "default", "test", "text"),
+        DataSet("EleutherAI/lambada_openai", "default", "test"),
+        "text",
         (Local("lambada/lambada_test.jsonl", jsonl_texts),),
     ),
     TextSet(
         "ag_news",
         "AG News, test",
         "none",
-        Hub("fancyzhx/ag_news", None, "test", "text"),
+        DataSet("fancyzhx/ag_news", split="test"),
+        "text",
         (Local("ag_news/test.csv", csv_columns(1, 2)),),
     ),
     TextSet(
         "pubmed",
         "PubMed articles, validation",
         "scientific",
-        Hub("armanc/scientific_papers", "pubmed", "validation", "article", PARQUET),
+        DataSet("armanc/scientific_papers", "pubmed", "validation", PARQUET),
+        "article",
         (Local("scientific/ori_pqal.json", pubmedqa, "1,000 abstracts of PubMedQA, not full articles"),),
     ),
     TextSet(
         "arxiv",
         "arXiv articles, validation",
         "scientific",
-        Hub("armanc/scientific_papers", "arxiv", "validation", "article", PARQUET),
+        DataSet("armanc/scientific_papers", "arxiv", "validation", PARQUET),
+        "article",
         (Local("scientific/arxiv_abstracts.csv", csv_columns("abstract"), "2,000 abstracts, not full articles"),),
     ),
 )
@@ -181,9 +178,11 @@ def set_texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]
     """The detokenized texts of a set, their source, and how they differ from the paper's (empty: not at all)."""
     repair = detokenizer(one.detokenizer)
     if root is None:
-        hub = one.hub
-        source = "hf:" + hub.repository + (f":{hub.config}" if hub.config else "") + f"@{hub.split}"
-        return map(repair, _from_hub(hub)), source, hub.differs
+        try:
+            data = one.hub.pinned()
+        except Unreadable as error:
+            raise UserError(f"{error} Put the files into a folder and give it as --data-root.") from None
+        return (repair(row[one.field]) for row in data.rows()), data.name, ""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}.")
     there = found(one, root)
@@ -191,18 +190,3 @@ def set_texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]
         raise UserError(f"{root} holds no file for {one.name}. Searched for {', '.join(l.path for l in one.local)}.")
     path, local = there
     return map(repair, local.read(path)), path.relative_to(root).as_posix(), local.differs
-
-
-def _from_hub(hub: Hub) -> Iterator[str]:
-    datasets = needs("datasets", f"the data set {hub.repository!r}")
-    try:
-        rows = datasets.load_dataset(
-            hub.repository, hub.config, split=hub.split, streaming=True, revision=hub.revision
-        )
-    except Exception as error:  # no such set, no network: the hub's message says which
-        raise UserError(
-            f"cannot read {hub.repository!r} from the hub: {str(error).splitlines()[0]} "
-            "Put the files into a folder and give it as --data-root."
-        ) from None
-    for row in rows:
-        yield row[hub.field]

@@ -17,7 +17,7 @@ from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.manifest import MANIFEST
+from unmask.text.corpus.manifest import prepared_folder
 from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
@@ -62,8 +62,8 @@ def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None
 
 def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
     """The documents of a source, or of a folder that `unmask prepare` wrote."""
-    if (Path(where) / MANIFEST).is_file():
-        corpus, tokenizer = Corpus.open(where, split), Tokenizer.load(where)
+    if (folder := prepared_folder(where)) is not None:
+        corpus, tokenizer = Corpus.open(folder, split), Tokenizer.load(folder)
         for number in range(corpus.documents):
             yield tokenizer.decode(corpus.document(number))
         return

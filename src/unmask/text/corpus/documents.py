@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
+from unmask.text.corpus.dataset import DataSet
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import check_text, objects, rows_of
@@ -53,23 +54,10 @@ def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
     return readers[format_of(path.name)[0] or "text"](path, layout)
 
 
-def hub_pieces(name: str, layout: Layout) -> Iterator[Piece]:
-    """The documents of a data set on the hub, streamed: `NAME`, `NAME:CONFIG`, each with `@SPLIT` (train)."""
-    datasets = needs("datasets", f"the data set {name!r}")
-    repository, config, split = hub_parts(name)
-    try:
-        rows = datasets.load_dataset(repository, config, split=split, streaming=True)
-    except Exception as error:  # no such set, config or split, no network: the hub's message says which
-        raise UserError(f"cannot read the data set {name!r} from the hub: {error}") from None
-    for row in rows:
-        yield from _whole(_field(row, layout.field, f"data set {name!r}"), 0)
-
-
-def hub_parts(name: str) -> tuple[str, str | None, str]:
-    """The repository, config and split in a hub data set's name."""
-    rest, _, split = name.partition("@")
-    repository, _, config = rest.partition(":")
-    return repository, config or None, split or "train"
+def hub_pieces(data: DataSet, field: str) -> Iterator[Piece]:
+    """The documents of a data set on the hub, streamed."""
+    for row in data.rows():
+        yield from _whole(_field(row, field, f"data set {data.name!r}"), 0)
 
 
 def _text(path: Path, layout: Layout) -> Iterator[Piece]:

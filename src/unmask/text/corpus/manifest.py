@@ -16,6 +16,7 @@ from unmask.files import clear_drafts, is_draft, write_whole, writing
 from unmask.processes.lock import locked
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.integrity import STAMP
+from unmask.text.corpus.named import corpus_name, home
 from unmask.text.corpus.shards import FORMAT, SHARDS, Division, Shard, token_type
 from unmask.text.corpus.sources import Source
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -25,6 +26,13 @@ MANIFEST = "manifest.json"
 MERGING = ".merge.lock"
 OURS = {SHARDS, MANIFEST, STAMP, MERGING, "tokenizer.json", "tokenizer_config.json"}
 Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
+
+
+def prepared_folder(where: str | Path) -> Path | None:
+    """The folder at a place, or of a corpus's name below the data root, if `unmask prepare` wrote it."""
+    name = None if Path(where).exists() else corpus_name(str(where))
+    folder = Path(where) if name is None else home(name)
+    return folder if (folder / MANIFEST).is_file() else None
 
 
 def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, division: Division) -> dict[str, Any]:

@@ -1,21 +1,24 @@
-"""Sources of documents: a file, a folder, a glob, standard input, or a data set on the hub."""
+"""Sources of documents: a file, a folder, a glob, standard input, a corpus by name, or a data set on the hub."""
 
 import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from unmask.errors import UserError
 from unmask.text.corpus import documents
-from unmask.text.corpus.decompress import needs
+from unmask.text.corpus.dataset import DataSet, Unreadable, parse_data_set
+from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.formats import COMPRESSIONS, FORMATS, format_of
+from unmask.text.corpus.named import NAMED, Named, completed, corpus_name, home, part_of, repaired
 
 SPLITS = {
     "train": "train",
@@ -36,16 +39,19 @@ class Source:
     path: Path | None  # None for the hub
     bytes: int  # size on disk, 0 for the hub
     split: str | None = None  # the split that its name contains; None: the names contain no splits
+    read: Callable[[Layout], Iterator[Piece]] | None = None  # how a named corpus is read
 
     def pieces(self, layout: Layout) -> Iterator[Piece]:
+        if self.read is not None:
+            return self.read(layout)
         if self.path is None:
-            return documents.hub_pieces(self.name.removeprefix("hf:"), layout)
+            return documents.hub_pieces(parse_data_set(self.name), layout.field)
         return documents.document_pieces(self.path, layout)
 
     def sha256(self) -> str:
-        """The hash of a file's bytes, or of a hub data set's name and revision."""
+        """The hash of a file's bytes, or of a hub data set's name and commit."""
         if self.path is None:
-            return _hub_sha256(self.name)
+            return parse_data_set(self.name).sha256()
         try:
             with self.path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -55,7 +61,9 @@ class Source:
 
 @contextmanager
 def gather(where: str | Path) -> Iterator[list[Source]]:
-    """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `hf:NAME`.
+    """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`.
+
+    A path that exists is read, even if it has the name of a corpus.
 
     with gather("my_texts/") as sources: ...
     """
@@ -64,7 +72,9 @@ def gather(where: str | Path) -> Iterator[list[Source]]:
         with TemporaryDirectory(prefix="unmask-") as folder:
             yield [_spooled(Path(folder))]
     elif place.startswith("hf:"):
-        yield [Source(place, None, 0)]
+        yield [Source(parse_data_set(place).pinned().name, None, 0)]
+    elif (name := corpus_name(place)) is not None and not Path(place).exists():
+        yield _named(name)
     else:
         yield _files(place)
 
@@ -87,6 +97,52 @@ def check_readable(sources: Sequence[Source], layout: Layout) -> None:
             next(source.pieces(layout), None)
 
 
+def _named(name: str) -> list[Source]:
+    """The sources of a named corpus: its files below the data root, else the hub."""
+    corpus, folder = NAMED[name], home(name)
+    found = corpus.found(folder)
+    alone = set(found) == {"train"}  # then the usual share of the documents is held out
+    sources = []
+    for split, path in ((split, path) for split, paths in found.items() for path in paths):
+        part = corpus.characters.get(split) if all(path in paths for paths in found.values()) else None
+        shown = f"{name}/{path.relative_to(folder).as_posix()}" + ("[{}:{}]".format(*part) if part else "")
+        read = partial(_as_published, corpus, part, partial(corpus.pieces, path))
+        sources.append(Source(shown, path, path.stat().st_size, None if alone else split, read))
+    if sources:
+        return sorted(sources, key=lambda source: source.name)
+    with _advised(corpus, name):
+        pinned = corpus.hub.pinned()
+    for split, of_hub in corpus.splits.items():
+        data, part = replace(pinned, split=of_hub), corpus.characters.get(split)
+        shown = data.name + ("[{}:{}]".format(*part) if part else "")
+        read = partial(_as_published, corpus, part, partial(_from_hub, corpus, name, data))
+        sources.append(Source(shown, None, 0, split, read))
+    return sources
+
+
+def _as_published(
+    corpus: Named, part: tuple[int, int] | None, read: Callable[[Layout], Iterator[Piece]], layout: Layout
+) -> Iterator[Piece]:
+    """A split's documents, detokenized as the paper does."""
+    pieces = read(layout)
+    if part is not None:
+        return part_of(pieces, *part)
+    return pieces if corpus.detokenizer == "none" else repaired(pieces, detokenizer(corpus.detokenizer))
+
+
+def _from_hub(corpus: Named, name: str, data: DataSet, layout: Layout) -> Iterator[Piece]:
+    with _advised(corpus, name):
+        yield from documents.hub_pieces(data, completed(layout, corpus.layout).field)
+
+
+@contextmanager
+def _advised(corpus: Named, name: str) -> Iterator[None]:
+    try:
+        yield
+    except Unreadable as error:
+        raise UserError(f"{error} {corpus.advice(name)}") from None
+
+
 def _files(place: str) -> list[Source]:
     root = Path(place).expanduser()
     if root.is_dir():
@@ -106,7 +162,10 @@ def _files(place: str) -> list[Source]:
             raise UserError(f"no file matches {place}")
         root = Path(*root.parts[: next(i for i, part in enumerate(root.parts) if has_magic(part))])
     else:
-        raise UserError(f"no data at {place}: the path does not exist. A data set on the hub is written hf:NAME.")
+        raise UserError(
+            f"no data at {place}: the path does not exist. A data set on the hub is written hf:NAME; corpora with "
+            f"names of their own: {', '.join(NAMED)}."
+        )
     for path in paths:
         try:
             str(path).encode()
@@ -147,13 +206,3 @@ def _spooled(folder: Path) -> Source:
     if not path.stat().st_size:
         raise UserError("standard input is empty")
     return Source("stdin", path, path.stat().st_size)
-
-
-def _hub_sha256(name: str) -> str:
-    datasets = needs("datasets", f"the data set {name!r}")
-    repository, config, split = documents.hub_parts(name.removeprefix("hf:"))
-    try:
-        revision = datasets.load_dataset_builder(repository, config).hash
-    except Exception as error:  # no such set or config, no network: the hub's message says which
-        raise UserError(f"cannot read the data set {name!r} from the hub: {error}") from None
-    return hashlib.sha256(f"{repository} {config} {split} {revision}".encode()).hexdigest()

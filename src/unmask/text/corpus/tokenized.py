@@ -9,7 +9,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
-from unmask.text.corpus.manifest import MANIFEST, read_json
+from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
 from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -41,8 +41,8 @@ def read_documents(
 
     In prepared folders, and if file names contain splits, the default of `split` is valid, else test, else train.
     """
-    if (Path(where) / MANIFEST).is_file():
-        return _prepared(Path(where), tokenizer, split, limit)
+    if (folder := prepared_folder(where)) is not None:
+        return _prepared(folder, tokenizer, split, limit)
     with gather(where) as sources:
         sources, chosen = _of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
