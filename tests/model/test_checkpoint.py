@@ -291,7 +291,7 @@ def test_a_hub_name_loads_with_gpt2s_tokenizer_and_without_code(tmp_path, monkey
     save(tmp_path / "hub", net, mask=letters.mask)
     (tmp_path / "hub" / "unmask.json").unlink()
 
-    def fetch(name, *, allow_patterns):
+    def fetch(name, *, revision, allow_patterns):
         asked[name] = allow_patterns
         return str(tmp_path / "hub")
 

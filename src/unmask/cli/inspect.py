@@ -2,6 +2,7 @@
 
 unmask inspect stories
 unmask inspect kuleshov-group/mdlm-owt
+unmask inspect kuleshov-group/mdlm-owt#main
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from unmask.hub import origin_of
 from unmask.model import cost
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
@@ -18,12 +20,14 @@ from unmask.settings import described
 
 @dataclass(frozen=True)
 class Settings:
-    checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub
+    checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub: owner/name#REVISION
 
 
 def facts(model: Model) -> Iterator[tuple[str, str]]:
     a = model.spec
     yield "checkpoint", str(model.folder)
+    if (origin := origin_of(model.folder)) is not None:
+        yield "from the hub", origin
     yield "objective", ", ".join(f"{name} {value}" for name, value in described(model.objective).items())
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
     yield "mask", str(model.mask)

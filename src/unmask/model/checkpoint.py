@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask import __version__
+from unmask import __version__, hub
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.files import appearing, write_json
@@ -41,18 +41,19 @@ __all__ = ["NOTE", "Model", "load", "save"]
 
 TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")
 FROM_HUB = ["*.json", "*.safetensors", "*.txt"]
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # owner/name, or a name of the hub's own
+# owner/name, or a name of the hub's own; then perhaps a revision
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?([#@].*)?")
 
 
 def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto") -> Model:
-    """A checkpoint, ours or a published one, from a folder or the hub: checked, mapped into memory.
+    """A checkpoint, ours or a published one, from a folder or the hub (owner/name#REVISION), mapped into memory.
 
     It is ready for inference (`freeze`); `trainable=True` keeps gradients on. `device` is cpu, cuda, mps or auto (a
     GPU if there is one); `dtype` that of matrix products: float32, bfloat16, float16 or auto (bfloat16 on CUDA).
     """
     place = device_of(device)
     compute = None if dtype == "auto" else compute_type(dtype, place)
-    folder, hub = find(path)
+    folder, downloaded = find(path)
     files, layout = recognised(folder)
     found, note = layout.read(files), files.note
     check_sizes(found.spec)
@@ -63,7 +64,7 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
         raise UserError(
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
         )
-    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=hub)
+    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=downloaded)
     tensors = read_tensors(folder, layout.renamed)
     network, parts, state = with_weights(found.spec, tensors), denoiser.parts, {}
     if len(parts):
@@ -234,10 +235,8 @@ def find(path: str | Path) -> tuple[Path, bool]:
             f"there is no folder {path}.{hint} Give a checkpoint's folder, a hub name such as "
             f"kuleshov-group/mdlm-owt, or a model that comes with unmask: {', '.join(ours)}."
         )
-    from huggingface_hub import snapshot_download
-
     try:
-        return check_links(Path(snapshot_download(name, allow_patterns=FROM_HUB)), FROM_HUB), True
+        return check_links(hub.fetch(name, FROM_HUB), FROM_HUB), True
     except UserError:
         raise
     except Exception as error:  # no such repository, no network, no permission: the hub's message says which

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
+from unmask import hub
 from unmask.errors import UserError
 from unmask.text.tokens.limits import BYTES, check_file, check_growth, check_ids
 from unmask.untrusted import parse_json, read_object, read_text
@@ -145,10 +146,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
     wanted = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.*", "merges.txt"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return hub.fetch(name, wanted, before="hf:")
+    except UserError:
+        raise
     except Exception as error:  # no such repository, no network, no permission: the hub's message says which
         raise UserError(f"cannot fetch the tokenizer {name!r} from the hub: {error}") from None
