@@ -21,7 +21,8 @@ FLOOR = {
     "studies": 4,
     "cli": 5,
 }
-GROUND = {"errors", "files", "hub", "random", "registry", "settings", "shapes", "untrusted"}  # files that every room may use
+# Files that every room may use.
+GROUND = {"errors", "files", "hub", "random", "registry", "settings", "shapes", "untrusted"}
 # Of two sub-rooms of a room the left one may use the right one, and never the other way round.
 WITHIN = [
     ("text.corpus", "text.tokens"),
