@@ -101,10 +101,12 @@ def test_a_number_that_is_not_json_in_another_field_does_not_matter(tmp_path):
     assert labelled(tmp_path / "a.jsonl") == [("a", "b")]
 
 
-def test_a_fifo_or_a_device_is_refused_and_not_waited_for(tmp_path):
+def test_a_fifo_or_a_device_is_refused_and_not_waited_for(tmp_path, capsys):
     os.mkfifo(tmp_path / "fifo.txt")
     for source in (tmp_path / "fifo.txt", "/dev/zero"):
         assert refuses(prepare(source, tmp_path / "out")) == "done"
+        assert main(prepare(source, tmp_path / "out")) == 2
+        assert "Pipe its text in, and give `-`" in capsys.readouterr().err
     with pytest.raises(UserError, match="not a regular file"):
         list(decompress.chunks(tmp_path / "fifo.txt"))
 
