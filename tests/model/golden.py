@@ -16,10 +16,14 @@ FOLDER = Path(__file__).parent.parent / "golden"
 STRIDE = 53  # of gradients and trained weights every 53rd element is kept
 
 
+def arrays_of(path: Path) -> dict[str, Tensor]:
+    with np.load(path) as arrays:
+        return {key: torch.as_tensor(arrays[key]) for key in arrays.files}
+
+
 def recorded(name: str) -> dict[str, Tensor]:
     """The inputs and outputs recorded for one network."""
-    with np.load(FOLDER / f"{name}_network.npz") as arrays:
-        return {key: torch.as_tensor(arrays[key]) for key in arrays.files}
+    return arrays_of(FOLDER / f"{name}_network.npz")
 
 
 def weights(name: str) -> dict[str, Tensor]:
