@@ -6,7 +6,7 @@
     padded   one document per row between bos and eos, its length given to the network: as in the paper for LM1B
 
 With `rows` the padding is part of what is learned: all positions but the bos are hidden and predicted, so that a
-sample ends by itself, at its first eos. A row is a function of its document, so the nats of the whole row bound −log p
+sample ends by itself, at its first eos. A row is a function of its document, so the nats of the row bound −log p
 of the document. They are divided by the tokens of the document and its first eos only (`real`): easy padding makes no
 number look better. A document of l - 1 tokens or more is cut, and then has no eos: it has not ended.
 
