@@ -1,0 +1,106 @@
+"""Model cards: the README.md of a published checkpoint, written from what the checkpoint says about itself."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import tomli_w
+
+from unmask.errors import UserError
+from unmask.hub import origin_of
+from unmask.model.model import Model
+from unmask.settings import described
+
+CARD = "README.md"
+PATHS = ("data", "out", "init")  # settings of a run that may be paths of the machine it ran on
+
+
+def card_of(model: Model, name: str, *, license: str = "", bound: float | None = None) -> str:
+    """The card of a model that will be called `name`; `bound`: nats per token on the held-out rows of its run."""
+    return "\n".join(
+        [
+            *front_matter(model, license),
+            f"# {name}",
+            "",
+            f"{kind_of(model)} for the Python package unmask.",
+            "",
+            *table(facts(model, bound)),
+            "",
+            "## Use",
+            "",
+            f"    unmask sample {name}",
+            *([f'    unmask infill {name} "Once ___ end."'] if model.objective.facts.infills else []),
+            "",
+            "```python",
+            "import unmask",
+            "",
+            f'model = unmask.load("{name}")',
+            "for sample in unmask.sample(model, n=2, seed=1):",
+            "    print(sample.text)",
+            "```",
+            "",
+            "`unmask inspect` prints the network's sizes and checks the files against the self-test in unmask.json.",
+            *toml_section("Default sampling settings", dict(model.sampling)),
+            *toml_section("Training settings", without_paths(model.settings)),
+            "",
+        ]
+    )
+
+
+def kind_of(model: Model) -> str:
+    kind = "Autoregressive" if model.objective.facts.causal else "Masked diffusion"
+    return f"{kind} language model ({model.objective.name})"
+
+
+def front_matter(model: Model, license: str) -> Iterator[str]:
+    """What the hub reads: library, tags, licence."""
+    if not re.fullmatch(r"[A-Za-z0-9.+-]*", license):
+        raise UserError(f"{license!r} is not the identifier of a licence, such as mit or apache-2.0.")
+    yield "---"
+    yield "library_name: unmask"
+    yield "pipeline_tag: text-generation"
+    yield "tags:"
+    kind = [] if model.objective.facts.causal else ["masked-diffusion", "diffusion-language-model"]
+    for tag in ("unmask", model.objective.name, *kind):
+        yield f"- {tag}"
+    if license:
+        yield f"license: {license}"
+    yield "---"
+    yield ""
+
+
+def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
+    spec, tokenizer = model.spec, model.tokenizer
+    yield "parameters", f"{model.num_parameters:,}"
+    yield "network", ", ".join(f"{key} {value}" for key, value in {"name": spec.name, **asdict(spec)}.items())  # type: ignore[call-overload]
+    yield "objective", ", ".join(f"{key} {value}" for key, value in described(model.objective).items())
+    if tokenizer is not None:
+        yield "tokenizer", f"{tokenizer.size:,} ids, fingerprint {tokenizer.fingerprint[:12]}"
+    if model.step is not None:
+        yield "training", f"{model.step:,} steps" + (", EMA weights" if model.ema else "")
+    if bound is not None and math.isfinite(bound):
+        relation = "" if model.objective.facts.exact else "at most "
+        yield "validation", f"{relation}{bound:.3f} nats per token, perplexity {math.exp(bound):.2f}"
+    if (origin := origin_of(model.folder)) is not None:
+        yield "copied from", origin
+
+
+def table(rows: Iterator[tuple[str, str]]) -> list[str]:
+    return ["| | |", "|---|---|", *(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)]
+
+
+def toml_section(title: str, settings: Mapping[str, Any]) -> list[str]:
+    written = {name: value for name, value in settings.items() if name != "sampling"}
+    return ["", f"## {title}", "", "```toml", tomli_w.dumps(written).rstrip(), "```"] if written else []
+
+
+def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run; of a path only its last part, because a folder's place is nobody's business."""
+    found = dict(settings)
+    for name in PATHS:
+        value = found.get(name)
+        if isinstance(value, str) and not value.startswith("hf:"):
+            found[name] = re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    return found
