@@ -1,13 +1,14 @@
 """Networks and recorded values of the reference implementation, from tests/golden."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.model.backbones.transformer import Architecture, Transformer
@@ -59,3 +60,28 @@ def network(name: str, **changes) -> Transformer:
 
 def distance(a: Tensor, b: Tensor) -> float:
     return (a.double() - b.double()).abs().max().item()
+
+
+def dna_folder(name: str, folder: Path, *, without: Callable[[str], bool] = lambda key: False) -> Path:
+    """A recorded DNA network as its authors publish it: config.json and model.safetensors."""
+    path = FOLDER / "dna" / f"{name}.safetensors"
+    with safe_open(path, "pt") as file:
+        described = file.metadata()["config"]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(described)
+    save_file({key: w for key, w in load_file(path).items() if not without(key)}, folder / "model.safetensors")
+    return folder
+
+
+def dna_cases(name: str) -> dict[str, Tensor]:
+    return arrays_of(FOLDER / "dna" / f"{name}_cases.npz")
+
+
+def dna_gradients(name: str) -> dict[str, Tensor]:
+    return load_file(FOLDER / "dna" / f"{name}_grads.safetensors")
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference relative to 1 + |recorded|."""
+    assert a.shape == b.shape
+    return ((a.double() - b.double()).abs() / (1 + b.double().abs())).max().item()

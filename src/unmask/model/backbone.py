@@ -179,6 +179,11 @@ class Backbone(nn.Module, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """Tied tensors: a second name that a file may have for a tensor, and the name that the network has for it."""
+        return {}
+
     def matrices(self) -> dict[nn.Parameter, int]:
         """Weights that Muon updates, and the number of stacked matrices in each."""
         return {p: 1 for unit in self.units for p in unit.parameters() if p.ndim == 2}

@@ -100,9 +100,12 @@ def check_against(files: Files, layout: Format, denoiser: Denoiser) -> None:
     """Refuse tensors that do not belong to the network."""
     network = denoiser.backbone
     expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
-    found = {layout.renamed(name): what for name, what in files.tensors.items()}
+    found = {known: what for name, what in files.tensors.items() if (known := layout.renamed(name)) is not None}
+    copies = {f"backbone.{copy}": f"backbone.{name}" for copy, name in network.copies.items()}
+    expected |= {copy: expected[name] for copy, name in copies.items()}
     dtype = str(files.config.get("torch_dtype", files.config.get("dtype", "float32")))
-    spare = frozenset(f"backbone.{name}" for name in network.constants)
+    present = {name for copy, name in copies.items() if copy in found}
+    spare = frozenset({f"backbone.{name}" for name in network.constants} | set(copies) | present)
     check_tensors(files.folder / FILE, found, expected, network.spec, dtype, spare=spare)
 
 

@@ -67,7 +67,12 @@ def convert(
                     shutil.copyfile(model.folder / name, draft / name)
         else:
             whole = Denoiser(model.network, model.objective, parts=model.parts, state=model.state)
-            write_tensors(draft / FILE, {layout.written(name): w for name, w in whole.tensors().items()})
+            tensors = whole.tensors()
+            if layout.repeats:
+                tensors |= {
+                    f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()
+                }
+            write_tensors(draft / FILE, {layout.written(name): w for name, w in tensors.items()})
             write_json(draft / "config.json", config)
         if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):

@@ -53,6 +53,7 @@ class Format(ABC):
     """A layout with a name in `FORMATS`."""
 
     name: ClassVar[str]
+    repeats: ClassVar[bool] = False  # whether its files hold tied tensors under each of their names
 
     @abstractmethod
     def matches(self, files: Files) -> bool:
@@ -62,8 +63,9 @@ class Format(ABC):
     def read(self, files: Files) -> Found:
         """The network, the mask and the objective that the files describe."""
 
-    def renamed(self, name: str) -> str:
-        """The denoiser's name of a tensor in a file: with the prefix `backbone.`, `parts.` or `state.`."""
+    def renamed(self, name: str) -> str | None:
+        """The denoiser's name of a tensor in a file, with the prefix `backbone.`, `parts.` or `state.`; None: it has
+        no such tensor."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
     def written(self, name: str) -> str:

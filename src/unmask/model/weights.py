@@ -100,15 +100,17 @@ def check_tensors(
             raise UserError(f"{told} tensor {name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}")
 
 
-def read_tensors(folder: Path, renamed: Callable[[str], str] = str) -> dict[str, Tensor]:
-    """All tensors of a folder in float32, memory-mapped until they are used or changed."""
+def read_tensors(folder: Path, renamed: Callable[[str], str | None] = str) -> dict[str, Tensor]:
+    """The tensors of a folder in float32, memory-mapped until they are used or changed; None: leave it out."""
     found: dict[str, Tensor] = {}
     for path in files_of(folder):
         try:
             tensors = load_file(path)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
-        found |= {renamed(name): tensor.to(torch.float32) for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            if (known := renamed(name)) is not None:
+                found[known] = tensor.to(torch.float32)
     return found
 
 
@@ -116,6 +118,10 @@ def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
     """The network with weights `backbone.*`; constants missing from the file are computed."""
     network = skeleton(spec)
     state = {name.removeprefix("backbone."): w for name, w in tensors.items() if name.startswith("backbone.")}
+    for copy, name in network.copies.items():
+        tied = state.pop(copy, None)
+        if tied is not None and not torch.equal(state.setdefault(name, tied), tied):
+            raise UserError(f"the tensors {copy} and {name} differ, but the config says that they are tied. {AGAIN}")
     lacking = network.state_dict().keys() - state.keys()
     if lacking:
         whole = spec.network(spec).state_dict()

@@ -1,0 +1,181 @@
+"""Mamba: a causal network of selective state spaces, whose time grows with the length and whose memory does not grow.
+
+Parameters have the names of the published checkpoints. Position i is predicted from the hidden state of i − 1.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from unmask.errors import UserError
+from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision
+from unmask.model.backbones.block import dropped
+from unmask.model.backbones.state_space import (
+    Mixer,
+    Past,
+    RMSNorm,
+    Size,
+    check_numbers,
+    decaying,
+    projections,
+    refuse_rule,
+)
+from unmask.registry import derived
+
+
+@BACKBONES.register("mamba", "selective state spaces, for autoregressive models of long sequences")
+@dataclass(frozen=True)
+class MambaSpec(Spec):
+    """The shape of a Mamba."""
+
+    vocab: int = derived(1)  # ids, the mask included
+    length: int = derived(1024)  # positions of a training row; other lengths run as well
+    width: int = 128  # features per position
+    blocks: int = 4  # layers
+    state: int = 16  # numbers that each channel remembers
+    kernel: int = 4  # positions of the convolution
+    expand: int = 2  # channels per feature
+    rank: int = 0  # features from which the step size is computed; 0: a sixteenth of the width
+    tied: bool = True  # the head reuses the embedding
+    eps: float = 1e-5  # added to the mean square in norms
+    dropout: float = 0.0  # dropout probability on the output of a layer, in training
+    causal: bool = derived(True)  # always: it reads forward
+
+    def __post_init__(self) -> None:
+        check_numbers(self, ("vocab", "length", "width", "blocks", "state", "kernel", "expand"), self.dropout)
+        if not self.causal:
+            raise UserError(
+                "the backbone 'mamba' reads forward only, so it cannot fill in masks: choose the objective 'ar', "
+                "or another backbone."
+            )
+
+    @property
+    def incremental(self) -> bool:
+        return True
+
+    @property
+    def size(self) -> Size:
+        return Size(self.width, self.state, self.kernel, self.expand, self.rank or math.ceil(self.width / 16))
+
+    def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
+        return self.blocks * (self.size.projection_flops + self.size.flops) + rows * 2 * self.width * self.vocab
+
+    @property
+    def kept(self) -> float:
+        """A layer keeps two widths, and nine numbers per channel: of convolution, SiLU, softplus, scan and gate."""
+        return self.blocks * (2 * self.width + self.size.channels * (9 + self.state / 64))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of every layer after the tokens read so far: its size does not grow."""
+
+    layers: tuple[Past | None, ...]
+    filled: int = 0
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Reading":
+        return replace(self, layers=tuple(None if past is None else past.take(rows) for past in self.layers))
+
+
+class Block(nn.Module):
+    """Norm, mixer, gate and residual connection."""
+
+    def __init__(self, a: MambaSpec) -> None:
+        super().__init__()
+        self.dropout = a.dropout
+        self.norm = RMSNorm(a.width, a.eps)
+        self.mixer = Mixer(a.size, layers=a.blocks)
+
+    def forward(self, x: Float[Tensor, "b l d"], past: Past | None = None) -> tuple[Float[Tensor, "b l d"], Past]:
+        assert self.mixer.in_proj is not None
+        assert self.mixer.out_proj is not None
+        u, z = self.mixer.in_proj(self.norm(x)).chunk(2, -1)
+        y, past = self.mixer.scanned(u, past)
+        out = self.mixer.out_proj(y * F.silu(z))
+        if self.training and self.dropout:
+            out = dropped(out, self.dropout)
+        return x + out, past
+
+
+class Mamba(Backbone):
+    """The causal network."""
+
+    spec: MambaSpec
+
+    def __init__(self, spec: MambaSpec) -> None:
+        super().__init__()
+        a = self.spec = spec
+        self.embedding = nn.Embedding(a.vocab, a.width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.layers = nn.ModuleList(Block(a) for _ in range(a.blocks))
+        self.norm_f = RMSNorm(a.width, a.eps)
+        self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
+
+    @property
+    def units(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    @property
+    def copies(self) -> dict[str, str]:
+        return {"lm_head.weight": "embedding.weight"} if self.spec.tied else {}
+
+    def matrices(self) -> dict[nn.Parameter, int]:
+        return projections(self.layers)
+
+    def groups(self) -> list[Group]:
+        return decaying(self)
+
+    def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
+        return self.embedding(tokens)
+
+    def trunk(
+        self,
+        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
+        sigma: Float[Tensor, "..."] | None = None,
+        *,
+        rows: Int[Tensor, " n"] | None = None,
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
+    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+        """Padding comes after the real positions, so nobody sees it."""
+        refuse_rule(self.spec, allowed)
+        hidden, _ = self.run(x, (None,) * len(self.layers))
+        if rows is None:
+            return self.norm_f(torch.cat((hidden[:, :1], hidden[:, :-1]), 1))
+        rows = torch.where(rows % x.shape[1] > 0, rows - 1, rows)
+        return self.norm_f(hidden.flatten(0, 1)[rows])
+
+    def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
+        weight = self.embedding.weight if self.lm_head is None else self.lm_head.weight
+        with precision(hidden.device, self.compute):
+            logits = F.linear(hidden, weight)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def memory(self, capacity: int) -> Reading:
+        return Reading((None,) * len(self.layers))
+
+    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Reading]:
+        assert isinstance(memory, Reading)
+        hidden, layers = self.run(tokens, memory.layers)
+        return self.norm_f(hidden), Reading(layers, memory.filled + tokens.shape[1])
+
+    def run(
+        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], pasts: tuple[Past | None, ...]
+    ) -> tuple[Float[Tensor, "b l d"], tuple[Past, ...]]:
+        """The residual stream after the last layer, and what each layer remembers."""
+        x = x if x.is_floating_point() else self.embed(x)
+        after = []
+        with precision(x.device, self.compute):
+            for block, past in zip(self.layers, pasts, strict=True):
+                again = self.recompute and torch.is_grad_enabled()
+                x, past = checkpoint(block, x, past, use_reentrant=False) if again else block(x, past)
+                after.append(past)
+        return x, tuple(after)
+
+
+MambaSpec.network = Mamba

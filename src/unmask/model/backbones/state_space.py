@@ -1,0 +1,136 @@
+"""The layer of Mamba: a gated selective state space between two projections. Parameters have the published names."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unmask.errors import UserError
+from unmask.model.backbone import Backbone, Group, Spec
+from unmask.model.scan.selective import selective_scan
+
+DELTA_MIN, DELTA_MAX, DELTA_FLOOR = 1e-3, 0.1, 1e-4  # range of the first Δ, and its smallest value
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a layer."""
+
+    width: int  # features per position
+    state: int  # numbers that each channel remembers
+    kernel: int  # positions of the convolution
+    expand: int  # channels per feature
+    rank: int  # features from which Δ is computed
+
+    @property
+    def channels(self) -> int:
+        return self.expand * self.width
+
+    @property
+    def flops(self) -> float:
+        """FLOPs per token of one direction, without the projections in and out."""
+        e, n, r = self.channels, self.state, self.rank
+        return 2 * self.kernel * e + 2 * e * (r + 2 * n) + 2 * r * e + 9 * e * n
+
+    @property
+    def projection_flops(self) -> float:
+        """FLOPs per token of the projections in and out."""
+        return 6 * self.width * self.channels
+
+
+def check_numbers(spec: object, names: tuple[str, ...], dropout: float) -> None:
+    """Refuse sizes below 1 and a dropout that is no probability."""
+    for name in names:
+        if getattr(spec, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(spec, name)}.")
+    if not 0 <= dropout < 1:
+        raise UserError(f"dropout must be in [0, 1), not {dropout}.")
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a layer remembers of the tokens it has read."""
+
+    inputs: Float[Tensor, "b k1 e"]  # the last inputs of the convolution
+    state: Float[Tensor, "b e n"]
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Past":
+        return Past(self.inputs[rows], self.state[rows])
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean x² + eps) · weight, in float32 or wider."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return F.rms_norm(wide, self.weight.shape, self.weight, self.eps)
+
+
+class Mixer(nn.Module):
+    """Convolution and scan in one direction; a layer whose projections belong to another one has none itself."""
+
+    def __init__(self, size: Size, *, layers: int, projections: bool = True) -> None:
+        super().__init__()
+        e, n, r = size.channels, size.state, size.rank
+        self.size = size
+        self.in_proj = nn.Linear(size.width, 2 * e, bias=False) if projections else None
+        self.conv1d = nn.Conv1d(e, e, size.kernel, groups=e)
+        self.x_proj = nn.Linear(e, r + 2 * n, bias=False)
+        self.dt_proj = nn.Linear(r, e)
+        self.A_log = nn.Parameter(torch.log(torch.arange(1, n + 1, dtype=torch.float32)).repeat(e, 1))
+        self.D = nn.Parameter(torch.ones(e))
+        self.out_proj = nn.Linear(e, size.width, bias=False) if projections else None
+        with torch.no_grad():
+            self.dt_proj.weight.uniform_(-(r**-0.5), r**-0.5)
+            delta = torch.exp(torch.empty(e).uniform_(math.log(DELTA_MIN), math.log(DELTA_MAX))).clamp(
+                min=DELTA_FLOOR
+            )
+            self.dt_proj.bias.copy_(delta + torch.log(-torch.expm1(-delta)))  # the inverse of softplus
+            if self.out_proj is not None:
+                self.out_proj.weight /= math.sqrt(layers)
+
+    def scanned(self, u: Float[Tensor, "b l e"], past: Past | None = None) -> tuple[Float[Tensor, "b l e"], Past]:
+        """The output of every channel, before the gate; goes on after `past`."""
+        size, k = self.size, self.size.kernel - 1
+        before = u.new_zeros(len(u), k, size.channels) if past is None else past.inputs.to(u.dtype)
+        inputs = torch.cat((before, u), 1)
+        u = F.silu(self.conv1d(inputs.transpose(1, 2)).transpose(1, 2))
+        low, b, c = self.x_proj(u).split([size.rank, size.state, size.state], -1)
+        delta = F.softplus(self.dt_proj(low))
+        a = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))
+        y, state = selective_scan(u, delta, a, b, c, None if past is None else past.state)
+        return torch.addcmul(y, self.D, u.to(y.dtype)), Past(inputs[:, inputs.shape[1] - k :].detach(), state)
+
+
+def refuse_rule(spec: Spec, allowed: Tensor | None) -> None:
+    if allowed is not None:
+        raise UserError(
+            f"the backbone {spec.name!r} has no attention, so the rule of who sees whom cannot be changed."
+        )
+
+
+def projections(layers: nn.Module) -> dict[nn.Parameter, int]:
+    """The projections in, two stacked matrices, and out; the small ones around Δ are left to AdamW."""
+    found: dict[nn.Parameter, int] = {}
+    for name, p in layers.named_parameters():
+        if name.endswith(("in_proj.weight", "out_proj.weight")):
+            found[p] = 2 if "in_proj" in name else 1
+    return found
+
+
+def decaying(network: Backbone) -> list[Group]:
+    """Matrices have decay, vectors and the logarithms of A do not."""
+    named = list(network.named_parameters())
+    decays = [p.ndim >= 2 and not name.endswith("A_log") for name, p in named]
+    return [
+        Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if yes)),
+        Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if not yes), decay=False),
+    ]
