@@ -1,6 +1,6 @@
 """Measure a model on text: nats per token, perplexity and bits per byte, each with its error bar.
 
-DATA is a file, a folder, a glob, `-`, `hf:NAME`, or a folder that `unmask prepare` made.
+DATA is a file, a folder, a glob, `-`, a corpus (ptb, wikitext103), `hf:NAME`, or what `unmask prepare` made.
 
     unmask evaluate runs/mine my_texts/                      the bound (for ar models the likelihood itself)
     unmask evaluate runs/mine my_texts/ --precision 0.01     until the standard error is 0.01 nats per token

@@ -1,9 +1,11 @@
 """Turn text into token shards that training reads.
 
-The source is a file, a folder, a glob, `-` for standard input or `hf:NAME` for a data set on the hub: .txt,
-.jsonl, .csv, .tsv, .parquet or FASTA, plain or compressed (gz, xz, zst).
+The source is a file, a folder, a glob, `-` for standard input, a corpus by name (c4, lm1b, openwebtext, ptb, text8,
+tinystories, wikitext2, wikitext103) or `hf:NAME:CONFIG@SPLIT#REVISION` for a data set on the hub: .txt, .jsonl, .csv,
+.tsv, .parquet or FASTA, plain or compressed (gz, xz, zst). Files of a corpus belong into data/NAME.
 
     unmask prepare my_texts/ --out data/
+    unmask prepare lm1b --out data/ --tokenizer hf:bert-base-uncased
     unmask prepare hf:roneneldan/TinyStories --out data/ --vocab 8192
     unmask prepare genome.fa.gz --out data/ --tokenizer dna
     unmask prepare my_texts/ --out part1/ --part 1/2
@@ -41,7 +43,7 @@ class Settings:
     out: str = ""
     """Folder to write; new, or left by an interrupted run of the same command."""
     tokenizer: str = "bpe"
-    """byte, character, bpe, dna, text8; or a tokenizer's folder or file; or hf:NAME."""
+    """byte, character, bpe, dna, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
     vocab: int = 4096
     """Size of a bpe vocabulary, the mask included."""
     sample: int = 256

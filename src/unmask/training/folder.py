@@ -57,7 +57,7 @@ def claim(
     if not asked.out:
         raise UserError("where should the run go? Give --out FOLDER, such as --out runs/mine.")
     if not asked.data:
-        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, - or hf:NAME.")
+        raise UserError("what should it learn from? Give --data: a file, a folder, a glob, -, a corpus or hf:NAME.")
     if asked.optim.batch % world:
         raise UserError(
             f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "

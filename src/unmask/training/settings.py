@@ -129,7 +129,7 @@ class Run:
 class Train:
     """A whole run."""
 
-    data: str = ""  # text: a file, a folder, a glob, - or hf:NAME; or a folder that `unmask prepare` made
+    data: str = ""  # text: a file, a folder, a glob, -, a corpus (lm1b) or hf:NAME; or what `unmask prepare` made
     out: str = ""  # the run's folder
     steps: int = 2000  # updates of the weights
     seed: int = 1  # seed of the weights, the order of the data and the noise
