@@ -43,7 +43,8 @@ def everywhere(net, x, **options) -> torch.Tensor:
 
 
 def close(a, b) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    """Equal up to rounding, which grows with the largest number of the sum."""
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 + 1e-6 * b.abs().max().item())
 
 
 def test_asked_rows_are_those_of_the_whole(net, x):

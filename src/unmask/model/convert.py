@@ -72,7 +72,8 @@ def convert(
                 tensors |= {
                     f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()
                 }
-            write_tensors(draft / FILE, {layout.written(name): w for name, w in tensors.items()})
+            named = {layout.written(name, model.spec): w for name, w in tensors.items()}
+            write_tensors(draft / FILE, named | layout.constants(model.spec))
             write_json(draft / "config.json", config)
         if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
@@ -68,9 +70,13 @@ class Format(ABC):
         no such tensor."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
-    def written(self, name: str) -> str:
+    def written(self, name: str, spec: Spec) -> str:
         """The opposite: a tensor's name in a file of this layout."""
         return name
+
+    def constants(self, spec: Spec) -> dict[str, Tensor]:
+        """Tensors that files of this layout hold in addition, and that follow from the spec."""
+        return {}
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         """config.json of a network in this layout; refuses a network that the layout does not support."""

@@ -133,7 +133,10 @@ def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: str = "float32") -> None:
     if dtype not in DTYPES:
         raise unknown("type of weights", dtype, DTYPES)
-    kept = {name: tensor.detach().to("cpu", getattr(torch, dtype)) for name, tensor in tensors.items()}
+    kept = {
+        name: tensor.detach().to("cpu", getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in tensors.items()
+    }
     for name, tensor in kept.items():
         if not tensor.isfinite().all():
             raise UserError(f"tensor {name} has values that are out of range for {dtype}, NaN or infinite.")

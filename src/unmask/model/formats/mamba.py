@@ -53,7 +53,7 @@ class StateSpaces(Format):
         )
         return Found(spec, mask_of(config, spec), Autoregressive())
 
-    def written(self, name: str) -> str:
+    def written(self, name: str, spec: Spec) -> str:
         return name.replace("backbone.lm_head.", "lm_head.")
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
@@ -83,9 +83,6 @@ class TransformersMamba(Format):
     def read(self, files: Files) -> Found:
         config = files.config
         check_fixed(config, TRANSFORMERS_FIXED)
-        eps = config.get("layer_norm_epsilon", 1e-5)
-        if type(eps) is not float:
-            raise UserError(f"config.json says layer_norm_epsilon = {eps!r:.60}: it must be a number.")
         spec = MambaSpec(
             vocab=whole(config, "vocab_size"),
             width=whole(config, "hidden_size"),
@@ -95,14 +92,14 @@ class TransformersMamba(Format):
             expand=whole(config, "expand", 2),
             rank=rank_of(config, "time_step_rank"),
             tied=flag(config, "tie_word_embeddings", True),
-            eps=eps,
+            eps=number(config, "layer_norm_epsilon", 1e-5),
         )
         return Found(spec, mask_of(config, spec), Autoregressive())
 
     def renamed(self, name: str) -> str | None:
         return super().renamed(name.replace("backbone.embeddings.", "backbone.embedding."))
 
-    def written(self, name: str) -> str:
+    def written(self, name: str, spec: Spec) -> str:
         name = name.replace("backbone.embedding.", "backbone.embeddings.")
         return name.replace("backbone.lm_head.", "lm_head.")
 
@@ -140,7 +137,7 @@ def holdable(layout: Format, spec: Spec, objective: Objective, mask: int) -> Mam
     return spec
 
 
-def layer_sizes(config: Mapping[str, Any]) -> dict[str, int]:
+def layer_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
     """state, kernel, expand and rank in a table `ssm_cfg`; refuses a layer that is not Mamba's first version."""
     ssm = config.get("ssm_cfg")
     if not isinstance(ssm, dict):
@@ -183,3 +180,10 @@ def flag(table: Mapping[str, Any], key: str, usual: bool) -> bool:
     if type(value) is not bool:
         raise UserError(f"config.json says {key} = {value!r:.60}: it must be true or false.")
     return value
+
+
+def number(table: Mapping[str, Any], key: str, usual: float) -> float:
+    value = table.get(key, usual)
+    if type(value) not in (int, float):
+        raise UserError(f"config.json says {key} = {value!r:.60}: it must be a number.")
+    return float(value)

@@ -7,7 +7,6 @@ state every 64 steps; the backward pass computes the steps between again. This f
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any, no_type_check
 
 import numpy as np
@@ -133,13 +132,13 @@ def share(work: Any, arrays: tuple[Any, ...], *, rows: int, channels: int) -> No
         return
     cuts = [tasks * i // workers for i in range(workers + 1)]
     with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(work, *arrays, i, j) for i, j in pairwise(cuts)]:
-            done.result()
+        for _ in pool.map(lambda first, end: work(*arrays, first, end), cuts[:-1], cuts[1:]):
+            pass
 
 
 def scan(u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The same as `loop.scan`, for float32 on a CPU."""
-    return CompiledScan.apply(u, delta, a, b, c, state)  # type: ignore[no-any-return,no-untyped-call]
+    return CompiledScan.apply(u, delta, a, b, c, state)
 
 
 class CompiledScan(torch.autograd.Function):

@@ -15,7 +15,7 @@ CHUNK = 64  # steps between two kept states
 
 def scan(u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """y (b l e) and the last state (b e n) of inputs u, delta (b l e), a (e n), b, c (b l n) and a state (b e n)."""
-    return LoopScan.apply(u, delta, a, b, c, state)  # type: ignore[no-any-return,no-untyped-call]
+    return LoopScan.apply(u, delta, a, b, c, state)
 
 
 class LoopScan(torch.autograd.Function):

@@ -35,14 +35,14 @@ def selective_scan(
     `state` is the state before the first token; None: zero. Gradients reach the first five arguments through y only.
     """
     wide = torch.promote_types(u.dtype, torch.float32)
-    given = [x.to(wide) for x in (u, delta, a, b, c)]
+    given = tuple(x.to(wide) for x in (u, delta, a, b, c))
     if state is None:
         vendor = vendor_kernel() if u.is_cuda else None
         if vendor is not None:
             return vendor_scan(vendor, *given)
         state = given[0].new_zeros(len(u), *a.shape)
     chosen = compiled_kernel() if wide == torch.float32 and u.device.type == "cpu" else None
-    return (chosen or loop.scan)(*given, state.to(wide))
+    return (loop.scan if chosen is None else chosen)(*given, state.to(wide))
 
 
 @cache
@@ -56,7 +56,7 @@ def vendor_kernel() -> Callable[..., Any] | None:
     """`selective_scan_fn` of the package mamba_ssm; None without it."""
     if find_spec("mamba_ssm") is None:
         return None
-    return import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn  # type: ignore[no-any-return]
+    return import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
 
 
 def vendor_scan(kernel: Callable[..., Any], u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Scanned:

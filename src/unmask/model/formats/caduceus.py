@@ -1,0 +1,135 @@
+"""The layout of the published Caduceus checkpoints (PS and Ph), read without their code.
+
+The two strands of PS are exchanged before every layer if the config says `fused_add_norm`, as all published ones do,
+and not otherwise: one name, two networks. Tensors that are tied may be missing.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.objective import Objective
+from unmask.errors import UserError
+from unmask.model.backbone import Spec
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.formats.mamba import check_fixed, flag, layer_sizes, number, whole
+from unmask.model.formats.official import mask_of
+
+KIND = "caduceus"
+FIXED = {"rms_norm": True, "bidirectional": True}
+COMBINE: dict[str, Literal["add", "multiply"]] = {"add": "add", "ew_multiply": "multiply"}
+MASKS = {12: 3, 16: 3}  # the id of [MASK] in the tokenizer of Caduceus, by the size of its vocabulary
+MAP = "word_embeddings.complement_map"
+
+
+@FORMATS.register("caduceus", "the Caduceus checkpoints, PS and Ph")
+class CaduceusLayout(Format):
+    """`model_type` caduceus; every tensor but the head under `caduceus.backbone.`."""
+
+    def matches(self, files: Files) -> bool:
+        return not files.note and files.kind == KIND
+
+    def read(self, files: Files) -> Found:
+        config = files.config
+        check_fixed(config, FIXED)
+        real, multiple = whole(config, "vocab_size"), whole(config, "pad_vocab_size_multiple", 8)
+        vocab = -(-real // multiple) * multiple
+        strategy = config.get("bidirectional_strategy") or "add"
+        if strategy not in COMBINE:
+            raise UserError(f"config.json says bidirectional_strategy = {strategy!r:.60}: unmask knows {[*COMBINE]}.")
+        equivariant = flag(config, "rcps", False)
+        spec = CaduceusSpec(
+            vocab=vocab,
+            width=whole(config, "d_model"),
+            blocks=whole(config, "n_layer"),
+            combine=COMBINE[strategy],
+            shared=flag(config, "bidirectional_weight_tie", True),
+            equivariant=equivariant,
+            exchange=flag(config, "fused_add_norm", True),
+            complement=pairs_of(config.get("complement_map"), vocab) if equivariant else "",
+            tied=flag(config, "tie_word_embeddings", True),
+            eps=number(config, "norm_epsilon", 1e-5),
+            **layer_sizes(config),
+        )
+        if "mask_index" not in config and real not in MASKS:
+            raise UserError(
+                f"config.json has no mask_index, and its vocabulary of {real} is not that of Caduceus's tokenizer: "
+                "add the id of the tokenizer's mask as mask_index."
+            )
+        return Found(spec, mask_of({"mask_index": MASKS.get(real), **config}, spec), MDLM())
+
+    def renamed(self, name: str) -> str | None:
+        if name.endswith("complement_map"):  # the config has it
+            return None
+        name = name.removeprefix("caduceus.").replace(".submodule.", ".").replace("lm_head.lm_head.", "lm_head.")
+        return super().renamed(name.replace("word_embeddings.embedding.", "word_embeddings."))
+
+    def written(self, name: str, spec: Spec) -> str:
+        assert isinstance(spec, CaduceusSpec)
+        name = name.removeprefix("backbone.")
+        if name.startswith("lm_head."):
+            return f"lm_head.{name}" if spec.equivariant else name
+        if spec.equivariant:
+            name = name.replace("word_embeddings.", "word_embeddings.embedding.").replace(
+                ".mixer.", ".mixer.submodule."
+            )
+            if not spec.exchange:
+                name = name.replace("norm.weight", "norm.submodule.weight").replace("norm_f.", "norm_f.submodule.")
+        return f"caduceus.backbone.{name}"
+
+    def constants(self, spec: Spec) -> dict[str, Tensor]:
+        assert isinstance(spec, CaduceusSpec)
+        if not spec.equivariant:
+            return {}
+        names = (f"caduceus.backbone.embeddings.{MAP}", "lm_head.complement_map")
+        return {name: torch.tensor(spec.complements) for name in names}
+
+    def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
+        if not isinstance(spec, CaduceusSpec):
+            raise UserError(f"the layout {self.name!r} holds the backbone 'caduceus' only, not {spec.name!r}.")
+        if spec.cond:
+            raise UserError(f"the layout {self.name!r} has no modulation by the noise level, and this network has.")
+        if not objective.facts.published or objective.facts.causal:
+            raise UserError(f"the layout {self.name!r} cannot record that the objective is {objective.name!r}.")
+        return {
+            "model_type": KIND,
+            "architectures": ["CaduceusForMaskedLM"],
+            "d_model": spec.width,
+            "n_layer": spec.blocks,
+            "vocab_size": spec.vocab,
+            "pad_vocab_size_multiple": 1,
+            "ssm_cfg": {
+                "d_state": spec.state,
+                "d_conv": spec.kernel,
+                "expand": spec.expand,
+                "dt_rank": spec.size.rank,
+            },
+            **FIXED,
+            "fused_add_norm": spec.exchange,
+            "residual_in_fp32": False,
+            "norm_epsilon": spec.eps,
+            "bidirectional_strategy": {ours: theirs for theirs, ours in COMBINE.items()}[spec.combine],
+            "bidirectional_weight_tie": spec.shared,
+            "rcps": spec.equivariant,
+            "complement_map": {str(i): j for i, j in enumerate(spec.complements)} if spec.equivariant else None,
+            "tie_word_embeddings": spec.tied,
+            "mask_index": mask,
+            "torch_dtype": dtype,
+        }
+
+
+def pairs_of(table: Any, vocab: int) -> str:
+    """The pairs of complementary ids in a complement_map, whose keys are texts; ids that are not in it stay."""
+    if not isinstance(table, dict):
+        raise UserError(f"config.json says complement_map = {table!r:.60}: with rcps it must be a table of ids.")
+    found: dict[int, int] = {}
+    for key, id in table.items():
+        if not (key.isdecimal() and len(key) < 9 and type(id) is int and max(int(key), id) < vocab and id >= 0):
+            raise UserError(f"config.json has {key!r:.20}: {id!r:.20} in complement_map, not ids below {vocab}.")
+        found[int(key)] = id
+    if any(found.get(id, id) != key for key, id in found.items()):
+        raise UserError("config.json has a complement_map that is not its own inverse.")
+    return " ".join(f"{key}-{id}" for key, id in found.items() if key < id)
