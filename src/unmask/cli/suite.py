@@ -30,7 +30,7 @@ class Settings:
     sets: tuple[str, ...] = ()
     """Texts: ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv; none: all."""
     data_root: Path | None = None
-    """Folder with the texts; none: read them from the hub."""
+    """Folder with the texts; none: the variable UNMASK_DATA, else data/, else the hub."""
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=lambda: How(pack="wrap"))
     documents: int = 0
     """Documents to read per set; 0: all."""

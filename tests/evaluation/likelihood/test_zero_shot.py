@@ -75,6 +75,16 @@ def test_the_papers_own_file_is_preferred(root):
     assert (list(found), source, differs) == (["raw\n"], "wikitext2/wiki.valid.raw", "")
 
 
+def test_without_a_root_the_usual_one_is_searched_before_the_hub(root, monkeypatch):
+    monkeypatch.setenv("UNMASK_DATA", str(root))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ptb = chosen_sets(("ptb",))[0]
+    assert set_texts(ptb, None)[1] == "ptb/ptb.valid.txt"
+    (root / "ptb" / "ptb.valid.txt").unlink()
+    with pytest.raises(UserError, match=r"cannot read the data set 'hf:ptb-text-only.*Put ptb/ptb.valid.txt into"):
+        set_texts(ptb, None)
+
+
 def test_what_is_missing_or_damaged_is_said(root, tmp_path):
     with pytest.raises(UserError, match="no text of the suite is called 'ptbb'"):
         chosen_sets(("ptbb",))

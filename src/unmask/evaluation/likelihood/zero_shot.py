@@ -13,7 +13,7 @@ from unmask.text.corpus.dataset import PARQUET, DataSet, Unreadable
 from unmask.text.corpus.decompress import chunks, lines
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.formats import COMPRESSIONS
-from unmask.text.corpus.named import NAMED, kept_lines
+from unmask.text.corpus.named import NAMED, data_root, kept_lines
 from unmask.text.corpus.records import records, rows_of
 from unmask.untrusted import parse_json
 
@@ -175,18 +175,23 @@ def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
 
 
 def set_texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]:
-    """The detokenized texts of a set, their source, and how they differ from the paper's (empty: not at all)."""
+    """The detokenized texts of a set, their source, and how they differ from the paper's (empty: not at all).
+
+    Without a root, the usual data root is searched, then the hub.
+    """
     repair = detokenizer(one.detokenizer)
-    if root is None:
-        try:
-            data = one.hub.pinned()
-        except Unreadable as error:
-            raise UserError(f"{error} Put the files into a folder and give it as --data-root.") from None
-        return (repair(row[one.field]) for row in data.rows()), data.name, ""
-    if not root.is_dir():
+    if root is not None and not root.is_dir():
         raise UserError(f"there is no folder {root}.")
-    there = found(one, root)
-    if there is None:
-        raise UserError(f"{root} holds no file for {one.name}. Searched for {', '.join(l.path for l in one.local)}.")
-    path, local = there
-    return map(repair, local.read(path)), path.relative_to(root).as_posix(), local.differs
+    place = data_root(root)
+    there = found(one, place)
+    if there is not None:
+        path, local = there
+        return map(repair, local.read(path)), path.relative_to(place).as_posix(), local.differs
+    files = ", ".join(local.path for local in one.local)
+    if root is not None:
+        raise UserError(f"{root} holds no file for {one.name}. Searched for {files}.")
+    try:
+        data = one.hub.pinned()
+    except Unreadable as error:
+        raise UserError(f"{error} Put {files} into a folder and give it as --data-root.") from None
+    return (repair(row[one.field]) for row in data.rows()), data.name, ""

@@ -51,7 +51,8 @@ class Named:
 
     def advice(self, name: str) -> str:
         """Which files to put where."""
-        wanted = "; ".join(f"{split}: {glob}" for split, glob in self.files[0].items())
+        names = {split: glob.removeprefix("**/").removesuffix("*") for split, glob in self.files[0].items()}
+        wanted = "; ".join(f"{split}: {name}" for split, name in names.items())
         return (
             f"Without a network, put its files into {home(name)} ({wanted}), or text of your own as train.txt, "
             "valid.txt and test.txt. The variable UNMASK_DATA names another folder than data/."
