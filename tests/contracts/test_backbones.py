@@ -73,7 +73,9 @@ def test_vectors_may_stand_for_tokens(net, x):
 def test_a_causal_network_predicts_from_what_is_before(net, x, causal):
     other = x.clone()
     other[:, 6] = (other[:, 6] + 1) % LETTERS.size
-    changed = (everywhere(net, x) - everywhere(net, other)).abs().amax((0, 2)) > 1e-6
+    before, after = everywhere(net, x), everywhere(net, other)
+    rounding = 1e-6 * max(1.0, before.abs().max().item())  # Fourier transforms spread it over all positions
+    changed = (before - after).abs().amax((0, 2)) > rounding
     assert changed[:7].any() != causal
     assert changed[7:].any()
 

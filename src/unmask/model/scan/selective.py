@@ -41,8 +41,9 @@ def selective_scan(
         if vendor is not None:
             return vendor_scan(vendor, *given)
         state = given[0].new_zeros(len(u), *a.shape)
-    chosen = compiled_kernel() if wide == torch.float32 and u.device.type == "cpu" else None
-    return (loop.scan if chosen is None else chosen)(*given, state.to(wide))
+    kernel = compiled_kernel() if wide == torch.float32 and u.device.type == "cpu" else None
+    scan: Callable[..., Scanned] = loop.scan if kernel is None else kernel
+    return scan(*given, state.to(wide))
 
 
 @cache
