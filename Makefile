@@ -1,12 +1,12 @@
-# make demo · test · check · attack · mutations · bench · browser · docs · release · audit. Each prepares .venv by itself and reinstalls only when
-# pyproject.toml or constraints.txt changed.
+# make demo · test · check · attack · mutations · bench · browser · newcomer · docs · release · audit. Each prepares .venv by
+# itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check attack mutations bench browser docs release audit clean
+.PHONY: demo test check attack mutations bench browser newcomer docs release audit clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -28,6 +28,10 @@ browser: $(VENV)/.browser
 # Kills, damaged checkpoints, hostile files and requests: a few minutes. tests/attack/long.py has the thousands.
 attack: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m attack tests/attack
+
+# What README and docs tell people to type, in a fresh clone with its own environment, or with NEWCOMER_PYTHON=/path/to/python.
+newcomer: $(VENV)/.dev
+	$(BIN)/python tests/newcomer.py
 
 mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py

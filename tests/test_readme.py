@@ -123,14 +123,27 @@ def needs(line: str) -> bool:
     return "# needs " in line
 
 
-def test_every_block_of_code_is_known_and_python_compiles():
-    for page in PAGES:
-        for language, code in blocks(page):
-            assert language in ("python", "bash", "toml"), f"{page.name}: ```{language}"
-            if language == "python":
-                compile(code, page.name, "exec")
-            if language == "toml":
-                tomllib.loads(code)
+def check_is_read(line: str, page: Path) -> None:
+    """The command line parser takes a line of a page as it is written."""
+    if (words := arguments_of(line)) is None:
+        return
+    module = import_module(f"unmask.cli.{words[0]}")
+    rest = words[1 : words.index(">")] if ">" in words else words[1:]
+    given = {"default": module.default(rest)} if hasattr(module, "default") else {}
+    try:
+        tyro.cli(module.Settings, args=rest, console_outputs=False, **given)
+    except SystemExit:
+        pytest.fail(f"{page.name}: {line}")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("docs/recipes/*.md"))], ids=lambda page: page.name)
+def test_every_block_of_code_is_known_and_python_compiles(page):
+    for language, code in blocks(page):
+        assert language in ("python", "bash", "toml"), f"{page.name}: ```{language}"
+        if language == "python":
+            compile(code, page.name, "exec")
+        if language == "toml":
+            tomllib.loads(code)
 
 
 def test_what_our_tests_cannot_run_is_marked_and_counted():
@@ -149,15 +162,7 @@ def test_every_command_in_the_docs_is_read_as_it_is_written(page, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     for line in commands(page):
-        if (words := arguments_of(line)) is None:
-            continue
-        module = import_module(f"unmask.cli.{words[0]}")
-        rest = words[1 : words.index(">")] if ">" in words else words[1:]
-        given = {"default": module.default(rest)} if hasattr(module, "default") else {}
-        try:
-            tyro.cli(module.Settings, args=rest, console_outputs=False, **given)
-        except SystemExit:
-            pytest.fail(f"{page.name}: {line}")
+        check_is_read(line, page)
 
 
 def test_every_extra_in_the_docs_exists():
