@@ -28,6 +28,16 @@ def test_a_folder_that_cannot_be_made_is_an_error_in_plain_words(tmp_path):
         pass
 
 
+def test_whoever_may_read_a_new_file_may_read_the_files_of_a_folder(tmp_path):
+    (tmp_path / "usual").write_text("")
+    with appearing(tmp_path / "model") as draft:
+        (draft / "weights").write_text("")
+        (draft / "weights").chmod(0o600)
+        (draft / "part").mkdir()
+    assert (tmp_path / "model" / "weights").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert os.access(tmp_path / "model" / "part", os.X_OK)
+
+
 def test_drafts_are_removed_and_nothing_else(tmp_path):
     names = [".hidden", "plain", ".draft-1", "run.draft-1"]
     for name in names:

@@ -81,8 +81,11 @@ def appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         yield draft
-        for path in [*draft.iterdir(), draft]:
+        for path in draft.iterdir():
+            if path.is_file():
+                path.chmod(draft.stat().st_mode & 0o666)  # safetensors writes for its owner alone
             sync(path)
+        sync(draft)
         replace(draft, folder)
         sync(folder.parent)
     except (OSError, SafetensorError) as error:
