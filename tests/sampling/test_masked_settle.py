@@ -96,6 +96,17 @@ def test_a_token_that_is_certain_from_the_start_waits_for_its_turn():
     assert abs(shares[0] - 2000) < 200
 
 
+def test_what_is_certain_in_a_group_comes_with_its_group():
+    """The network sees a row without the first `a`: the other two of the group are drawn given masks only."""
+    world = exact.TableWorld.random(13)
+    probs = [exact.log_p_hidden(world, torch.tensor((3, 3, 3)), i).exp().tolist() for i in range(3)]
+    law = {(0, b, c): probs[1][b] / (1 - probs[1][0]) * probs[2][c] for b in (1, 2) for c in (0, 1, 2)}
+    network, shape = counted(world.network), Shape(constraint=matching("a[bc].", ABC))
+    *_, step = fill(network, blank(DRAWS // 10, 3, mask=3), Groups(sizes=(3,)), shape=shape)
+    assert exact.chi_square_p(law, step.canvas.tokens) > ENOUGH
+    assert network.calls == 1
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_a_choice_between_words_takes_one_call_whatever_the_sampler_and_the_space(policy):
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))

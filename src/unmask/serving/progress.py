@@ -150,11 +150,6 @@ class Filling:
                 if id == self.work.canvas.mask and now[position] != id:
                     self.put(row, position, now[position])
                     self.came[row][position] = Came(0, 0.0)
-        for row, tokens in enumerate(self.work.canvas.tokens.tolist()):  # tokens that took no call
-            for position, given in enumerate(self.rows[row]):
-                if given != tokens[position]:
-                    self.put(row, position, tokens[position])
-                    self.came[row][position] = Came(0, 0.0)
 
     def take(self, turn: Turn) -> None:
         """Apply a turn: set the tokens it drew, and remove those it hid again."""

@@ -166,7 +166,6 @@ def tokens_of(brought: Committed, top: int) -> Tokens:
         both = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         likeliest = [list(zip(ids, values, strict=True)) for ids, values in both]
         likeliest += [[] for _ in brought.rows[len(likeliest) :]]  # tokens that took no call have no alternatives
-        likeliest += [[(id, 0.0)] for id in brought.tokens[len(likeliest) :].tolist()]  # without an alternative
     return Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.tolist(), likeliest)
 
 

@@ -192,9 +192,9 @@ class Requests:
 
     def shortened(self, rows: Sequence[Row], method: Method, body: Drawing) -> list[Row]:
         """Rows as long as the longest match."""
-        where = {"mask": self.model.mask, "device": self.model.device}
+        mask, device = self.model.mask, self.model.device
         try:
-            return [shortened(row, method.constraint, **where) for row in rows]
+            return [shortened(row, method.constraint, mask=mask, device=device) for row in rows]
         except UserError as error:  # no filling matches
             raise wrong(str(error), param=field_of(body)) from None
 
