@@ -65,6 +65,9 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
         )
     tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=downloaded)
+    mask = found.mask
+    if mask is None:
+        mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
     tensors = read_tensors(folder, layout.renamed)
     network, parts, state = with_weights(found.spec, tensors), denoiser.parts, {}
     if len(parts):
@@ -73,11 +76,11 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
     state = {name.removeprefix("state."): w for name, w in tensors.items() if name.startswith("state.")}
     if not trainable:
         network, parts = network.freeze(), parts.eval().requires_grad_(False)
-    proof = probe.check(network, note["probe"], mask=found.mask, objective=found.objective) if note else None
+    proof = probe.check(network, note["probe"], mask=mask, objective=found.objective) if note else None
     network.compute = compute
     return Model(
         network.to(place),
-        found.mask,
+        mask,
         found.objective,
         tokenizer,
         found.settings,
@@ -175,7 +178,9 @@ def write_note(
     write_json(folder / NOTE, {**said, **proof})
 
 
-def read_tokenizer(folder: Path, note: Mapping[str, Any], spec: Spec, mask: int, *, hub: bool) -> Tokenizer | None:
+def read_tokenizer(
+    folder: Path, note: Mapping[str, Any], spec: Spec, mask: int | None, *, hub: bool
+) -> Tokenizer | None:
     """The folder's tokenizer; refuses one that the network was not trained with."""
     told = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
@@ -191,7 +196,7 @@ def read_tokenizer(folder: Path, note: Mapping[str, Any], spec: Spec, mask: int,
             f"the tokenizer in {folder} is not the one this network was saved with (fingerprint "
             f"{tokenizer.fingerprint[:12]}, not {told[:12]}): its ids would mean other words. Restore the original."
         )
-    check_tokenizer(tokenizer, spec, mask, folder)
+    check_tokenizer(tokenizer, spec, tokenizer.mask if mask is None else mask, folder)
     return tokenizer
 
 

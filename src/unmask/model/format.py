@@ -46,7 +46,7 @@ class Found:
     """A config as a format reads it."""
 
     spec: Spec
-    mask: int
+    mask: int | None  # None: the files do not say; it is then the tokenizer's, or the last id
     objective: Objective
     settings: dict[str, Any] = field(default_factory=dict)
 

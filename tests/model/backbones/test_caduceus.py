@@ -177,5 +177,7 @@ def test_what_it_cannot_do_is_refused_in_words(stranded, x):
     for complement, told in (("0-9", "from 0 to 7"), ("a-b", "from 0 to 7"), ("0-3 3-1", "one pair only")):
         with pytest.raises(UserError, match=told):
             build(CaduceusSpec(vocab=8, equivariant=True, complement=complement))
+    with pytest.raises(UserError, match="cannot take the noise level as input"):
+        stranded.spec.shown(True)
     with pytest.raises(UserError, match="no attention"):
         stranded.trunk(x, allowed=torch.ones(12, 12, dtype=torch.bool))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -59,6 +60,18 @@ def test_either_name_of_a_tied_tensor_may_be_missing(name, gone, tmp_path):
     save_file(tensors, source / "model.safetensors")
     for a, b in zip(load(source).network.parameters(), whole.network.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_mask_is_that_of_a_tokenizer_beside_the_weights(name, tmp_path):
+    source = published(name, tmp_path / "hub")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(12)}, unk_token="w0"))
+    words.save(str(source / "tokenizer.json"))
+    model = load(source)
+    assert model.mask == model.tokenizer.mask == 12  # added after the ids of the tokenizer, among the padded rows
+    convert(source, tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "back", to=name)
+    assert load(tmp_path / "ours").mask == load(tmp_path / "back").mask == 12
 
 
 def test_tied_tensors_that_differ_are_refused(tmp_path):

@@ -81,6 +81,11 @@ class CaduceusSpec(Spec):
     def shown(self, sigma: bool) -> "CaduceusSpec":
         if sigma == self.time_conditioning:
             return self
+        if sigma and self.equivariant:
+            raise UserError(
+                "an equivariant Caduceus cannot take the noise level as input; choose another objective or leave "
+                "equivariant out."
+            )
         return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond)
 
     @property

@@ -11,8 +11,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.mamba import check_fixed, flag, number, whole
-from unmask.model.formats.official import mask_of
+from unmask.model.formats.mamba import check_fixed, flag, mask_if_told, number, whole
 
 KIND = "hyenadna"
 FIXED = {"hyena_order": 2, "use_bias": True}
@@ -48,7 +47,7 @@ class HyenaDNA(Format):
             eps=number(config, "layer_norm_epsilon", 1e-5),
             **sizes,
         )
-        return Found(spec, mask_of(config, spec), Autoregressive())
+        return Found(spec, mask_if_told(config, spec), Autoregressive())
 
     def renamed(self, name: str) -> str | None:
         return super().renamed(name.removeprefix("hyena."))

@@ -1,7 +1,7 @@
 """Two layouts of one network: the Mamba checkpoints of state-spaces and of transformers, read without their code.
 
 Tensors differ in one name. The vocabulary has the embedding's rows, which state-spaces pads to a multiple of 8.
-Neither config has a mask: it is the last row of the embedding, which no tokenizer uses if the rows were padded.
+Neither config has a mask: it is the tokenizer's, or the last row, which no tokenizer uses if the rows were padded.
 """
 
 from collections.abc import Mapping
@@ -51,13 +51,13 @@ class StateSpaces(Format):
             tied=flag(config, "tie_embeddings", True),
             **layer_sizes(config),
         )
-        return Found(spec, mask_of(config, spec), Autoregressive())
+        return Found(spec, mask_if_told(config, spec), Autoregressive())
 
     def written(self, name: str, spec: Spec) -> str:
         return name.replace("backbone.lm_head.", "lm_head.")
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
-        a = holdable(self, spec, objective, mask)
+        a = holdable(self, spec, objective)
         if a.eps != 1e-5:
             raise UserError(f"the layout {self.name!r} has norms with eps 1e-5 only, not {a.eps}.")
         return {
@@ -70,6 +70,7 @@ class StateSpaces(Format):
             "fused_add_norm": True,
             "pad_vocab_size_multiple": 1,
             "tie_embeddings": a.tied,
+            "mask_index": mask,
         }
 
 
@@ -94,7 +95,7 @@ class TransformersMamba(Format):
             tied=flag(config, "tie_word_embeddings", True),
             eps=number(config, "layer_norm_epsilon", 1e-5),
         )
-        return Found(spec, mask_of(config, spec), Autoregressive())
+        return Found(spec, mask_if_told(config, spec), Autoregressive())
 
     def renamed(self, name: str) -> str | None:
         return super().renamed(name.replace("backbone.embeddings.", "backbone.embedding."))
@@ -104,7 +105,7 @@ class TransformersMamba(Format):
         return name.replace("backbone.lm_head.", "lm_head.")
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
-        a = holdable(self, spec, objective, mask)
+        a = holdable(self, spec, objective)
         return {
             "model_type": "mamba",
             "architectures": ["MambaForCausalLM"],
@@ -120,20 +121,22 @@ class TransformersMamba(Format):
             "residual_in_fp32": True,
             **TRANSFORMERS_FIXED,
             "tie_word_embeddings": a.tied,
+            "mask_index": mask,
             "torch_dtype": dtype,
         }
 
 
-def holdable(layout: Format, spec: Spec, objective: Objective, mask: int) -> MambaSpec:
+def mask_if_told(config: dict[str, Any], spec: Spec) -> int | None:
+    """The mask in a config.json that unmask wrote; published ones have none."""
+    return mask_of(config, spec) if "mask_index" in config else None
+
+
+def holdable(layout: Format, spec: Spec, objective: Objective) -> MambaSpec:
     """The spec of a network that these layouts support."""
     if not isinstance(spec, MambaSpec):
         raise UserError(f"the layout {layout.name!r} holds the backbone 'mamba' only, not {spec.name!r}.")
     if not objective.facts.causal:
         raise UserError(f"the layout {layout.name!r} cannot record that the objective is {objective.name!r}.")
-    if mask != spec.vocab - 1:
-        raise UserError(
-            f"the layout {layout.name!r} cannot record that the mask is id {mask}: it must be the last one."
-        )
     return spec
 
 
