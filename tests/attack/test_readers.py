@@ -21,7 +21,7 @@ from confined import confined
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus import decompress
-from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.documents import PIECE, Layout, document_pieces
 from unmask.text.corpus.records import labelled, rows_of
 
 STORY = "Once upon a time there was a cat. " * 20
@@ -147,6 +147,15 @@ def test_a_line_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     path.write_bytes(b"a" * (5 << 20))
     with pytest.raises(UserError, match="a line of more than"):
         list(decompress.lines(path))
+
+
+def test_a_sequence_on_one_line_is_cut_into_pieces(tmp_path):
+    sequence = "ACGT" * 100_000
+    (tmp_path / "a.fa").write_text(f">one\n{sequence}\n>two\nAC\n")
+    pieces = list(document_pieces(tmp_path / "a.fa", Layout()))
+    assert max(len(piece.text) for piece in pieces) <= 2 * PIECE
+    assert "".join(piece.text for piece in pieces) == sequence + "AC"
+    assert sum(piece.last for piece in pieces) == 2
 
 
 def test_rows_of_a_table_may_hold_line_ends_in_quotes(tmp_path):

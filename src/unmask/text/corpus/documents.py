@@ -198,7 +198,8 @@ def _fasta(path: Path, layout: Layout) -> Iterator[Piece]:
             held.append(line.strip())
             length += len(held[-1])
             if length >= PIECE:
-                yield Piece("".join(held), False, at)
+                for piece in _cuts("".join(held), spare=PIECE):  # a chromosome may be one line
+                    yield Piece(piece, False, at)
                 held, length = [], 0
     if begun:
         yield Piece("".join(held), True, at)
