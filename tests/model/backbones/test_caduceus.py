@@ -55,6 +55,7 @@ def test_loss_and_gradients_are_the_recorded_ones(name, recompute, tmp_path):
 
 @pytest.mark.parametrize("name", STRANDED)
 def test_the_reverse_complement_gives_the_same_logits_reversed_and_complemented(name, tmp_path):
+    """Bit for bit: these sizes fill vector registers. Where some numbers are left over, they are rounded otherwise."""
     net, case = network(name, tmp_path), dna_cases(f"caduceus_{name}")
     partners = torch.tensor(net.spec.complements)
     assert torch.equal(partners[case["input_ids"]].flip(1), case["rc_input_ids"])
