@@ -100,7 +100,7 @@ class Backbone(nn.Module, ABC):
     """A network. `trunk` gives hidden states, `head` turns rows of them into logits."""
 
     spec: Spec
-    constants: frozenset[str] = frozenset()  # tensors that may be missing from a file
+    constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
     compute: torch.dtype | None = None  # of matrix products; None: bf16 on CUDA, else that of the parameters
     recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
 

@@ -28,7 +28,7 @@ def test_a_published_file_is_written_back_bit_for_bit(name, tmp_path):
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) and before[key].dtype == after[key].dtype for key in before)
     again = load(tmp_path / "back")
-    assert again.spec.complements == model.spec.complements
+    assert again.spec.complement == model.spec.complement
     x = torch.arange(16).view(2, 8)
     with torch.no_grad():
         one, other = (m.network.head(m.network.trunk(x)) for m in (model, again))

@@ -36,14 +36,9 @@ def test_a_published_file_with_one_of_three_frequencies_is_written_back_bit_for_
     assert relative(logits[:, 1:], case["logits"][:, :-1]) < 2e-5
 
 
-def test_positions_and_windows_may_be_missing(tmp_path):
-    constants = ("pos_emb.z", "pos_emb.t", "modulation.deltas")
-    whole, bare = (
-        load(published(tmp_path / name, without=lambda key, gone=gone: key.endswith(gone)))
-        for name, gone in (("whole", ()), ("bare", constants))
-    )
-    for (name, a), (_, b) in zip(whole.network.named_buffers(), bare.network.named_buffers(), strict=True):
-        assert torch.allclose(a, b, atol=1e-6), name
+def test_missing_positions_are_refused_and_not_computed_for_whatever_length_the_config_says(tmp_path):
+    with pytest.raises(UserError, match=r"pos_emb.z \[1, 50, 5\] is missing"):
+        load(published(tmp_path / "hub", without=lambda key: key.endswith("pos_emb.z")))
 
 
 @pytest.mark.parametrize(

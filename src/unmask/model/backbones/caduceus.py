@@ -8,6 +8,7 @@ reference's DiMamba).
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -97,19 +98,20 @@ class CaduceusSpec(Spec):
         return 2 if self.equivariant else 1
 
     @property
-    def complements(self) -> list[int]:
-        """The complement of every id; ids that are in no pair are their own."""
-        found = list(range(self.vocab))
+    def partners(self) -> dict[int, int]:
+        """The complement of every id that is in a pair; all others are their own."""
+        found: dict[int, int] = {}
         for pair in self.complement.split():
-            one, _, other = pair.partition("-")
-            if not (one.isdecimal() and other.isdecimal() and max(int(one), int(other)) < self.vocab):
+            ids = re.fullmatch(r"([0-9]{1,8})-([0-9]{1,8})", pair)
+            one, other = (-1, -1) if ids is None else (int(ids[1]), int(ids[2]))
+            if ids is None or max(one, other) >= self.vocab:
                 raise UserError(
                     f"complement has the pair {pair!r:.40}: write pairs of ids from 0 to {self.vocab - 1}, such as "
                     "'0-3 1-2'."
                 )
-            found[int(one)], found[int(other)] = int(other), int(one)
-        if any(found[found[id]] != id for id in range(self.vocab)):
-            raise UserError(f"complement is {self.complement!r:.60}: an id may be in one pair only.")
+            if {one, other} & found.keys():
+                raise UserError(f"complement is {self.complement!r:.60}: an id may be in one pair only.")
+            found |= {one: other, other: one}
         return found
 
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
@@ -198,7 +200,7 @@ class Caduceus(Backbone):
         self.norm_f = RMSNorm(a.width, a.eps)
         self.adaLN_modulation_final = modulation(2, a.cond, a.width)
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
-        self.partners = a.complements if a.equivariant else []
+        self.partners = a.partners if a.equivariant else {}
 
     @property
     def units(self) -> list[nn.Module]:
@@ -222,7 +224,9 @@ class Caduceus(Backbone):
 
     def complement(self, device: torch.device) -> Int[Tensor, " v"]:
         """The complement of every id."""
-        return torch.tensor(self.partners, device=device)
+        ids = torch.arange(self.spec.vocab, device=device)
+        ids[list(self.partners)] = torch.tensor(list(self.partners.values()), device=device, dtype=ids.dtype)
+        return ids
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape e"]:
         """The vectors of tokens; with two strands, also that of the complement, its features in reverse order."""

@@ -247,7 +247,6 @@ class Hyena(Backbone):
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
         if self.lm_head is not None:
             nn.init.normal_(self.lm_head.weight, std=0.02)
-        self.constants = frozenset(name for name, _ in self.named_buffers())
 
     @property
     def units(self) -> list[nn.Module]:

@@ -159,7 +159,7 @@ class Transformer(Backbone):
     """The network of the paper."""
 
     spec: Architecture
-    constants: frozenset[str] = frozenset({"rotary_emb.inv_freq"})
+    constants: ClassVar[frozenset[str]] = frozenset({"rotary_emb.inv_freq"})
 
     def __init__(self, spec: Architecture) -> None:
         super().__init__()

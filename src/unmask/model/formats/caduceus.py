@@ -85,7 +85,7 @@ class CaduceusLayout(Format):
         if not spec.equivariant:
             return {}
         names = (f"caduceus.backbone.embeddings.{MAP}", "lm_head.complement_map")
-        return {name: torch.tensor(spec.complements) for name in names}
+        return {name: torch.tensor(complements(spec)) for name in names}
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, CaduceusSpec):
@@ -114,11 +114,17 @@ class CaduceusLayout(Format):
             "bidirectional_strategy": {ours: theirs for theirs, ours in COMBINE.items()}[spec.combine],
             "bidirectional_weight_tie": spec.shared,
             "rcps": spec.equivariant,
-            "complement_map": {str(i): j for i, j in enumerate(spec.complements)} if spec.equivariant else None,
+            "complement_map": {str(i): j for i, j in enumerate(complements(spec))} if spec.equivariant else None,
             "tie_word_embeddings": spec.tied,
             "mask_index": mask,
             "torch_dtype": dtype,
         }
+
+
+def complements(spec: CaduceusSpec) -> list[int]:
+    """The complement of every id."""
+    partners = spec.partners
+    return [partners.get(id, id) for id in range(spec.vocab)]
 
 
 def pairs_of(table: Any, vocab: int) -> str:
