@@ -5,6 +5,7 @@ import pytest
 from attack.patterns import attempt, outcome
 
 
+@pytest.mark.slow
 def test_a_few_hostile_patterns_are_refused_or_obeyed(tmp_path):
     told = [outcome(seed) for seed in range(60)]
     assert [one for one in told if "failed:" in one] == []
