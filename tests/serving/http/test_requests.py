@@ -239,7 +239,7 @@ def test_a_pattern_too_large_for_so_much_text_is_refused(client, monkeypatch):
     assert client.post("/v1/completions", json=body({"pattern": "[a-f]{0,30}"})).status_code == 200
     refused = client.post("/v1/completions", json=body({"pattern": "[a-f]{0,60}"}))
     assert refused.status_code == 400
-    assert "states, too many for 2 texts of 23 tokens" in refused.json()["error"]["message"]
+    assert "kinds of tokens, too many for 2 texts of 23 tokens" in refused.json()["error"]["message"]
 
 
 def test_a_pattern_that_takes_long_to_compile_does_not_hold_up_the_others(serve, slowed, monkeypatch):
