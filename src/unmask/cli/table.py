@@ -57,7 +57,9 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats per token between the mean of orders and their mixture"
     yield "this is", answer["means"]
     if error != 0:
-        alone = "" if answer["passes"] > 1 else ", at most: one pass cannot separate it from the variance between rows"
+        alone = (
+            "" if answer["passes"] > 1 else ", at most: one pass cannot separate it from the variance between rows"
+        )
         yield "error", f"± {number(error)}: Monte Carlo standard error{alone}"
     with_text = number(answer["data_standard_error"])
     yield "error of text", f"± {with_text}: standard error, Monte Carlo and choice of text"
