@@ -200,6 +200,7 @@ def world(tmp_path_factory):
     for name, entries in rows.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (folder / "molecules.csv").write_text("smiles\n" + "CCO\nC1=CC=CC=C1\nCC(=O)O\n" * 40)
     (folder / "configs").symlink_to(ROOT / "configs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

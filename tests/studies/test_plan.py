@@ -1,8 +1,8 @@
 """A plan: every command's folder depends on all that determines its result, and on nothing else."""
 
 import pytest
+from tiny_study import TINY, written
 
-from studies.worlds import TINY, written
 from unmask.errors import UserError
 from unmask.studies.plan import Place, options, planned, slug, steps_of, tokens_seen, total_flops
 from unmask.studies.study import read_study

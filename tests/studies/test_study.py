@@ -1,8 +1,8 @@
 """A study's file: what it may say, and what is refused with the nearest name that is right."""
 
 import pytest
+from tiny_study import TINY, written
 
-from studies.worlds import TINY, written
 from unmask.errors import UserError
 from unmask.studies.study import only, over, read_study
 

@@ -69,5 +69,5 @@ def test_a_picture_needs_room_and_time(shown):
 
 def test_without_pillow_the_error_names_what_to_install(shown, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(UserError, match=r"unmask\[train\]"):
+    with pytest.raises(UserError, match=r"pip install .*\[train\]'"):
         gif(shown)

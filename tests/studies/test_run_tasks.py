@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
+from tiny_study import TINY, ran, written
 
-from studies.worlds import TINY, ran, written
 from unmask.processes.lock import locked
 
 
