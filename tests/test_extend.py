@@ -68,6 +68,7 @@ def test_the_three_examples_work_from_another_package(installed, tmp_path):
     assert drawn["calls"] == 4
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_loaded_is_named(installed):
     (installed / "my_package" / "my_sampler.py").write_text("raise ImportError('it needs a GPU')")
     line = [sys.executable, "-m", "unmask", "sample", "stories", "--sampler", "from-the-right"]

@@ -20,6 +20,9 @@ from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import dna
 from unmask.untrusted import check_links
 
+pytestmark = pytest.mark.slow
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 # Patterns of published tokenizers: cl100k, o200k, digits from the right, BLOOM, DeepSeek, CLIP.
 PUBLISHED = [

@@ -24,6 +24,9 @@ from unmask.text.corpus import decompress
 from unmask.text.corpus.documents import PIECE, Layout, document_pieces
 from unmask.text.corpus.records import labelled, rows_of
 
+pytestmark = pytest.mark.slow
+
+
 STORY = "Once upon a time there was a cat. " * 20
 MEGABYTES = 64  # of text in a bomb
 

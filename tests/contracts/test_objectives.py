@@ -84,6 +84,7 @@ def test_frozen_tokens_are_given_and_the_mask_is_refused(name):
         denoiser(rows().index_fill(1, torch.tensor([2]), LETTERS.mask), drawn, mask=LETTERS.mask)
 
 
+@pytest.mark.slow
 def test_a_model_samples_and_fills_blanks_and_scores_them_where_it_can(name, tmp_path):
     model = model_of(tmp_path / "m", name)
     one = unmask.sample(model, prompt="ab", length=8)[0]

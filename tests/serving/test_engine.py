@@ -129,6 +129,7 @@ def test_a_request_whose_reader_never_comes_back_is_late_even_when_nothing_else_
     assert with_engine(test) == 504
 
 
+@pytest.mark.slow
 def test_an_engine_closes_though_a_thread_never_ends():
     held = threading.Event()
 

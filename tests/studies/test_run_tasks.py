@@ -13,6 +13,8 @@ from tiny_study import TINY, ran, written
 
 from unmask.processes.lock import locked
 
+pytestmark = pytest.mark.slow
+
 
 def table(out):
     return json.loads((out / "table.json").read_text())

@@ -162,6 +162,7 @@ def test_a_run_goes_on_from_another_with_its_tokenizer_and_refuses_another_one(s
     assert "another tokenizer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_of_some_minutes_has_fixed_sizes_and_resumes_as_any_other(text, tmp_path, capsys):
     out, whole = tmp_path / "run", tmp_path / "whole"
     few = ["--text.tokenizer", "character", "--text.documents", "line", "--run.preview", "0", "--optim.lr", "1e-3"]
@@ -181,6 +182,7 @@ def test_a_run_of_some_minutes_has_fixed_sizes_and_resumes_as_any_other(text, tm
     assert all(torch.equal(before[name], again[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_previews_by_time_change_no_number(small, text, tmp_path, capsys):
     arguments = [*small, "--data", str(text), "--steps", "6", "--run.preview", "1", "--run.eval-every", "100"]
     models, shown = [], []

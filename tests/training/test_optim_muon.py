@@ -54,6 +54,7 @@ def test_embeddings_head_norms_and_modulation_are_left_to_adamw():
     assert len(names) == 4 * len(net.units)
 
 
+@pytest.mark.slow
 def test_a_small_run_learns_faster_than_with_adamw():
     told = {}
     for name in ("adamw", "muon"):

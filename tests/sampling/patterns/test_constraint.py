@@ -60,6 +60,7 @@ def test_a_machine_matches_single_characters_as_python_does(pattern):
         assert machine.matches(character.encode()) == matched, hex(ord(character))
 
 
+@pytest.mark.slow
 def test_a_machine_of_many_states_is_made_in_a_moment():
     machine = machine_of(".{0,300}b")
     assert len(machine.table) > 1000

@@ -109,6 +109,7 @@ def test_a_text_read_from_left_to_right_stops_once_every_row_has_ended(tmp_path)
     assert max(one.calls for one in cut) == max(len(one.tokens) for one in cut) - 1 < 59
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "eta"), [("remask-forward-backward", 1.0), ("remask-rescale", 0.9)])
 def test_a_text_whose_tokens_may_still_change_is_not_ended_early(model, sampler, eta):
     how = {"n": 8, "seed": 1, "sampler": f"{sampler}:eta={eta}"}

@@ -11,6 +11,9 @@ import pytest
 
 from unmask.serving.limits import Limits
 
+pytestmark = pytest.mark.slow
+
+
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE = 60  # seconds until a test gives up

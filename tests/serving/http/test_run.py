@@ -77,6 +77,7 @@ def test_when_told_to_stop_it_finishes_what_is_under_way_and_lets_nobody_in(mask
         assert "The " not in errors
 
 
+@pytest.mark.slow
 def test_requests_that_outlast_the_grace_are_told_so_and_do_not_keep_the_server_up(slowed, caplog):
     asked = {"max_tokens": 44}
     streamed = {**asked, "stream": True, "events": "steps"}
