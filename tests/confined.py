@@ -79,3 +79,15 @@ def outcome(work: Callable[[], object], memory: int, seconds: int) -> str:
     except BaseException as error:
         return f"failed: {''.join(traceback.format_exception(error))[-3000:].strip()}"
     return "done"
+
+
+def failures(attempt: Callable[[int, Path], str | None], seeds: range, where: Path) -> dict[int, str]:
+    """What went wrong in the tries of an attack, by seed."""
+    found = {}
+    for seed in seeds:
+        folder = where / str(seed)
+        folder.mkdir()
+        told = attempt(seed, folder)
+        if told is not None:
+            found[seed] = told
+    return found

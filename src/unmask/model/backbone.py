@@ -222,6 +222,16 @@ def skeleton(spec: Spec) -> Backbone:
         return build(spec)
 
 
+def states_before(hidden: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+    """For networks that predict position i from the state of i − 1: the states moved; the first keeps its own."""
+    return torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
+
+
+def rows_before(rows: Int[Tensor, " n"], length: int) -> Int[Tensor, " n"]:
+    """The flat positions whose states predict these ones, in rows of this length."""
+    return torch.where(rows % length > 0, rows - 1, rows)
+
+
 @contextmanager
 def precision(device: torch.device, compute: torch.dtype | None = None) -> Iterator[None]:
     """Autocast to a type of matrix products; None: bf16 on CUDA, elsewhere the parameters' own type.

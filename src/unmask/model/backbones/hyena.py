@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision
+from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision, rows_before, states_before
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.state_space import check_numbers, refuse_rule
 from unmask.registry import derived
@@ -291,8 +291,8 @@ class Hyena(Backbone):
         refuse_rule(self.spec, allowed)
         hidden = self.run(x)
         if rows is None:
-            return self.ln_f(torch.cat((hidden[:, :1], hidden[:, :-1]), 1))
-        return self.ln_f(hidden.flatten(0, 1)[torch.where(rows % x.shape[1] > 0, rows - 1, rows)])
+            return self.ln_f(states_before(hidden))
+        return self.ln_f(hidden.flatten(0, 1)[rows_before(rows, x.shape[1])])
 
     def run(self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
         """The residual stream after the last layer."""

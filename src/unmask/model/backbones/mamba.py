@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision
+from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision, rows_before, states_before
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.state_space import (
     Mixer,
@@ -146,8 +146,8 @@ class Mamba(Backbone):
         refuse_rule(self.spec, allowed)
         hidden, _ = self.run(x, (None,) * len(self.layers))
         if rows is None:
-            return self.norm_f(torch.cat((hidden[:, :1], hidden[:, :-1]), 1))
-        rows = torch.where(rows % x.shape[1] > 0, rows - 1, rows)
+            return self.norm_f(states_before(hidden))
+        rows = rows_before(rows, x.shape[1])
         return self.norm_f(hidden.flatten(0, 1)[rows])
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision
+from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision, rows_before, states_before
 from unmask.model.backbones.attention import Asked, Cache, Rotary, asked_rows
 from unmask.model.backbones.block import Block, Norm, Sight, modulation, normed
 from unmask.registry import derived
@@ -200,7 +200,7 @@ class Transformer(Backbone):
         sight = self.sight(x, rows, lengths, allowed)
         hidden = self.run(x, sigma, sight)
         if rows is None and self.spec.reads_before:
-            hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
+            hidden = states_before(hidden)
         return hidden
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
@@ -270,7 +270,7 @@ class Transformer(Backbone):
         if rows is None:
             return Sight(turns, visible, causal)
         if self.spec.reads_before:
-            rows = torch.where(rows % l > 0, rows - 1, rows)
+            rows = rows_before(rows, l)
         asked = asked_rows(rows, sequences=b, length=l)
         if causal:
             allowed = torch.ones(l, l, dtype=torch.bool, device=tokens.device).tril()
