@@ -4,7 +4,8 @@ import pytest
 from tiny_study import TINY, written
 
 from unmask.errors import UserError
-from unmask.studies.study import only, over, read_study
+from unmask.studies.checks import over
+from unmask.studies.study import only, read_study
 
 
 def test_rows_share_the_settings_and_override_their_own(tmp_path):

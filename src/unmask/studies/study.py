@@ -15,16 +15,16 @@ A scale is a table of the same keys that is laid over the file: `[scale.smoke]`,
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import UserError, unknown
 from unmask.settings import merged
+from unmask.studies.checks import Table, checked, chosen, listed, over, positive, table, text, whole_numbers
 from unmask.training.settings import Train
 
-Table = Mapping[str, Any]
 TOP = ("base", "title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
 ROW = (
@@ -349,67 +349,6 @@ def source_of(one: Any, title: str) -> Table:
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
     return one
-
-
-def over(below: Table, above: Table) -> dict[str, Any]:
-    """Two tables, one laid over the other; a table that names another component replaces the one below."""
-    found = dict(below)
-    for name, value in above.items():
-        there = found.get(name)
-        if (
-            isinstance(there, Mapping)
-            and isinstance(value, Mapping)
-            and value.get("name", 0) in (0, there.get("name", 0))
-        ):
-            found[name] = over(there, value)
-        else:
-            found[name] = value
-    return found
-
-
-def checked(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
-    for name in seen:
-        if name not in known:
-            raise unknown(kind, name, known)
-
-
-def table(one: Any, title: str) -> dict[str, Any]:
-    if not isinstance(one, Mapping):
-        raise UserError(f"{title} must be a table; saw {one!r}.")
-    return dict(one)
-
-
-def listed(content: Table, name: str) -> list[dict[str, Any]]:
-    found = content.get(name, [])
-    if not isinstance(found, list):
-        raise UserError(f"write [[{name}]], with two brackets: there may be several.")
-    return [table(one, name) for one in found]
-
-
-def text(content: Table, name: str, default: str = "") -> str:
-    found = content.get(name, default)
-    if not isinstance(found, str):
-        raise UserError(f"{name} must be a text; saw {found!r}.")
-    return found
-
-
-def chosen(value: str, title: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise unknown(title, value, known)
-    return value
-
-
-def whole_numbers(values: Any, title: str) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(one) is int and one >= 0 for one in values):
-        raise UserError(f"{title} must be whole numbers from 0; saw {values!r}.")
-    return tuple(values)
-
-
-def positive(value: Any, title: str) -> float:
-    if type(value) not in (int, float) or value < 0:
-        raise UserError(f"{title} must be a number from 0; saw {value!r}.")
-    return float(value)
 
 
 def only(study: Study, names: Sequence[str]) -> Study:
