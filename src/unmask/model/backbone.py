@@ -51,6 +51,11 @@ class Spec(ABC):
         """Whether a training step passes a memory of its rows to the next step, whose rows continue them."""
         return False
 
+    @property
+    def framed(self) -> bool:
+        """Whether a text stands between two special tokens, which are given: never hidden, counted or drawn."""
+        return False
+
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec with the sizes of the data and the direction of the objective."""
         return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]
@@ -130,6 +135,13 @@ class Backbone(nn.Module, ABC):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         """The vectors of tokens."""
 
+    def segmented(self, tokens: Int[Tensor, "b l"], segments: Int[Tensor, "b l"]) -> Float[Tensor, "b l d"]:
+        """The vectors of tokens with their segments, 0 for a first text and 1 for a second: an input of `trunk`.
+
+        A network without segments ignores them.
+        """
+        return self.embed(tokens)
+
     @property
     @abstractmethod
     def units(self) -> list[nn.Module]:
@@ -183,6 +195,11 @@ class Backbone(nn.Module, ABC):
     def copies(self) -> Mapping[str, str]:
         """Tied tensors: a second name that a file may have for a tensor, and the name that the network has for it."""
         return {}
+
+    @property
+    def idle(self) -> list[nn.Parameter]:
+        """Parameters that no logit depends on, such as a pooler: an objective does not train them."""
+        return []
 
     def matrices(self) -> dict[nn.Parameter, int]:
         """Weights that Muon updates, and the number of stacked matrices in each."""

@@ -94,7 +94,10 @@ class Diverged(UserError):
 
 def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
     """The state before the first step of a phase."""
-    team.place(denoiser.train().requires_grad_(True))
+    denoiser.train().requires_grad_(True)
+    for parameter in denoiser.backbone.idle:  # DDP waits for the gradient of every parameter that may have one
+        parameter.requires_grad_(False)
+    team.place(denoiser)
     denoiser.state = {name: value.to(team.device) for name, value in denoiser.state.items()}
     shadow = ema.begin_average(denoiser.parameters()) if settings.optim.ema else []
     return State(denoiser, optim.optimizer_of(denoiser, settings.optim), shadow)
