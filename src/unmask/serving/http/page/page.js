@@ -92,6 +92,7 @@ function step(recording, { call, committed, draft, masked = [] }) {
 
 // A character spread over several tokens is known only now.
 function finish(recording, said) {
+  recording.scores = said.choices.map(({ score }) => score ?? null);
   said.choices.forEach(({ tokens }, row) => tokens.forEach(({ text }, place) => { recording.candidates[row][place].text = text; }));
   recording.done = true;
 }
@@ -149,7 +150,9 @@ const live = {
       again.disabled = !done || tokens.some(({ id }) => id === null);
       const drawn = tokens.map((_, place) => shown.look(row, place).token).filter((token) => (token?.confidence ?? null) !== null);
       const mean = drawn.reduce((sum, { confidence }) => sum + confidence, 0) / drawn.length;
-      shown.cards[row].querySelector(".mean").textContent = drawn.length ? `${Math.round(100 * mean)} % sure on average` : "";
+      const score = candidates.length > 1 ? shown.recording.scores?.[row] ?? null : null; // compares candidates
+      const said = [drawn.length && `${Math.round(100 * mean)} % sure on average`, score !== null && `score ${score.toFixed(2)}`];
+      shown.cards[row].querySelector(".mean").textContent = said.filter(Boolean).join(" · ");
     });
   },
 };
