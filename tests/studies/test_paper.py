@@ -12,6 +12,7 @@ from unmask.studies.study import read_study
 HERE = Path(__file__).parent
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 FILES = sorted(PAPER.glob("*.toml"))
+OTHERS = sorted((PAPER.parent / "studies").glob("*.toml"))
 QUOTED = json.loads((HERE / "paper_tables.json").read_text())
 
 
@@ -45,7 +46,7 @@ def test_every_scale_reads(path, scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*FILES, *OTHERS], ids=lambda path: path.stem)
 def test_smoke(path, tmp_path):
     assert main(["study", str(path), "--scale", "smoke", "--out", str(tmp_path), "--jobs", "0"]) == 0
     table = json.loads((tmp_path / "table.json").read_text())

@@ -102,3 +102,12 @@ def test_a_model_is_measured_again_with_other_options(tmp_path):
     commands = [task.command for task in tasks if task.kind == "measure"]
     assert len({command[1] for command in commands}) == 1, "one model"
     assert [command[command.index("--passes") + 1] for command in commands] == ["1", "2", "3"]
+
+
+def test_a_row_s_own_flops_set_its_steps(tmp_path):
+    rows = [{"name": "AR {flops}, {model.width}", "over": {"flops": [1e9, 3e9], "model.width": [16, 32]}}]
+    study = read_study(written(tmp_path, row=rows))
+    assert [row.name for row in study.rows] == ["AR 1e+09, 16", "AR 1e+09, 32", "AR 3e+09, 16", "AR 3e+09, 32"]
+    for row in study.rows:
+        spent = total_flops(study, row, steps=steps_of(study, row))
+        assert abs(spent / row.flops - 1) < 0.1

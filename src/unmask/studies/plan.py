@@ -278,7 +278,9 @@ def total_flops(study: Study, row: Row, *, steps: int = 0) -> float:
 
 
 def steps_of(study: Study, row: Row) -> int:
-    """The steps of a row under the study's budget; 0: as its settings say."""
+    """The steps of a row under its own budget or the study's; 0: as its settings say."""
+    if row.flops:
+        return max(2, round(train_of(row).steps * row.flops / total_flops(study, row)))
     if study.budget != "flops" or row.name == study.like:
         return 0
     like = study.row(study.like)

@@ -29,7 +29,7 @@ TOP = ("base", "title", "about", "source", "seeds", "threads", "budget", "second
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
 ROW = (
     *("name", "group", "train", "checkpoint", "of", "after"),
-    *("measures", "options", "published", "differs", "over", "scale", "only"),
+    *("measures", "options", "published", "differs", "over", "scale", "only", "flops"),
 )
 SPLITS = ("train", "valid", "test")
 
@@ -92,6 +92,7 @@ class Row:
     published: Table = field(default_factory=dict)  # by column
     differs: str = ""  # from the published row, in words
     changes: Table = field(default_factory=dict)  # what `over` set
+    flops: float = 0.0  # of its training, which set the number of steps; 0: the study's budget does
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column],
         published=published,
         differs=text(one, "differs"),
         changes=changes,
+        flops=positive(one.get("flops", 0), f"{title}: flops"),
     )
 
 
@@ -287,13 +289,13 @@ def expanded(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
         laid: dict[str, Any] = {}
         for name, value in changes.items():
             at = laid
-            *path, last = (name if name.startswith("options.") else f"train.{name}").split(".")
+            *path, last = (name if name.startswith("options.") or name in ROW else f"train.{name}").split(".")
             for part in path:
                 at = at.setdefault(part, {})
             at[last] = value
         title = one["name"]
         for name, value in changes.items():
-            title = title.replace("{" + name + "}", str(value))
+            title = title.replace("{" + name + "}", f"{value:g}" if isinstance(value, float) else str(value))
         yield over({**one, "name": title}, laid), changes
 
 

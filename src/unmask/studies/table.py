@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.studies.isoflop import fitted
 from unmask.studies.pairing import Paired, paired
 from unmask.studies.plan import TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
 from unmask.studies.run import DONE, is_done, read_json
@@ -64,6 +65,7 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
 
 def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
     """The whole table: for JSON, and for whoever draws it."""
+    rows = [row_of(study, row, tasks, out, failures) for row in study.rows]
     return {
         "title": study.title,
         "about": study.about,
@@ -72,12 +74,21 @@ def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[s
         "file": study.path.name,
         "seeds": list(study.seeds),
         "threads": study.threads,
-        "budget": study.budget,
+        "budget": "FLOPs as the rows say" if any(row.flops for row in study.rows) else f"equal {study.budget}",
         "columns": [asdict(column) for column in study.columns],
         "compare": compared_to(study),
         "picture": dict(study.picture),
-        "rows": [row_of(study, row, tasks, out, failures) for row in study.rows],
+        "fits": fits_of(study, rows),
+        "rows": rows,
     }
+
+
+def fits_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What is fitted to the rows: IsoFLOP curves, if the study's picture shows them."""
+    if study.picture.get("kind") != "isoflop":
+        return []
+    names = [column.name for column in study.columns]
+    return fitted(rows, names.index(study.picture.get("y", names[0])))
 
 
 def compared_to(study: Study) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Table = Mapping[str, Any]
-PICTURES = ("bars", "lines")
 
 
 def head(table: Table) -> list[str]:
@@ -90,11 +89,10 @@ def notes(table: Table) -> list[str]:
         found.append("± over several seeds: their standard deviation.")
     if table["compare"]:
         found.append("Differences are paired: the same tokens, ± their standard error over text and seeds.")
+    found += scaling_notes(table)
     if table["source"]:
         found.append(f"Published: {table['source']}.")
-    found.append(
-        f"Scale {table['scale'] or 'of the file'}, {table['threads']} threads a row, equal {table['budget']}."
-    )
+    found.append(f"Scale {table['scale'] or 'of the file'}, {table['threads']} threads a row, {table['budget']}.")
     return found
 
 
@@ -118,12 +116,12 @@ def drawable(table: Table) -> bool:
 
 
 def picture(table: Table) -> "Figure":
-    """The study's figure: bars of its first column, or lines as its file says."""
+    """The study's figure: bars of its first column, or what its file says."""
     require_matplotlib("train")
     kind = table["picture"].get("kind", "bars")
     if kind not in PICTURES:
         raise unknown("kind of picture", str(kind), PICTURES)
-    return bars(table) if kind == "bars" else lines(table)
+    return PICTURES[kind](table)
 
 
 def bars(table: Table) -> "Figure":
@@ -174,6 +172,57 @@ def lines(table: Table) -> "Figure":
     axes.set(xscale=asked.get("xscale", "linear"), yscale=asked.get("yscale", "linear"))
     legend(axes)
     return figure
+
+
+def isoflop(table: Table) -> "Figure":
+    """A column by size of network, one panel a group and one curve a budget, each with its lowest point."""
+    number = number_of(table, table["picture"].get("y", table["columns"][0]["name"]))
+    figure, axes_of = panels(len(table["fits"]), width=5.5 * len(table["fits"]))
+    for axes, fit in zip(axes_of, table["fits"], strict=True):
+        rows = [row for row in table["rows"] if row["group"] == fit["group"] and row["cells"][number]["value"]]
+        budgets = sorted({quantity(table, row, "flops") for row in rows})
+        for at, budget in enumerate(budgets):
+            own = [row for row in rows if quantity(table, row, "flops") == budget]
+            points = sorted((row["trained"]["parameters"], row["cells"][number]["value"]) for row in own)
+            axes.plot(
+                *zip(*points, strict=True),
+                "o-",
+                color=COLOURS[at % len(COLOURS)],
+                ms=4,
+                lw=1.2,
+                label=f"{budget:.0e} FLOP",
+            )
+            for valley in fit["valleys"]:
+                if valley["flops"] == budget and valley["inside"]:
+                    axes.plot(
+                        valley["parameters"], valley["loss"], "*", color=COLOURS[at % len(COLOURS)], ms=11, mec=INK
+                    )
+        axes.set(xlabel="parameters", ylabel=table["columns"][number]["name"], xscale="log", title=fit["group"])
+        legend(axes)
+    return figure
+
+
+def scaling_notes(table: Table) -> list[str]:
+    """The fitted exponents in words."""
+    found = []
+    for fit in table["fits"]:
+        if fit["size"] is None:
+            found.append(
+                f"{fit['group']}: fewer than two budgets whose best size lies between sizes that were trained."
+            )
+            continue
+        size, loss = (
+            f"{fit[name]['value']:.2f} ({fit[name]['low']:.2f} to {fit[name]['high']:.2f})"
+            for name in ("size", "loss")
+        )
+        best = ", ".join(f"{one['parameters']:,.0f} at {one['flops']:.0e}" for one in fit["valleys"] if one["inside"])
+        found.append(
+            f"{fit['group']}: best size ∝ FLOP^{size}, loss ∝ FLOP^−{loss}, intervals of 90 %. Best sizes: {best}."
+        )
+    return found
+
+
+PICTURES = {"bars": bars, "lines": lines, "isoflop": isoflop}
 
 
 def number_of(table: Table, name: str) -> int:
