@@ -5,6 +5,7 @@ without unmask.json. unmask.json holds the settings of the run, the sha256 of th
 refuses a folder that fails any check. `model/formats` has the layouts.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -34,15 +35,21 @@ from unmask.model.weights import (
 )
 from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
+from unmask.text.tokens.files import TOKENIZER_FILES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import check_links
 
 __all__ = ["NOTE", "Model", "load", "save"]
 
-TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")
 FROM_HUB = ["*.json", "*.safetensors", "*.txt"]
 # owner/name, or a name of the hub's own; then perhaps a revision
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?([#@].*)?")
+log = logging.getLogger("unmask.checkpoint")  # without a handler of yours, it writes to standard error
+
+NEW_HEAD = (
+    "unmask: %s is an encoder without a head for masked words. A new head was made, which predicts nothing until it is "
+    "trained: unmask train --init %s --data TEXT --out FOLDER"
+)
 
 
 def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto") -> Model:
@@ -59,7 +66,7 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
     check_sizes(found.spec)
     with bounded_by(files.tensors, found.spec):
         denoiser = on_meta(found.spec, found.objective)
-    check_against(files, layout, denoiser)
+    check_against(files, layout, denoiser, fresh=found.fresh)
     if note and note["weights"] != weights_fingerprint(folder):
         raise UserError(
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
@@ -69,7 +76,9 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
     if mask is None:
         mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
     tensors = read_tensors(folder, layout.renamed)
-    network, parts, state = with_weights(found.spec, tensors), denoiser.parts, {}
+    network, parts, state = with_weights(found.spec, tensors, fresh=found.fresh), denoiser.parts, {}
+    if found.fresh:
+        log.warning(NEW_HEAD, folder, path)
     if len(parts):
         own = {name.removeprefix("parts."): w for name, w in tensors.items() if name.startswith("parts.")}
         parts.load_state_dict(own, assign=True)
@@ -99,8 +108,8 @@ def on_meta(spec: Spec, objective: Objective) -> Denoiser:
         return Denoiser(skeleton(spec), objective)
 
 
-def check_against(files: Files, layout: Format, denoiser: Denoiser) -> None:
-    """Refuse tensors that do not belong to the network."""
+def check_against(files: Files, layout: Format, denoiser: Denoiser, *, fresh: str = "") -> None:
+    """Refuse tensors that do not belong to the network; those whose names begin with `fresh` are missing."""
     network = denoiser.backbone
     expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
     found = {known: what for name, what in files.tensors.items() if (known := layout.renamed(name)) is not None}
@@ -108,7 +117,8 @@ def check_against(files: Files, layout: Format, denoiser: Denoiser) -> None:
     expected |= {copy: expected[name] for copy, name in copies.items()}
     dtype = str(files.config.get("torch_dtype", files.config.get("dtype", "float32")))
     present = {name for copy, name in copies.items() if copy in found}
-    spare = frozenset({f"backbone.{name}" for name in network.constants} | set(copies) | present)
+    new = {name for name in expected if fresh and name.startswith(fresh)}
+    spare = frozenset({f"backbone.{name}" for name in network.constants} | set(copies) | present | new)
     check_tensors(files.folder / FILE, found, expected, network.spec, dtype, spare=spare)
 
 

@@ -49,6 +49,7 @@ class Found:
     mask: int | None  # None: the files do not say; it is then the tokenizer's, or the last id
     objective: Objective
     settings: dict[str, Any] = field(default_factory=dict)
+    fresh: str = ""  # how the names of tensors begin that the files lack and that are made anew: a head; empty: none
 
 
 class Format(ABC):

@@ -114,8 +114,11 @@ def read_tensors(folder: Path, renamed: Callable[[str], str | None] = str) -> di
     return found
 
 
-def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
-    """The network with weights `backbone.*`; constants missing from the file are computed."""
+def with_weights(spec: Spec, tensors: Mapping[str, Tensor], *, fresh: str = "") -> Backbone:
+    """The network with weights `backbone.*`; constants missing from the file are computed.
+
+    Tensors whose names begin with `fresh` have the initial weights of a new network, the same each time.
+    """
     network = skeleton(spec)
     state = {name.removeprefix("backbone."): w for name, w in tensors.items() if name.startswith("backbone.")}
     for copy, name in network.copies.items():
@@ -124,8 +127,11 @@ def with_weights(spec: Spec, tensors: Mapping[str, Tensor]) -> Backbone:
             raise UserError(f"the tensors {copy} and {name} differ, but the config says that they are tied. {AGAIN}")
     lacking = network.state_dict().keys() - state.keys()
     if lacking:
-        whole = spec.network(spec).state_dict()
-        state |= {name: whole[name] for name in lacking & network.constants}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            whole = spec.network(spec).state_dict()
+        new = {name for name in lacking if fresh and f"backbone.{name}".startswith(fresh)}
+        state |= {name: whole[name] for name in lacking & network.constants | new}
     network.load_state_dict(state, assign=True)
     return network.eval()
 

@@ -14,6 +14,7 @@ from unmask.errors import UserError
 from unmask.text.tokens.limits import BYTES, check_file, check_growth, check_ids
 from unmask.untrusted import parse_json, read_object, read_text
 
+TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")  # one of them is in the folder of a tokenizer
 MASK = "<|mask|>"  # the name of a mask token that we add
 
 # Usual names of each special token, the most specific first; tokenizer_config.json has precedence.
