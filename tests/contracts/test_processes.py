@@ -21,7 +21,7 @@ def made(request, tmp_path):
     model = model_of(tmp_path / "m", objective)
     policy = POLICIES.make(model.objective.facts.sampler)
     kind = PROCESSES[request.param]
-    return kind.of(policy=policy, shape=Shape(), windows=None, network=model.network), model.network
+    return kind.of(policy=policy, shape=Shape(), windows=None, model=model), model.network
 
 
 def canvas(rows: int = 3):

@@ -9,7 +9,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.backbone import Backbone, Memory
+from unmask.model.backbone import Memory
+from unmask.model.model import Model
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import Masked, Whole, Windows, Work
 from unmask.sampling.policies.left_to_right import LeftToRight
@@ -41,7 +42,8 @@ class ReadOn(Process):
     remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Backbone) -> "ReadOn":
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Model) -> "ReadOn":
+        network = model.network
         return cls(shape, windows or Whole(), network.memory if network.spec.incremental else None)
 
     @property

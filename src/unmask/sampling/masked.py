@@ -319,7 +319,7 @@ class Masked(Process):
     shape: Shape = field(default_factory=Shape)
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, network: Any) -> "Masked":
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Any) -> "Masked":
         return cls(policy, windows or Whole(), shape)
 
     @property

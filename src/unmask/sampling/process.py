@@ -32,6 +32,7 @@ class Ask:
     frozen: Bool[Tensor, "b w"] | None = None  # given text, which guidance hides
     spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
     vectors: Float[Tensor, "b w d"] | None = None  # input vectors in place of tokens
+    states: bool = False  # hidden states are wanted, not logits
     memory: Memory | None = None  # the network's memory of these rows so far
     reads: Int[Tensor, "b m"] | None = None  # new tokens to read: the logits are those after the last of them
 
@@ -50,7 +51,7 @@ class Ask:
 class Answer:
     """The output of a network call."""
 
-    logits: Float[Tensor, "n v"]
+    logits: Float[Tensor, "n v"]  # or hidden states (n d), if the question wants them
     memory: Memory | None = None  # if the question has one
 
 
@@ -83,8 +84,8 @@ class Process(Protocol):
     name: ClassVar[str]
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Any, windows: Any, network: Any) -> "Process":
-        """The process that follows a policy with a model's network."""
+    def of(cls, *, policy: Any, shape: Any, windows: Any, model: Any) -> "Process":
+        """The process that follows a policy with a model."""
         raise TypeError(f"{cls.__name__} wraps another process")
 
     @property
@@ -137,6 +138,8 @@ def answer(network: Any, question: Ask) -> Answer:
         hidden, memory = network.read(question.reads, question.memory)
         return Answer(network.head(hidden[question.row, -1]), memory)
     shown = question.tokens if question.vectors is None else question.vectors
+    if question.states:
+        return Answer(network.trunk(shown, question.sigma, rows=question.rows, lengths=question.lengths))
     logits: Callable[..., Tensor] = getattr(network, "logits", network)
     if question.lengths is None:
         return Answer(logits(shown, question.sigma, question.rows))

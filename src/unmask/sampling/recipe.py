@@ -178,7 +178,7 @@ def method_for(
         constraint=None if control.reject else wanted,
     )
     kind = PROCESSES[facts.process]
-    process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), network=model.network)
+    process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), model=model)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
     law = law_of(model, text, policy, recipe, healed=healed)
