@@ -10,9 +10,9 @@ Shapes are checked in every test (jaxtyping's pytest hook with beartype) and cos
 
 from collections.abc import Callable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 # A network as the objectives call it: from noisy tokens (b l), the noise level σ (b) and flat positions (n) to the
-# logits (n v) at these positions only.
-Network = Callable[[Int[Tensor, "b l"], Float[Tensor, " b"], Int[Tensor, " n"]], Float[Tensor, "n v"]]
+# logits (n v) at these positions only. A network that looks block by block also takes `clean` and `size`.
+Network = Callable[..., Float[Tensor, "n v"]]

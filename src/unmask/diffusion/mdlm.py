@@ -135,10 +135,11 @@ class MDLM(Objective):
         check_clean(x0, mask=mask)
         if self.steps is not None:
             return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
+        when = self.times.at(noise.t)
         if self.times.by_count:
-            ce, weight = by_count(network, x0, t=noise.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
+            ce, weight = by_count(network, x0, t=when.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
+            weight = weight / when.density
         else:
-            when = self.times.at(noise.t)
             level = complete(self.schedule, when.t)
             x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
             # A row without free tokens has loss 0, though its weight is infinite.

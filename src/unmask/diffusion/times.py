@@ -114,6 +114,43 @@ class Count(Times):
         return When(even, torch.ones_like(even))
 
 
+@TIMES.register("clipped", "the share of masks mostly within low..high: a smaller variance of the loss")
+@dataclass(frozen=True)
+class Clipped(Times):
+    """The number of masks from a share within [low, high], mixed with a share of all of them. [BD3-LM]
+
+    A rule that never drew the other numbers would leave them out of the bound: with `floor` above 0, and each draw
+    weighted by its density, the bound stays a bound.
+    """
+
+    by_count: ClassVar[bool] = True
+
+    low: float = 0.45  # smallest share of masks, but for the floor
+    high: float = 0.95  # largest share
+    floor: float = 0.1  # share of the draws that may have any number of masks
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= 1:
+            raise UserError(f"clipped times need 0 <= low < high <= 1; saw low {self.low}, high {self.high}.")
+        if not 0 < self.floor <= 1:
+            raise UserError(
+                f"the floor of clipped times must be above 0 and at most 1, or some numbers of masks would be missing "
+                f"from the bound; saw {self.floor}."
+            )
+
+    def at(self, even: Float[Tensor, " b"]) -> When:
+        inner = (even - self.floor) / max(1 - self.floor, 1e-9)
+        t = torch.where(even < self.floor, even / self.floor, self.low + (self.high - self.low) * inner)
+        t = t.clamp(0, 1 - 1e-7)
+        within = (t >= self.low) & (t <= self.high)
+        density = self.floor + torch.where(within, (1 - self.floor) / (self.high - self.low), 0.0)
+        return When(t, density.to(even.dtype))
+
+    @staticmethod
+    def precise() -> Times:
+        return Count()
+
+
 @TIMES.register("bell", "logit t normal: most rows about half hidden")
 @dataclass(frozen=True)
 class Bell(Times):

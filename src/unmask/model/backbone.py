@@ -5,7 +5,7 @@ in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a nam
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -44,6 +44,11 @@ class Spec(ABC):
     @property
     def warms(self) -> bool:
         """Whether the same weights can first be trained causally and later see both sides."""
+        return False
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether the network can predict a block from the clean text before it: `clean` and `size` of `logits`."""
         return False
 
     @property
@@ -101,6 +106,28 @@ class Group:
     decay: bool = True  # whether weight decay applies
 
 
+@runtime_checkable
+class RowMemory(Protocol):
+    """A network's cache of one row that is filled block by block."""
+
+    @property
+    def filled(self) -> int:
+        """Tokens read so far: whole blocks."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A row's part of a blockwise pass: finished text to remember, then a block to predict."""
+
+    tokens: Int[Tensor, " m"]  # from the first token that the memory lacks to the end of the block
+    first: int  # position of the block's first token
+    wanted: Int[Tensor, " k"]  # columns of the block whose states are needed, in order
+    memory: RowMemory
+    size: int  # tokens per block
+    window: int  # tokens that a block sees, its own included, in every layer: whole blocks of them
+    lead: int | None = None  # the token before the block, where there is one
+
+
 class Backbone(nn.Module, ABC):
     """A network. `trunk` gives hidden states, `head` turns rows of them into logits."""
 
@@ -156,7 +183,12 @@ class Backbone(nn.Module, ABC):
         lengths: Int[Tensor, " b"] | None = None,
         allowed: Bool[Tensor, "l l"] | None = None,
     ) -> Float[Tensor, "n v"]:
-        """Logits (n v) that predict the flat positions `rows` only: a `shapes.Network`."""
+        """Logits (n v) that predict the flat positions `rows` only: a `shapes.Network`.
+
+        With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it.
+        """
+        if clean is not None:
+            return self.head(self.block_states(x, clean, size, rows=rows, lengths=lengths, allowed=allowed))
         return self.head(self.trunk(x, sigma, rows=rows, lengths=lengths, allowed=allowed))
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
@@ -164,6 +196,8 @@ class Backbone(nn.Module, ABC):
 
     def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Memory]:
         """Read m more tokens; row i of the result predicts the token after token i. Where `spec.incremental`."""
+        clean: Int[Tensor, "b l"] | None = None,
+        size: int = 0,
         raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
 
     def memory(self, capacity: int) -> Memory:
@@ -171,6 +205,33 @@ class Backbone(nn.Module, ABC):
         raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
 
     def carried(
+    def block_states(
+        self,
+        noisy: Int[Tensor, "b l"],
+        clean: Int[Tensor, "b l"],
+        size: int,
+        *,
+        rows: Int[Tensor, " n"],
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """Hidden states that predict flat positions of noisy blocks, each given the clean text before it.
+
+        Where `spec.blockwise`. All blocks take one pass, in which no block sees another one's noise.
+        """
+        raise UserError(cannot_look_blockwise(self.spec))
+
+    def read_blocks(self, pieces: Sequence["Piece"]) -> tuple[Float[Tensor, "n d"], list["RowMemory"]]:
+        """Hidden states for the wanted columns of a block in each row, and the memories with the text before it.
+
+        Where `spec.blockwise`. Rows are independent: they may be at different blocks.
+        """
+        raise UserError(cannot_look_blockwise(self.spec))
+
+    def row_memory(self) -> "RowMemory":
+        """The empty memory of a row. Where `spec.blockwise`."""
+        raise UserError(cannot_look_blockwise(self.spec))
+
         self,
         x: Int[Tensor, "b l"],
         sigma: Float[Tensor, "..."] | None,
@@ -235,6 +296,14 @@ def build(spec: Spec) -> Backbone:
 
 def skeleton(spec: Spec) -> Backbone:
     """The network on the meta device: no memory for its weights."""
+def cannot_look_blockwise(spec: Spec) -> str:
+    """The error for a network that cannot be a block model."""
+    return (
+        f"the backbone {spec.name!r} cannot look block by block: it has no block diffusion and no cache of blocks. "
+        "Use a transformer without time_conditioning."
+    )
+
+
     with torch.device("meta"):
         return build(spec)
 

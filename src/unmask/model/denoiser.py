@@ -24,12 +24,36 @@ class NetworkView:
     memory: Tensor | None = None  # from the previous step
     carried: list[Tensor] = field(default_factory=list)  # for the next step
 
-    def __call__(self, x: Tensor, sigma: Float[Tensor, "..."], rows: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+    def __call__(
+        self, x: Tensor, sigma: Float[Tensor, "..."], rows: Int[Tensor, " n"], **blocks: Any
+    ) -> Float[Tensor, "n v"]:
+        x = x if self.unseen is None else x.masked_fill(self.unseen, self.mask)
         if self.module.spec.carries:
             logits, memory = self.module.carried(x, sigma, rows, self.memory)
             self.carried.append(memory.detach())
             return logits
-        return self.module(x, sigma, rows, lengths=self.lengths, allowed=self.allowed)
+        return self.module(x, sigma, rows, lengths=self.lengths, allowed=self.allowed, **blocks)
+
+    def trunk(
+        self,
+        x: Float[Tensor, "b l d"],
+        *,
+        rows: Int[Tensor, " n"] | None = None,
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, "..."]:
+        """Hidden states from vectors, which contain the noise level; `lengths` replace the rows' own."""
+        lengths = self.lengths if lengths is None else lengths
+        return self.module.trunk(x, x.new_zeros(len(x)), rows=rows, lengths=lengths, allowed=self.allowed)
+
+    def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
+        return self.module.head(hidden)
+
+    def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
+        return self.module.embed(tokens)
+
+    def some(self, index: Int[Tensor, " k"]) -> "NetworkView":
+        """The network for some of the rows."""
+        return replace(self, lengths=None if self.lengths is None else self.lengths[index])
 
 
 class Denoiser(nn.Module):

@@ -59,7 +59,7 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
     """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs per second."""
     batch = settings.optim.batch
     share = phase.objective.facts.asked
-    flops = cost.training_flops(a, rows=share) * batch * a.length
+    flops = cost.training_flops(a, rows=share) * batch * a.length * phase.objective.facts.reads
     if settings.optim.name == "muon":
         flops += optim.flops(skeleton(a))
     return RunCost(

@@ -7,7 +7,7 @@ import tyro
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Spec
+from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
 from unmask.processes.device import Device, Dtype
 
 
@@ -144,6 +144,9 @@ class Train:
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
+        self.objective.check_length(self.text.length)
+        if self.objective.facts.blockwise and not self.model.blockwise:
+            raise UserError(cannot_look_blockwise(self.model))
         if self.recipe == "warm" and not self.can_warm:
             raise UserError(
                 f"recipe = warm trains an autoregressive model first, then one that sees both sides. The objective "

@@ -1,6 +1,6 @@
 """A block of the transformer: attention, then an MLP, both pre-norm with residual connections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from unmask.model.backbones.attention import Asked, Cache, Turns, attend, interleave, rotate
+from unmask.model.backbones.row_cache import Glance
 
 ROWS = 1024  # rows per slice of the MLP in inference
 
@@ -67,6 +68,8 @@ class Sight:
     asked: Asked | None = None  # the last block computes these rows only
     asked_visible: Bool[Tensor, "..."] | None = None  # the same as `visible` for the asked rows
     cache: Cache | None = None
+    glances: tuple[Glance, ...] = ()  # pieces of rows, whose elements are one long row here
+    stored: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)  # of each piece, by layer
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,13 @@ class Block(nn.Module):
             m = list(self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(6, dim=-1))
         h = normed(x, w.norm1, w.bias1, m[0], m[1])
         asked = sight.asked if last else None
-        if asked is None:
+        if sight.glances:
+            o = self.each_attend(h, w, sight, index, asked)
+        elif asked is None:
             o = self.all_attend(h, w, sight, index)
         else:
             o = self.asked_attend(h, w, sight, asked)
+        if asked is not None:
             x = x.flatten(0, 1).index_select(0, asked.rows)
             m = [None if part is None else asked.own(part) for part in m]
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
@@ -173,6 +179,22 @@ class Block(nn.Module):
         if sight.cache is not None:
             k, v = sight.cache.extend(index, k, v)
         return attend(q, k, v, visible=sight.visible, causal=sight.causal)
+
+    def each_attend(
+        self, h: Float[Tensor, "1 l d"], w: Ready, sight: Sight, index: int, asked: Asked | None
+    ) -> Tensor:
+        """Attention of each piece with its own cache; the products with the weights are shared."""
+        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), sight.turns)
+        q, k = qk[0].chunk(2, dim=1)
+        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))[0]
+        found = []
+        for one, stored in zip(sight.glances, sight.stored, strict=True):
+            own = slice(one.at, one.at + one.elements)
+            keys, values, pair = one.extended(index, k[own], v[own])
+            stored.append(pair)
+            found.append(attend(q[None, own], keys[None], values[None], visible=one.visible))
+        o = torch.cat(found, 1)
+        return o if asked is None else o.flatten(0, 1).index_select(0, asked.rows)
 
     def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, asked: Asked) -> Tensor:
         """Attention with keys and values of all positions and queries of the asked ones."""

@@ -7,7 +7,7 @@ autoregressive network. Parameters have the names of the published checkpoints.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,9 +18,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision, rows_before, states_before
+from unmask.model.backbone import (
+    BACKBONES,
+    Backbone,
+    Memory,
+    Piece,
+    RowMemory,
+    Spec,
+    cannot_look_blockwise,
+    precision,
+    rows_before,
+    states_before,
+)
 from unmask.model.backbones.attention import Asked, Cache, Rotary, asked_rows
 from unmask.model.backbones.block import Block, Norm, Sight, modulation, normed
+from unmask.model.backbones.halves import halves
+from unmask.model.backbones.row_cache import Glance, RowCache, glance
 from unmask.registry import derived
 
 COND = 128  # default features of the noise level, as in the paper
@@ -77,6 +90,10 @@ class Architecture(Spec):
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
         """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
         return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
+
+    @property
+    def blockwise(self) -> bool:
+        return not (self.causal or self.time_conditioning)
 
     def shown(self, sigma: bool) -> "Architecture":
         if sigma == self.time_conditioning:
@@ -230,6 +247,59 @@ class Transformer(Backbone):
         self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], sigma: Float[Tensor, "..."] | None, sight: Sight
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
         """Embedding (of tokens), blocks and last norm."""
+    def block_states(
+        self,
+        noisy: Int[Tensor, "b l"],
+        clean: Int[Tensor, "b l"],
+        size: int,
+        *,
+        rows: Int[Tensor, " n"],
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """One pass over both halves; in the last layer the clean one has keys and values only. [BD3-LM]"""
+        self.check_blockwise()
+        b, l = noisy.shape
+        if size >= l:
+            return self.trunk(noisy, rows=rows, lengths=lengths, allowed=allowed)
+        both = halves(l, size, leads=self.spec.reads_before, device=noisy.device)
+        tokens = torch.cat([noisy, clean], 1)[:, both.source]
+        visible = both.visible if allowed is None else both.visible & allowed[both.position][:, both.position]
+        real = None
+        if lengths is not None and bool((lengths < l).any()):
+            real = (both.position < lengths[:, None])[:, None, None]
+        asked = asked_rows(
+            rows // l * len(both.position) + both.state[rows % l], sequences=b, length=len(both.position)
+        )
+        turns = self.rotary_emb.turns(l)[both.position]
+        sight = Sight(
+            turns, both_rules(visible, real), asked=asked, asked_visible=both_rules(asked.visible(visible), real)
+        )
+        return self.run(tokens, None, sight)
+
+    def read_blocks(self, pieces: Sequence[Piece]) -> tuple[Float[Tensor, "n d"], list[RowMemory]]:
+        self.check_blockwise()
+        before, glances, end = self.spec.reads_before, list[Glance](), 0
+        for piece in pieces:
+            glances.append(glance(piece, end, before=before))
+            end += glances[-1].elements
+        places = [place for one in glances for place in one.positions]
+        rows = torch.tensor([row for one in glances for row in one.states(before=before)], device=self.device)
+        turns = self.rotary_emb.turns(2 ** max(places).bit_length())[torch.tensor(places, device=self.device)]
+        asked = asked_rows(rows, sequences=1, length=end)
+        sight = Sight(turns, asked=asked, glances=tuple(glances), stored=[[] for _ in glances])
+        hidden = self.run(torch.cat([one.tokens for one in glances])[None], None, sight)
+        memories = zip(glances, sight.stored, strict=True)
+        return hidden, [RowCache(one.piece.first, one.start, tuple(pairs)) for one, pairs in memories]
+
+    def row_memory(self) -> RowCache:
+        self.check_blockwise()
+        return RowCache()
+
+    def check_blockwise(self) -> None:
+        if not self.spec.blockwise:
+            raise UserError(cannot_look_blockwise(self.spec))
+
         x = x if x.is_floating_point() else self.embed(x)
         c = self.condition(sigma)
         with precision(x.device, self.compute):

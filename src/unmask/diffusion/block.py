@@ -1,0 +1,137 @@
+"""Block diffusion: masked diffusion within blocks of S tokens, each given the clean text before it. [BD3-LM]
+
+    −log p(x) ≤ Σ_b E[ n/k · Σ_{i hidden in b} −log p(x_i | x_t^b, x^{<b}) ],  k masks among the n free tokens of b
+
+One block is MDLM, blocks of one token are autoregression. Every block has its own number of masks. Blocks do not see
+the noise of each other, so one pass over the noisy and the clean row gives the losses of all of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from unmask.diffusion import mdlm
+from unmask.diffusion.corruption import check_clean, hide, hide_count
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.rows import row_nats, rows_where, spread
+from unmask.diffusion.times import Count, Stratified, Times
+from unmask.errors import UserError
+from unmask.random import Noise
+from unmask.shapes import Network
+
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
+
+
+def in_blocks(values: Tensor, size: int, fill: float | bool) -> Tensor:
+    """Values (b l) as blocks (b·blocks, size); the last block of a row is filled up."""
+    return pad(values, (0, -values.shape[1] % size), value=fill).view(-1, size)
+
+
+def in_rows(blocks: Tensor, like: Tensor) -> Tensor:
+    """The opposite: blocks (b·blocks, size) as values in the shape of `like`."""
+    return blocks.reshape(len(like), -1)[:, : like.shape[1]]
+
+
+def block_times(t: Float[Tensor, " b"], blocks: int) -> Float[Tensor, "b blocks"]:
+    """A uniform number for each block, from one for each row: shifted from block to block, so that a row's blocks are
+    spread evenly over [0, 1) and neighbours differ."""
+    shift = torch.arange(blocks, device=t.device, dtype=torch.float64) * GOLDEN % 1
+    return ((t.double()[:, None] + shift) % 1).to(t.dtype)
+
+
+def block_counts(u: Float[Tensor, " n"], free: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """A number of masks for each block: uniform over 1..free; 0 if nothing is free."""
+    return torch.minimum((u * free).long() + 1, free)
+
+
+def block_nats(
+    network: Network, x0: Int[Tensor, "b l"], x_t: Int[Tensor, "b l"], *, size: int, mask: int
+) -> Float[Tensor, "b l"]:
+    """−log p(x_i | x_t^b, x^{<b}) at hidden positions, 0 elsewhere: one pass for all blocks."""
+    rows = rows_where(x_t == mask)
+    if not len(rows):
+        return torch.zeros(x0.shape, device=x0.device)
+    sigma = torch.zeros(len(x0), device=x0.device)
+    logits = network(x_t, sigma, rows, clean=x0, size=size)
+    return spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
+
+
+def check_size(size: int) -> None:
+    if size < 1:
+        raise UserError(f"a block needs at least one token: objective.size must be 1 or more; saw {size}.")
+
+
+@OBJECTIVES.register("block", "block diffusion: masked diffusion within blocks, each given the text before it")
+@dataclass(frozen=True)
+class Block(Objective):
+    """Block diffusion. A row whose length is no multiple of the size ends with a shorter block."""
+
+    facts: ClassVar[Facts] = Facts(
+        blockwise=True, process="blockwise", warm_start=True, optimizer="muon", reads=2.0, asked=0.6
+    )
+    advice: ClassVar[Mapping[str, Any]] = {"weight": "flat"}
+
+    size: int = 4  # S, tokens per block: 1 is autoregressive, the length of a row is mdlm
+    times: Times = Count()  # count (number of masks), clipped:low=0.45,high=0.95,floor=0.1, stratified:low=0
+    weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+
+    @property
+    def means(self) -> str:
+        low = self.times.low if isinstance(self.times, Stratified) else 0.0
+        bound = "upper bound on -log p" if not low else f"a bound on -log p less the times below {low:g}"
+        how = "by the number of masks" if self.times.by_count else "by t"
+        return f"{bound}, blocks of {self.size}, continuous time, {how}"
+
+    def precise(self) -> Objective:
+        return replace(self, times=Count())
+
+    def check_length(self, length: int) -> None:
+        if self.size > length:
+            raise UserError(
+                f"a block of {self.size} tokens does not fit into rows of {length}: choose an objective.size up to "
+                f"{length} (with {length} it is mdlm), or a greater text.length."
+            )
+
+    def nats(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Nats per token. The loss is weighted without the density of clipped times, which the bound is divided by:
+        the loss is then biased on purpose, and the bound is still a bound."""
+        check_clean(x0, mask=mask)
+        size = min(self.size, x0.shape[1])
+        given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
+        x, u, kept = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
+        when = self.times.at(block_times(noise.t, len(x) // len(x0)).flatten())
+        free = (~kept).sum(1)
+        if self.times.by_count:
+            k = block_counts(when.t, free)
+            x_t, weight = hide_count(x, k, u, mask=mask, frozen=kept), free.to(u.dtype) / k.clamp(min=1)
+        else:
+            x_t, weight = hide(x, when.t, u, mask=mask, frozen=kept), 1 / when.t.clamp(min=1e-12)
+        ce = block_nats(network, x0, in_rows(x_t, x0).contiguous(), size=size, mask=mask)
+        bound = in_rows((weight / when.density)[:, None].expand_as(u), x0) * ce
+        # As many nats as the bound on average: k is (n + 1)/2, so that one token alone has weight 1.
+        even = 2 * free.to(u.dtype) / (free + 1)
+        loss = in_rows((weight if self.weight == "bound" else even)[:, None].expand_as(u), x0) * ce
+        return Nats(loss, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        return mdlm.log_probs(logits, x_t, mask=mask)

@@ -1,0 +1,58 @@
+"""Halves: one pass over noisy blocks, each given the clean text before it. [BD3-LM]
+
+The pass has these elements, each with its own position: the noisy row, the clean row without its last block (nobody
+sees that one), and, where a network predicts position i from the state of i − 1, the leads.
+
+    noisy   sees its own noisy block, and the clean blocks before it
+    clean   sees its own clean block, and the clean blocks before it
+    lead    a second reading of the last clean token before a block, for the block's first position: it sees the clean
+            blocks before the block, and the noisy block without its first position. That one is a mask whenever it is
+            asked for, so nothing is lost; and in blocks of one token a lead is exactly the state of a causal network.
+            Nothing sees a lead.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The elements of a pass over rows of one length."""
+
+    source: Int[Tensor, " m"]  # where an element's token stands in [noisy row; clean row]
+    position: Int[Tensor, " m"]
+    visible: Bool[Tensor, "m m"]  # visible[i, j]: element i sees element j
+    state: Int[Tensor, " l"]  # the element that predicts each position of the noisy row
+
+
+@lru_cache(maxsize=16)
+def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Halves:
+    """The elements for rows of `length` tokens in blocks of `size`; the last block may be shorter."""
+    with torch.inference_mode(False):  # kept for training too
+        return made(length, size, leads=leads, device=device)
+
+
+def made(length: int, size: int, *, leads: bool, device: torch.device) -> Halves:
+    place = torch.arange(length, device=device)
+    before = place[: (length - 1) // size * size]  # the clean text that some noisy block sees
+    first = place[size::size] if leads else place[:0]  # first positions of the blocks with a lead
+    position = torch.cat([place, before, first - 1])
+    source = torch.cat([place, before + length, first - 1 + length])
+    kind = torch.tensor([0, 1, 2], device=device).repeat_interleave(
+        torch.tensor([length, len(before), len(first)], device=device)
+    )
+    block = torch.cat([place, before, first]) // size  # of a lead: the block that it leads
+    q, k = kind[:, None], kind
+    earlier, same = block[:, None] > block, block[:, None] == block
+    visible = (k == 1) & (earlier | (same & (q == 1)))
+    visible = visible | ((k == 0) & same & (q == 0))
+    visible = visible | ((k == 0) & same & (q == 2) & (position > position[:, None] + 1))
+    state = place
+    if leads:
+        state = (place - 1).clamp(min=0)
+        state = state.index_copy(0, first, length + len(before) + torch.arange(len(first), device=device))
+    return Halves(source, position, visible, state)

@@ -1,0 +1,161 @@
+"""The objective of block diffusion: recorded losses, both ends, and an unbiased bound."""
+
+from math import comb
+
+import pytest
+import torch
+
+from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
+from model.golden import arrays_of, distance
+from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.block import Block, block_nats, block_times
+from unmask.diffusion.bound import every_mask
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.times import Clipped, Count, Stratified
+from unmask.errors import UserError
+from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.random import Noise
+
+MASK = 6
+
+
+def text(rows: int, length: int = 12, seed: int = 0):
+    return torch.randint(MASK, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def noise_of(rows: int, length: int = 12, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    return Noise(
+        torch.rand(rows, generator=generator, dtype=torch.float64),
+        torch.rand(rows, length, generator=generator, dtype=torch.float64),
+    )
+
+
+def exact_by_block(network, x0, size):
+    """The bound of each block by every set of masks, one pass for each: Σ_k 1/(k C(n, k)) Σ_|M|=k ce."""
+    total = torch.zeros(len(x0), -(-x0.shape[1] // size), dtype=torch.float64)
+    for b, first in enumerate(range(0, x0.shape[1], size)):
+        n = min(size, x0.shape[1] - first)
+        for hidden in every_mask(n):
+            x_t = x0.clone()
+            x_t[:, first : first + n][:, hidden] = MASK
+            k = int(hidden.sum())
+            with torch.no_grad():
+                paid = block_nats(network.logits, x0, x_t, size=size, mask=MASK)
+            total[:, b] += paid.sum(1) / (k * comb(n, k))
+    return total
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_losses_are_the_recorded_ones(size):
+    cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
+    x0, x_t, mask = cases["x0"].long(), cases[f"bs{size}_xt"].long(), int(cases["mask_index"])
+    with torch.no_grad():
+        nats = block_nats(golden_network().freeze().logits, x0, x_t, size=size, mask=mask)
+    assert distance(-nats, cases[f"bs{size}_logp_x0"]) < 1e-4
+    loss = nats / cases[f"bs{size}_t"]
+    assert distance(loss, cases[f"bs{size}_loss"]) < 1e-4
+    assert float(loss[:, 1:].mean()) == pytest.approx(float(cases[f"bs{size}_nll_eval"]), rel=1e-4)
+
+
+def test_blocks_of_one_token_have_the_recorded_likelihood_whatever_the_noise():
+    cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
+    x0, mask, given = cases["x0"].long(), int(cases["mask_index"]), torch.arange(24).expand(2, -1) < 1
+    with torch.no_grad():
+        found = [
+            Block(size=1)
+            .nats(golden_network().freeze().logits, x0, noise=noise_of(2, 24, seed), mask=mask, frozen=given)
+            .bound
+            for seed in (1, 2)
+        ]
+    assert torch.equal(*found), "no Monte Carlo error"
+    assert distance(found[0][:, 1:], cases["bs1_exact_nll"][:, 1:]) < 1e-4
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_one_block_is_mdlm(before):
+    network, x0, noise = random_network(before=before), text(4), noise_of(4)
+    with torch.no_grad():
+        block, mdlm = (
+            objective.nats(network.logits, x0, noise=noise, mask=MASK).bound
+            for objective in (Block(size=12), MDLM(times=Count()))
+        )
+    torch.testing.assert_close(block, mdlm, rtol=1e-12, atol=1e-12)
+
+
+def test_blocks_of_one_token_are_autoregressive_where_the_network_reads_before():
+    network, x0 = random_network(before=True), text(4)
+    twin = Transformer(Architecture(vocab=7, length=12, width=16, blocks=2, heads=2, causal=True, reads_before=True))
+    twin.double().load_state_dict(network.state_dict())
+    for weight in ("bound", "flat"):
+        found = Block(size=1, weight=weight).nats(network.logits, x0, noise=noise_of(4), mask=MASK)
+        told = Autoregressive().nats(twin.logits, x0, mask=MASK)
+        for one in (found.loss, found.bound):
+            torch.testing.assert_close(one[:, 1:], told.bound[:, 1:], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [Count(), Clipped(), Clipped(low=0.3, high=0.8, floor=0.3), Stratified()], ids=str)
+def test_the_bound_is_unbiased_also_with_clipped_noise(times):
+    """Times on a fine grid, and orders of the uniforms drawn for each: the mean is the bound by enumeration."""
+    network, x0, size, fine = random_network(before=True), text(1, 7), 3, 20_000
+    t = (torch.arange(fine, dtype=torch.float64) + 0.5) / fine
+    noise = Noise(t, torch.rand(fine, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    with torch.no_grad():
+        found = Block(size, times=times).nats(network.logits, x0.expand(fine, -1), noise=noise, mask=MASK)
+    mean = found.bound.mean(0)
+    told = exact_by_block(network, x0, size)[0]
+    by_block = torch.stack([part.sum() for part in mean.split(size)])
+    torch.testing.assert_close(by_block, told, rtol=0.04, atol=0)
+
+
+def test_every_block_of_a_row_has_its_own_share_of_masks():
+    t = block_times(torch.rand(5, dtype=torch.float64), 32).sort(1).values
+    gaps = t.diff(dim=1)
+    assert float(gaps.max()) < 3 / 32, "spread evenly, whatever the row's number is"
+    assert float(gaps.min()) > 0.3 / 32
+
+
+def test_a_last_shorter_block_is_the_block_of_a_shorter_text():
+    network, x0, noise = random_network(before=True), text(3, 10), noise_of(3, 10)
+    with torch.no_grad():
+        whole = Block(4).nats(network.logits, x0, noise=noise, mask=MASK).bound
+        front = Block(4).nats(network.logits, x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK).bound
+    torch.testing.assert_close(whole[:, :8], front, rtol=1e-9, atol=1e-9)
+    assert (whole[:, 8:].sum(1) > 0).all()
+
+
+def test_given_tokens_stay_visible_and_make_a_block_smaller():
+    """A prompt that ends within a block: its tokens cost nothing, and k is uniform over the others."""
+    network, x0 = random_network(before=True), text(2)
+    frozen = torch.arange(12).expand(2, -1) < 6
+    noise = Noise(torch.tensor([0.0, 0.999], dtype=torch.float64), noise_of(2).u)
+    with torch.no_grad():
+        found = Block(4, weight="bound").nats(network.logits, x0, noise=noise, mask=MASK, frozen=frozen).bound
+    assert (found[frozen] == 0).all()
+    assert ((found[:, 6:8] > 0).sum(1) <= 2).all()
+    nothing = Block(4).nats(network.logits, x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen))
+    assert (nothing.bound == 0).all()
+
+
+def test_clipped_noise_draws_mostly_within_and_always_all():
+    even = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    when = Clipped(low=0.45, high=0.95, floor=0.1).at(even)
+    within = (when.t >= 0.45) & (when.t <= 0.95)
+    assert float(within.double().mean()) == pytest.approx(0.95, abs=0.01)
+    assert float((1 / when.density).mean()) == pytest.approx(1, abs=0.01), "∫ density · 1/density = 1"
+    assert float((when.t < 0.45).double().mean()) > 0.04
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Block(0), "at least one token"),
+        (lambda: Block(16).check_length(12), "does not fit into rows of 12"),
+        (lambda: Clipped(low=0.9, high=0.2), "low < high"),
+        (lambda: Clipped(floor=0), "missing from the bound"),
+    ],
+)
+def test_wrong_settings_are_refused(make, match):
+    with pytest.raises(UserError, match=match):
+        make()
