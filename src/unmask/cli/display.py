@@ -43,6 +43,7 @@ class Display:
         self.window: list[Progress] = []
         self.timed = False  # the time was given, and said already
         self.rate = self.flops = 0.0  # FLOP per second of all processes, FLOP per step
+        self.likelihood = True  # whether the objective reports a likelihood or a bound on it
         self.board: Any = None
         self.open = ExitStack()
 
@@ -71,6 +72,9 @@ class Display:
         for line in about.warnings(self.asked):
             self.say(f"warning: {line}")
         self.say(f"{phase.objective.name}: steps {point.step + 1} to {phase.stop}")
+        self.likelihood = phase.objective.facts.likelihood
+        if not self.likelihood:
+            self.say(f"the numbers are a {phase.objective.means}")
         name, total = phase.objective.name, self.asked.steps
         self.bar.update(self.task, description=name, completed=point.step, total=total)
         if self.live and not self.bar.live.is_started:
@@ -91,11 +95,11 @@ class Display:
         """Show and write the mean of the steps since the last flush."""
         if not self.window:
             return
-        line = metrics.mean(self.window)
+        line = metrics.mean(self.window, likelihood=self.likelihood)
         self.window.clear()
         self.record(line)
         pace = line["seconds"] / line["steps"]
-        learned = f"loss {line['loss']:.4f}  bound {line['bound']:.4f}"
+        learned = "  ".join(f"{name} {line[name]:.4f}" for name in ("loss", "bound") if name in line)
         speed = f"{line['tokens'] / line['seconds']:,.0f} tokens/s{matrix_share(self.flops / pace, self.rate)}"
         left = f"{duration((self.asked.steps - line['step']) * pace)} left"
         if self.live:
@@ -107,7 +111,8 @@ class Display:
     def score(self, step: int, score: Validation) -> None:
         self.flush()
         self.record({"step": step, "valid": score.bound, "error": score.error})
-        self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} nats per token")
+        unit = "nats per token" if self.likelihood else "nats per predicted token, not a likelihood"
+        self.say(f"step {step}  validation {score.bound:.4f} ± {score.error:.4f} {unit}")
 
     def preview(self, model: Model) -> None:
         """Show a few samples, drawn as `unmask sample` will draw them; a long grid is shortened."""

@@ -96,7 +96,7 @@ def suite_cells(one: dict[str, Any]) -> tuple[str, ...]:
     return (
         one["set"] + (" (partial)" if one["partial"] else ""),
         f"{one['nats_per_token']:.4f}" + (f" ± {number(error)}" if error != 0 else ""),
-        f"{one['perplexity']:.2f}" + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
+        number(one["perplexity"], 2) + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
         number(one["bits_per_byte"]),
         f"{one['tokens']:,}",
         str(one["passes"]),

@@ -50,7 +50,8 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     error = answer["standard_error"]
     around = "" if error == 0 else f" ± {number(error)}"
     yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
-    yield "perplexity", f"{answer['perplexity']:.2f}{between(answer['perplexity_interval'], 2, error)}"
+    if answer["perplexity"] is not None:
+        yield "perplexity", f"{answer['perplexity']:.2f}{between(answer['perplexity_interval'], 2, error)}"
     if answer["bits_per_byte"] is not None:
         yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
     if answer["jensen_gap"] is not None:
@@ -82,8 +83,8 @@ def between(interval: list[float | None], digits: int, error: float | None) -> s
     return f"  (95 %: {low:.{digits}f} to {high:.{digits}f})"
 
 
-def number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4f}"
+def number(value: float | None, digits: int = 4) -> str:
+    return "?" if value is None else f"{value:.{digits}f}"
 
 
 def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ class Nats(NamedTuple):
     """Nats per token (b l), never averaged: divide sums by the number of tokens of the whole step."""
 
     loss: Float[Tensor, "b l"]  # minimised in training
-    bound: Float[Tensor, "b l"]  # an unbiased estimate of the bound on −log p, or −log p itself
+    bound: Float[Tensor, "b l"]  # reported: an unbiased estimate of the bound on −log p, or what `means` says
     seen: Mapping[str, Tensor] = {}  # sums over these rows, for `advance`
 
 
@@ -31,12 +31,13 @@ class Facts:
     """Properties of an objective that other rooms ask for instead of its name."""
 
     causal: bool = False  # a token is predicted from those before it: the network must not look ahead
+    likelihood: bool = True  # the reported number is −log p or a bound on it; False: a loss, for training only
     exact: bool = False  # the bound is −log p itself: no Monte Carlo error, no gap
     infills: bool = True  # blanks may be anywhere, with text on both sides
     noisy: bool = True  # the bound of one draw has a Monte Carlo error
     conditionals: bool = True  # softmax of the logits without the mask is p(x_0 | x_t): any masked sampler applies
     loss_needs_sigma: bool = False  # the loss itself uses the noise level σ
-    network_wants_sigma: bool = False  # trains best with a network that takes σ as input
+    network_wants_sigma: bool = False  # prefers a network that takes σ as input, where the network `offers_sigma`
     asked: float = 0.5  # mean share of a row's positions whose logits a training step computes
     sampler: str = "first-hitting"  # the sampler that is its own reverse process
     process: str = "masked"  # how text is sampled: a member of sampling's PROCESSES
@@ -94,6 +95,10 @@ class Objective(ABC):
         """The same objective with the estimator of smallest variance: for validation."""
         times = getattr(self, "times", None)
         return self if times is None else replace(self, times=type(times).precise())  # type: ignore[type-var]
+
+    def bounded(self) -> "Objective":
+        """The objective whose number bounds −log p for a network trained with this one, with small variance."""
+        return self.precise()
 
     def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
         """The number of tokens by which the nats of a batch are divided."""

@@ -37,6 +37,11 @@ class Spec(ABC):
         return False
 
     @property
+    def offers_sigma(self) -> bool:
+        """Whether it takes the noise level as input when an objective prefers that, without being told to."""
+        return False
+
+    @property
     def incremental(self) -> bool:
         """Whether the network can read token by token with a cache: `Backbone.read`."""
         return False

@@ -50,7 +50,8 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
 
 
 def kind_of(model: Model) -> str:
-    kind = "Autoregressive" if model.objective.facts.causal else "Masked diffusion"
+    facts = model.objective.facts
+    kind = "Autoregressive" if facts.causal else "Masked diffusion" if facts.likelihood else "Masked"
     return f"{kind} language model ({model.objective.name})"
 
 
@@ -62,7 +63,8 @@ def front_matter(model: Model, license: str) -> Iterator[str]:
     yield "library_name: unmask"
     yield "pipeline_tag: text-generation"
     yield "tags:"
-    kind = [] if model.objective.facts.causal else ["masked-diffusion", "diffusion-language-model"]
+    diffusion = model.objective.facts.likelihood and not model.objective.facts.causal
+    kind = ["masked-diffusion", "diffusion-language-model"] if diffusion else []
     for tag in ("unmask", model.objective.name, *kind):
         yield f"- {tag}"
     if license:
@@ -82,7 +84,9 @@ def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
         yield "training", f"{model.step:,} steps" + (", EMA weights" if model.ema else "")
     if bound is not None and math.isfinite(bound):
         relation = "" if model.objective.facts.exact else "at most "
-        yield "validation", f"{relation}{bound:.3f} nats per token, perplexity {math.exp(bound):.2f}"
+        likelihood = f"{relation}{bound:.3f} nats per token, perplexity {math.exp(bound):.2f}"
+        loss = f"{bound:.3f} nats: {model.objective.means}"
+        yield "validation", likelihood if model.objective.facts.likelihood else loss
     if (origin := origin_of(model.folder)) is not None:
         yield "copied from", origin
 

@@ -29,12 +29,12 @@ class Estimate:
 
 
 def scored_by(model: Model) -> Objective:
-    """The model's objective, with the estimator of smallest variance."""
+    """The objective that bounds −log p of the model, with the estimator of smallest variance."""
     if not model.objective.facts.infills:
         raise UserError(
             "blanks need a model that sees both sides; this one is autoregressive. Use a diffusion model."
         )
-    return model.objective.precise()
+    return model.objective.bounded()
 
 
 def log_likelihood(

@@ -20,10 +20,11 @@ def append(out: Path, values: dict[str, Any]) -> None:
         raise UserError(f"could not write {out / FILE}: {error.strerror}. Checkpoints are as they were.") from None
 
 
-def mean(steps: Sequence[Progress]) -> dict[str, Any]:
-    """Several steps as one line: means of loss and norm, sums of tokens and seconds."""
+def mean(steps: Sequence[Progress], *, likelihood: bool = True) -> dict[str, Any]:
+    """Several steps as one line: means of loss and norm, sums of tokens and seconds; `likelihood`: the bound too."""
     last = steps[-1]
-    means = {name: sum(getattr(p, name) for p in steps) / len(steps) for name in ("loss", "bound", "norm")}
+    names = ("loss", "bound", "norm") if likelihood else ("loss", "norm")
+    means = {name: sum(getattr(p, name) for p in steps) / len(steps) for name in names}
     sums = {name: sum(getattr(p, name) for p in steps) for name in ("tokens", "seconds")}
     return {"step": last.step, "steps": len(steps), **means, "lr": last.lr, **sums}
 

@@ -164,7 +164,7 @@ class Train:
 def settled(asked: Train) -> Train:
     """The settings with every `auto` replaced by the best measured choice for the objective, network and --init."""
     facts, model, optim = asked.objective.facts, asked.model, asked.optim
-    if facts.network_wants_sigma and not model.shown_sigma and not asked.init:
+    if facts.network_wants_sigma and model.offers_sigma and not model.shown_sigma and not asked.init:
         model = model.shown(True)
     asked = replace(asked, model=model)
     recipe = asked.recipe

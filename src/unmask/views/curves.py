@@ -25,6 +25,16 @@ class Curve:
     valid: list[dict[str, Any]]
 
     @property
+    def measure(self) -> str:
+        """What its numbers are: `bound`, or `loss` if its objective has no likelihood."""
+        return "bound" if "bound" in self.steps[-1] else "loss"
+
+    @property
+    def values(self) -> list[float]:
+        """The bound, or the loss, of each training line."""
+        return [line.get("bound", line["loss"]) for line in self.steps]
+
+    @property
     def hours(self) -> list[float]:
         """The hours spent in steps up to each training line."""
         total, hours = 0.0, []
@@ -37,7 +47,7 @@ class Curve:
 def read_curve(folder: Path) -> Curve:
     """The curve of a run's folder."""
     lines = metrics.read_metrics(folder)
-    steps, valid = ([line for line in lines if key in line] for key in ("bound", "valid"))
+    steps, valid = ([line for line in lines if key in line] for key in ("loss", "valid"))
     if not steps:
         raise UserError(f"{folder} has no step to draw yet.")
     return Curve(str(folder), steps, valid)
@@ -59,14 +69,15 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
     drawn, (by_step, by_time) = panels(2, width=11)
     for number, curve in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
-        bounds = smoothed([line["bound"] for line in curve.steps], smooth)
+        bounds = smoothed(curve.values, smooth)
         steps = [line["step"] for line in curve.steps]
         for axes, places in ((by_step, steps), (by_time, curve.hours)):
             axes.plot(places, bounds, color=colour, lw=1, alpha=0.6, label=curve.name)
             at = [nearest(steps, places, line["step"]) for line in curve.valid]
             values, errors = [line["valid"] for line in curve.valid], [line["error"] for line in curve.valid]
             axes.errorbar(at, values, yerr=errors, color=colour, fmt="o-", ms=3, lw=1.2, capsize=2)
-    by_step.set(xlabel="step", ylabel="bound, nats per token", xscale="log" if log else "linear")
+    measures = " or ".join(dict.fromkeys(curve.measure for curve in curves))
+    by_step.set(xlabel="step", ylabel=f"{measures}, nats per token", xscale="log" if log else "linear")
     by_time.set(xlabel="hours in steps")
     legend(by_step, "line: training, dots: validation")
     return drawn
@@ -79,8 +90,8 @@ def nearest(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
 
 def row(curve: Curve) -> list[str]:
     """The latest numbers of a run, as cells of a table."""
-    last = curve.steps[-1]
-    cells = [curve.name, str(last["step"]), f"{last['bound']:.4f}"]
+    said = "" if curve.measure == "bound" else f" ({curve.measure})"
+    cells = [curve.name, str(curve.steps[-1]["step"]), f"{curve.values[-1]:.4f}{said}"]
     if curve.valid:
         best = min(curve.valid, key=lambda line: line["valid"])
         now = curve.valid[-1]
@@ -99,7 +110,7 @@ def of_run(folder: Path) -> Part:
     """One run as a part of a page: the figure and its latest numbers."""
     curve = read_curve(folder)
     _, step, bound, valid, best, hours = row(curve)
-    facts = [("step", step), ("bound in training", f"{bound} nats per token"), ("hours in steps", hours)]
+    facts = [("step", step), (f"{curve.measure} in training", f"{bound} nats per token"), ("hours in steps", hours)]
     if valid:
         facts += [("validation", f"{valid} nats per token"), ("best", best)]
     return Part("Learning curves", picture=svg(curves_figure([curve])), facts=facts)

@@ -19,7 +19,7 @@ NAMES = ["ps_fused", "ps_unfused", "ph", "ph_untied_mult"]
 def test_a_published_file_is_written_back_bit_for_bit(name, tmp_path):
     source = published(name, tmp_path / "hub")
     model = load(source)
-    assert (model.mask, model.objective.name, model.spec.vocab) == (3, "mdlm", 16)
+    assert (model.mask, model.objective.name, model.spec.vocab) == (3, "mlm", 16)
     assert model.spec.equivariant == name.startswith("ps")
     assert model.spec.exchange == (name != "ps_unfused")
     convert(source, tmp_path / "ours")

@@ -42,6 +42,7 @@ class Estimator:
     exact: bool = False  # an exact likelihood, neither random nor a bound
     chance: bool = True  # whether the number depends on the seed
     weighted: bool = False  # passes are averaged as probabilities, not as nats
+    likelihood: bool = True  # −log p or a bound on it; False: no perplexity and no bits per byte
 
 
 def estimator(
@@ -76,7 +77,7 @@ def estimator(
 
 
 def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[str, Tensor] | None) -> Estimator:
-    """The bound, or the exact likelihood, that the objective itself computes."""
+    """The bound, the exact likelihood or the loss that the objective itself computes."""
     low = 1e-3 if objective.facts.loss_needs_sigma and objective.grid is None else 0.0
 
     def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
@@ -86,7 +87,9 @@ def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[st
 
     exact = objective.facts.exact
     means = objective.means + (f", t >= {low:g}" if low else "")
-    return Estimator(objective.name, nats, means, exact=exact, chance=not exact)
+    return Estimator(
+        objective.name, nats, means, exact=exact, chance=not exact, likelihood=objective.facts.likelihood
+    )
 
 
 def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
@@ -120,6 +123,7 @@ def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, bu
             _closed(by_leaving_one_out, budget=budget),
             "pseudo-likelihood: each token given all others; not a likelihood, for ranking only",
             chance=False,
+            likelihood=False,
         ),
     ]
 

@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """A likelihood, its error bars and what they are based on."""
+    """A likelihood (or another number in nats, as `means` says), its error bars and what they are based on."""
 
     nats_per_token: float
     standard_error: float  # Monte Carlo error
@@ -55,20 +55,25 @@ class Likelihood:
     exact: bool
     means: str
     partial: bool = False  # stopped before every row was scored once: only the scored rows count
+    likelihood: bool = True  # False: the number is no likelihood, so it has no perplexity and no bits per byte
     jensen_gap: float | None = None  # estimator `order`: how far it lies above `weighted`, nats per token
 
     @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.nats_per_token, 700.0))
+    def perplexity(self) -> float | None:
+        return math.exp(min(self.nats_per_token, 700.0)) if self.likelihood else None
 
     @property
-    def perplexity_interval(self) -> tuple[float, float]:
+    def perplexity_interval(self) -> tuple[float | None, float | None]:
+        if not self.likelihood:
+            return None, None
         return math.exp(min(self.interval[0], 700.0)), math.exp(min(self.interval[1], 700.0))
 
     @property
     def bits_per_byte(self) -> float | None:
         """Bits per byte of the scored text; the nats of marks such as eos count, but not as bytes."""
-        return self.nats_per_token * self.tokens / self.bytes / math.log(2) if self.bytes else None
+        if not self.likelihood or not self.bytes:
+            return None
+        return self.nats_per_token * self.tokens / self.bytes / math.log(2)
 
 
 def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[int]]:
@@ -203,6 +208,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
         exact=estimator.exact,
         means=estimator.means,
         partial=partial,
+        likelihood=estimator.likelihood,
         jensen_gap=gap,
     )
 

@@ -80,6 +80,10 @@ class Architecture(Spec):
         return self.time_conditioning
 
     @property
+    def offers_sigma(self) -> bool:
+        return True
+
+    @property
     def warms(self) -> bool:
         return not self.cond
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.objective import Objective
+from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.caduceus import CaduceusSpec
@@ -23,6 +22,7 @@ FIXED = {"rms_norm": True, "bidirectional": True}
 COMBINE: dict[str, Literal["add", "multiply"]] = {"add": "add", "ew_multiply": "multiply"}
 MASKS = {12: 3, 16: 3}  # the id of [MASK] in the tokenizer of Caduceus, by the size of its vocabulary
 MAP = "word_embeddings.complement_map"
+TRAINED = "unmask_objective"  # written by unmask; published checkpoints are masked language models
 
 
 @FORMATS.register("caduceus", "the Caduceus checkpoints, PS and Ph")
@@ -59,7 +59,8 @@ class CaduceusLayout(Format):
                 f"config.json has no mask_index, and its vocabulary of {real} is not that of Caduceus's tokenizer: "
                 "add the id of the tokenizer's mask as mask_index."
             )
-        return Found(spec, mask_of({"mask_index": MASKS.get(real), **config}, spec), MDLM())
+        objective = fitting(self, OBJECTIVES.entry(str(config.get(TRAINED, "mlm"))).make())
+        return Found(spec, mask_of({"mask_index": MASKS.get(real), **config}, spec), objective)
 
     def renamed(self, name: str) -> str | None:
         if name.endswith("complement_map"):  # the config has it
@@ -92,8 +93,7 @@ class CaduceusLayout(Format):
             raise UserError(f"the layout {self.name!r} holds the backbone 'caduceus' only, not {spec.name!r}.")
         if spec.cond:
             raise UserError(f"the layout {self.name!r} has no modulation by the noise level, and this network has.")
-        if not objective.facts.published or objective.facts.causal:
-            raise UserError(f"the layout {self.name!r} cannot record that the objective is {objective.name!r}.")
+        fitting(self, objective)
         return {
             "model_type": KIND,
             "architectures": ["CaduceusForMaskedLM"],
@@ -117,8 +117,16 @@ class CaduceusLayout(Format):
             "complement_map": {str(i): j for i, j in enumerate(complements(spec))} if spec.equivariant else None,
             "tie_word_embeddings": spec.tied,
             "mask_index": mask,
+            TRAINED: objective.name,
             "torch_dtype": dtype,
         }
+
+
+def fitting(layout: Format, objective: Objective) -> Objective:
+    """The objective, if its network predicts hidden tokens from visible ones, as a masked language model does."""
+    if not (objective.facts.infills and objective.facts.conditionals):
+        raise UserError(f"the layout {layout.name!r} cannot record that the objective is {objective.name!r}.")
+    return objective
 
 
 def complements(spec: CaduceusSpec) -> list[int]:

@@ -23,9 +23,9 @@ from unmask.text.tokens.tokenizer import encode_given
 
 
 def estimator_of(requests: Requests) -> Estimator:
-    """The best estimator for the served model."""
+    """The best estimator of the served model's likelihood."""
     model = requests.model
-    return estimator(objective=model.objective, parts=model.parts, state=model.state)
+    return estimator(objective=model.objective.bounded(), parts=model.parts, state=model.state)
 
 
 def passage_of(requests: Requests, text: str) -> Passage:
@@ -69,6 +69,7 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
         found = summary(tally)
         tokens, size = passage.scored, passage.bytes
         nats = found.nats_per_token * tokens
+        assert found.perplexity is not None  # `bounded` is a likelihood
         yield ScoreAnswer(
             index=index,
             nats=nats,

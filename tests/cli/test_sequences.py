@@ -1,0 +1,59 @@
+"""Sequences from the command line: masked language models, SEDD on Caduceus, FASTA with intervals, variants."""
+
+import json
+
+import pytest
+
+from unmask.cli.main import main
+
+SMALL = ["--optim.batch", "8", "--text.length", "16", "--steps", "3", "--run.preview", "0"]
+
+
+@pytest.mark.slow
+def test_a_masked_language_model_trains_and_reports_no_likelihood_and_others_start_from_it(tmp_path, capsys):
+    text, out = tmp_path / "a.fa", tmp_path / "mlm"
+    text.write_text("".join(f">{i}\n{'ACGGTCATTGCA' * 8}\n" for i in range(20)))
+    caduceus = ["--model.name", "caduceus", "--model.width", "8", "--model.blocks", "1", "--model.equivariant"]
+    common = ["--data", str(text), "--tokenizer", "dna", "--pack", "stream", "--valid", "0.2", *SMALL]
+    told = ["--run.log-every", "1"]
+    assert main(["train", *common, *told, "--out", str(out), "--objective.name", "mlm", *caduceus]) == 0
+    said = capsys.readouterr().err
+    assert "not a likelihood" in said
+    assert "bound" not in said
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert all("bound" not in line for line in lines)
+    assert main(["plot", str(out), "--out", str(tmp_path / "curve")]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(text), "--rows", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "not a likelihood" in said
+    assert "perplexity" not in said
+    assert "bits per byte" not in said
+    assert main(["evaluate", str(out), str(text), "--rows", "4", "--estimator", "count", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["means"].startswith("upper bound on -log p")
+    assert found["perplexity"] > 1
+    assert main(["sample", str(out), "--length", "12"]) == 0
+    for objective in ("mdlm", "sedd"):
+        options = ["--init", str(out), "--out", str(tmp_path / objective), "--objective.name", objective]
+        assert main(["train", *common, *options]) == 0
+        capsys.readouterr()
+        assert main(["evaluate", str(tmp_path / objective), str(text), "--rows", "4", "--json"]) == 0
+        assert "bound on -log p" in json.loads(capsys.readouterr().out)["means"]
+        assert main(["sample", str(tmp_path / objective), "--length", "12"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strands", [[], ["--model.equivariant"]])
+def test_sedd_trains_a_caduceus_without_the_noise_level_as_input(strands, tmp_path, capsys):
+    text, out = tmp_path / "a.fa", tmp_path / "sedd"
+    text.write_text(">1\n" + "ACGGTCATTGCA" * 40 + "\n")
+    caduceus = ["--model.name", "caduceus", "--model.width", "8", "--model.blocks", "1", *strands]
+    common = ["--data", str(text), "--tokenizer", "dna", "--out", str(out), "--objective.name", "sedd", *SMALL]
+    assert main(["train", *common, *caduceus]) == 0
+    config = json.loads((out / "last/config.json").read_text())["backbone"]
+    assert (config["cond"], config["time_conditioning"]) == (0, False)
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(text), "--rows", "4", "--json"]) == 0
+    assert "score entropy" in json.loads(capsys.readouterr().out)["means"]
+    assert main(["sample", str(out), "--length", "12"]) == 0
