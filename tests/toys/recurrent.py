@@ -85,8 +85,8 @@ class Recurrent(Backbone):
         return after, State(last, memory.filled + tokens.shape[1])
 
     def carried(self, x, sigma, rows, memory):
-        hidden, last = self.states(x, memory)
-        return self.head(hidden.flatten(0, 1)[rows]), last
+        hidden, _ = self.states(x, memory)
+        return self.head(hidden.flatten(0, 1)[rows]), hidden[:, -1]  # the next row reads the last token
 
 
 RecurrentSpec.network = Recurrent

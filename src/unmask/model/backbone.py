@@ -61,6 +61,10 @@ class Spec(ABC):
         """Whether a training step passes a memory of its rows to the next step, whose rows continue them."""
         return False
 
+    def check_lane(self, tokens: int) -> None:
+        """Refuse to carry a memory through texts of so many tokens, where they are too short. Where it `carries`."""
+        return
+
     @property
     def framed(self) -> bool:
         """Whether a text stands between two special tokens, which are given: never hidden, counted or drawn."""
@@ -245,7 +249,8 @@ class Backbone(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "n v"], Tensor]:
         """Logits, given the memory of these rows (b ..) from the previous step, and the memory for the next step.
 
-        Where `spec.carries`. The memory is detached: no gradient reaches an earlier step.
+        Where `spec.carries`. The next rows begin with the last token of these: it is predicted here and read there,
+        so the new memory ends before it. The memory is detached: no gradient reaches an earlier step.
         """
         raise UserError(f"the backbone {self.spec.name!r} carries no memory from step to step.")
 

@@ -10,18 +10,19 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.model import checkpoint
-from unmask.text.corpus.batches import Batches, in_order
+from unmask.model.backbone import Spec
+from unmask.text.corpus.batches import Batches, LaneRows, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder
 from unmask.text.corpus.prepare import choose, prepare
-from unmask.text.corpus.rows import Batch, Packed, packing_for
+from unmask.text.corpus.rows import Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
-from unmask.training.sizes import vocabulary_for
+from unmask.training.sizes import packed_for, vocabulary_for
 from unmask.training.state import resolved
 
 SQUEEZED = 3  # bytes of text per byte of a compressed file
@@ -33,41 +34,52 @@ class Data:
     """Training rows and validation rows."""
 
     tokenizer: Tokenizer
-    batches: Batches
+    batches: Batches | Lanes
     held_out: Packed | None
 
     @property
     def rows(self) -> int:
         return len(self.batches.packed)
 
-    def valid(self, rows: int) -> list[Batch]:
-        """About the first `rows` held-out rows, in batches."""
+    def valid(self, rows: int) -> Sequence[Batch | LaneRows]:
+        """About the first `rows` held-out rows, in batches; in lanes, if the training rows are."""
         if self.held_out is None or not rows:
             return []
         size = min(self.batches.size, rows)
+        if isinstance(self.batches, Lanes):
+            whole = (self.held_out.corpus.tokens - 1) // (self.held_out.length - 1)
+            lanes = Lanes(self.held_out, min(size, whole))
+            return [lanes.at(step) for step in range(min(lanes.rows, -(-rows // lanes.size)))]
         return list(islice(in_order(self.held_out, size), -(-rows // size)))
 
 
 def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
-    length, way, share = asked.text.length, packing(asked.text, folder), asked.text.valid
+    length, way, share = asked.text.length, packing(asked, folder), asked.text.valid
     one_each = way in ("rows", "padded")
     train, held_out = splits(folder, valid=share, least=0 if not share else 1 if one_each else length)
     if one_each and train.stop is not None:  # no document was held out, and a part of one would not do
         train, held_out = Corpus.open(folder), train.divided(0)[1]
+    spec, rows = asked.model, Packed(train, length, way)
     return Data(
         Tokenizer.load(folder),
-        Batches(Packed(train, length, way), asked.optim.batch, asked.seed, lanes=asked.model.carries),
+        lanes_for(spec, rows, asked) if spec.carries else Batches(rows, asked.optim.batch, asked.seed),
         Packed(held_out, length, way) if held_out.tokens else None,
     )
 
 
-def packing(text: Text, folder: str | Path) -> str:
+def lanes_for(spec: Spec, rows: Packed, asked: Train) -> Lanes:
+    """The batches of a network that carries a memory from row to row."""
+    lanes = Lanes(rows, asked.optim.batch)
+    spec.check_lane(lanes.tokens)
+    return lanes
+
+
+def packing(asked: Train, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
-    if text.pack != "auto":
-        return text.pack
-    lengths = document_lengths(folder)
-    return "stream" if lengths is None else packing_for(lengths, text.length)
+    if asked.text.pack != "auto":
+        return asked.text.pack
+    return packed_for(asked, document_lengths(folder)).text.pack
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:

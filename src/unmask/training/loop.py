@@ -37,6 +37,10 @@ class Rows(Protocol):
     def free(self) -> Bool[Tensor, "b l"] | None:
         """None: the real tokens; the rest is padding at the end, which the network does not see."""
 
+    @property
+    def begins(self) -> bool:
+        """Whether they begin new texts: what the network remembers of the step before is not theirs."""
+
 
 def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
     """The tokens of a batch that are never hidden, and the lengths of its rows; None: no token, whole rows."""
@@ -157,6 +161,7 @@ def gradients(
     first = team.rank * len(x0)  # this process's first row in the whole batch
     allowed = sight(phase, step, x0.shape[1])
     allowed = None if allowed is None else allowed.to(team.device)
+    before = None if rows.begins else state.memory
     sums = Sums(torch.zeros(2, device=x0.device))
     size = settings.optim.micro or len(x0)
     for low in range(0, len(x0), size):
@@ -172,7 +177,7 @@ def gradients(
                 frozen=None if frozen is None else frozen[part],
                 lengths=None if lengths is None else lengths[part],
                 allowed=allowed,
-                memory=None if state.memory is None else state.memory[part],
+                memory=None if before is None else before[part],
             )
             # Gradients of several processes are averaged, so each is scaled by their number.
             (found.loss.sum() * (team.world / total)).backward()

@@ -47,7 +47,8 @@ def packed_for(asked: Train, lengths: np.ndarray | None, *, given: Collection[st
     text = asked.text
     pack = text.pack
     if pack == "auto":
-        pack = "stream" if lengths is None else packing_for(lengths, text.length)  # type: ignore[assignment]
+        joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
+        pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[assignment, arg-type]
     length = text.length
     if pack == "rows" and text.pack == "auto" and "text.length" not in given and not asked.init:
         assert lengths is not None

@@ -34,24 +34,27 @@ def validate(
     objective = objective.precise()
     sums = torch.zeros(5, dtype=torch.float64, device=team.device)
     denoiser.eval()
-    for mine in range(team.rank, len(batches) + team.rank, team.world):
-        # All processes take part in each forward pass of a sharded network: one without a batch repeats one.
+    carries, memory = denoiser.backbone.spec.carries, None
+    for mine in range(0, len(batches)) if carries else range(team.rank, len(batches) + team.rank, team.world):
+        # All processes take part in each forward pass of a sharded network: one without a batch repeats one. With a
+        # memory from batch to batch every process goes through all of them, and counts its share.
         number = min(mine, len(batches) - 1)
         rows = batches[number]
         x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
         frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
         drawn = noise.draw(*x0.shape, seed=seed, step=number, use=VALID).to(x0.device)
-        found, _ = denoiser(
+        found, memory = denoiser(
             x0,
             drawn,
             mask=mask,
             objective=objective,
             frozen=frozen,
             lengths=lengths,
+            memory=None if rows.begins else memory,
         )
         n = found.bound.sum(1).double()
         c = torch.stack([objective.counted(row[None]) for row in real]).double()
-        if mine == number:
+        if mine == number and (not carries or number % team.world == team.rank):
             sums += torch.stack((n.sum(), c.sum(), (n * n).sum(), (n * c).sum(), (c * c).sum()))
     n, c, nn, nc, cc = team.sum(sums)
     mean = n / c

@@ -13,7 +13,7 @@ from scipy import stats
 
 from unmask.errors import UserError
 from unmask.random import SMALL, shuffled
-from unmask.text.corpus.batches import Batches, in_order
+from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.rows import Packed, length_for, packing_for
 from unmask.text.corpus.shards import Shard
@@ -190,3 +190,41 @@ def test_a_batch_that_the_world_does_not_divide_is_refused(batches):
 def test_in_order_gives_every_row_once(batches):
     rows = torch.cat([batch.tokens for batch in in_order(batches.packed, 5)])
     assert torch.equal(rows, batches.packed.rows(range(23)).tokens)
+
+
+def test_lanes_predict_every_token_once_and_each_row_goes_on_where_it_ended(tmp_path):
+    """The first token of the stream is given; what does not fill a row of every lane is left over."""
+    corpus = corpus_of(tmp_path, [[4 * i + j for j in range(4)] for i in range(25)])
+    stream = corpus.read(0, corpus.tokens).tolist()
+    lanes = Lanes(Packed(corpus, 5), 3)
+    assert (lanes.rows, lanes.tokens) == ((len(stream) - 1) // 4 // 3, 4 * lanes.rows)
+    seen, before = [], None
+    for step in range(lanes.rows):
+        batch = lanes.at(step)
+        assert batch.begins == (step == 0)
+        assert before is None or torch.equal(batch.tokens[:, 0], before.tokens[:, -1])
+        seen.append(batch.tokens[:, 1:])
+        before = batch
+    assert torch.cat(seen, 1).flatten().tolist() == stream[1 : 1 + 3 * lanes.tokens]
+    assert len(stream) - 1 - 3 * lanes.tokens < 3 * 4
+    again = lanes.at(lanes.rows)
+    assert again.begins
+    assert torch.equal(again.tokens, lanes.at(0).tokens)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_lanes_of_all_ranks_are_those_of_one_process(tmp_path, world):
+    lanes = Lanes(Packed(corpus_of(tmp_path, [list(range(100))]), 5), 6)
+    for step in (0, 3, 1000):
+        ranks = [lanes.at(step, rank=rank, world=world).tokens for rank in range(world)]
+        assert torch.equal(torch.cat(ranks), lanes.at(step).tokens)
+    with pytest.raises(UserError, match="6 rows cannot be shared equally by 4"):
+        lanes.at(0, world=4)
+
+
+def test_text_too_short_for_its_lanes_and_separate_documents_are_refused(tmp_path):
+    corpus = corpus_of(tmp_path, [list(range(30))])
+    with pytest.raises(UserError, match=r"too few for 9 texts of one row of 5 .*use a smaller batch"):
+        Lanes(Packed(corpus, 5), 9)
+    with pytest.raises(UserError, match=r"--text\.pack stream, not wrap"):
+        Lanes(Packed(corpus, 5, "wrap"), 2)

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.random import shuffled
@@ -21,16 +25,9 @@ class Batches:
     packed: Packed
     size: int
     seed: int = 0
-    lanes: bool = False  # row i of a step continues row i of the step before: for networks that carry a memory
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UserError(f"a batch needs at least one row, not {self.size}")
-        if self.lanes and len(self.packed) < self.size:
-            raise UserError(
-                f"the data has {len(self.packed)} rows, fewer than the {self.size} of a batch that each continue one "
-                "text: use a smaller batch or more data"
-            )
+        check_size(self.size)
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
@@ -38,19 +35,80 @@ class Batches:
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
         """The row numbers of one rank at one step."""
-        if self.size % world:
-            raise UserError(f"a batch of {self.size} rows cannot be shared equally by {world} processes")
-        mine = self.size // world
-        if self.lanes:
-            long = len(self.packed) // self.size  # rows of a lane; what is left over at the end is not used
-            return (rank * mine + np.arange(mine)) * long + step % long
-        places = step * self.size + rank * mine + np.arange(mine)
+        places = step * self.size + rows_of(rank, self.size, world)
         epochs, places = np.divmod(places, len(self.packed))
         numbers = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             numbers[here] = shuffled(places[here], len(self.packed), seed=self.seed, epoch=epoch)
         return numbers
+
+
+class LaneRows(NamedTuple):
+    """A batch of lanes."""
+
+    tokens: Int[Tensor, "b l"]
+    real: Bool[Tensor, "b l"]
+    free: None = None
+    lengths: None = None
+    begins: bool = False  # the first rows of their lanes: what a network remembers of the step before is not theirs
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Endless batches for networks that carry a memory: row i of a step continues row i of the step before.
+
+    The stream is cut into `size` texts of equal length, the lanes, and a step takes the next row of each. A row
+    begins with the last token of the row before, so that every token of a lane is predicted once per epoch; fewer
+    than `size` rows at the end of the stream are left over. An epoch begins at the first rows, without a memory.
+    """
+
+    packed: Packed
+    size: int
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+        if self.packed.way != "stream":
+            raise UserError(
+                f"a network that carries a memory reads one text after another: use --text.pack stream, not "
+                f"{self.packed.way}."
+            )
+        if self.rows < 1:
+            raise UserError(
+                f"the data has {self.packed.corpus.tokens:,} tokens, too few for {self.size} texts of one row of "
+                f"{self.packed.length} each, which the rows of a batch continue: use a smaller batch, a shorter "
+                "length or more text."
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of a lane."""
+        return (self.packed.corpus.tokens - 1) // (self.packed.length - 1) // self.size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a lane that are predicted."""
+        return self.rows * (self.packed.length - 1)
+
+    def at(self, step: int, *, rank: int = 0, world: int = 1) -> LaneRows:
+        """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
+        place = step % self.rows
+        starts = rows_of(rank, self.size, world) * self.tokens + place * (self.packed.length - 1)
+        tokens = self.packed.stretches(starts)
+        return LaneRows(tokens, torch.ones_like(tokens, dtype=torch.bool), begins=place == 0)
+
+
+def check_size(size: int) -> None:
+    if size < 1:
+        raise UserError(f"a batch needs at least one row, not {size}")
+
+
+def rows_of(rank: int, size: int, world: int) -> np.ndarray:
+    """The rows of a batch that belong to a rank."""
+    if size % world:
+        raise UserError(f"a batch of {size} rows cannot be shared equally by {world} processes")
+    mine = size // world
+    return rank * mine + np.arange(mine)
 
 
 def in_order(packed: Packed, size: int) -> Iterator[Batch]:

@@ -37,6 +37,11 @@ class Batch(NamedTuple):
     real: Bool[Tensor, "b l"]  # tokens of the text, by whose number nats are divided
     free: Bool[Tensor, "b l"] | None = None  # what is hidden and learned; None: `real`, and the rest is not seen
 
+    @property
+    def begins(self) -> bool:
+        """Whether a network that carries a memory must forget the step before; rows without lanes never say so."""
+        return False
+
 
 def packing_for(lengths: np.ndarray, length: int) -> str:
     """The packing `auto` for documents of these lengths: `rows` if there are several and nearly all fit."""
@@ -108,6 +113,11 @@ class Packed:
         free = torch.ones_like(real)
         free[:, 0] = real[:, 0] = False  # the bos is given, also when a text is sampled
         return Batch(torch.from_numpy(tokens), real, free)
+
+    def stretches(self, starts: Sequence[int] | np.ndarray) -> Int[Tensor, "b l"]:
+        """Rows of the stream that begin at these tokens."""
+        rows = [self.corpus.read(int(start), int(start) + self.length) for start in starts]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
 
     def _content(self, number: int) -> np.ndarray:
         if self.one_each:
