@@ -17,7 +17,7 @@ MASK = LETTERS.mask
 @pytest.fixture(params=sorted(PROCESSES))
 def made(request, tmp_path):
     """A process, and the network that it asks."""
-    objective = {"masked": "mdlm", "autoregressive": "ar"}.get(request.param, "mdlm")
+    objective = {"masked": "mdlm", "autoregressive": "ar", "blockwise": "block"}.get(request.param, "mdlm")
     model = model_of(tmp_path / "m", objective)
     policy = POLICIES.make(model.objective.facts.sampler)
     kind = PROCESSES[request.param]
@@ -68,7 +68,7 @@ def test_a_canvas_without_blanks_takes_no_call(made):
 
 
 def test_rejection_around_any_process_gives_rows_that_match(tmp_path):
-    for objective in ("mdlm", "ar"):
+    for objective in ("mdlm", "ar", "block"):
         model = model_of(tmp_path / objective, objective)
         method = method_for(model, Recipe().changed(pattern="[a-h .,\n]*", reject=200))
         start = [model.tokenizer.bos] if model.objective.facts.causal else [1]

@@ -8,7 +8,8 @@ import torch
 from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
 from model.golden import arrays_of, distance
 from unmask.diffusion.autoregressive import Autoregressive
-from unmask.diffusion.block import Block, block_nats, block_times
+from unmask.diffusion.block import Block, block_times
+from unmask.diffusion.blocks import block_nats
 from unmask.diffusion.bound import every_mask
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Clipped, Count, Stratified

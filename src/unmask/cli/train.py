@@ -39,6 +39,7 @@ from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
 from unmask.sampling.policy import POLICIES
+from unmask.sampling.process import policies_of
 from unmask.training import ema, state
 from unmask.training.data import Data, data_folder, document_lengths, opened
 from unmask.training.estimate import PreviewClock, duration, matrix_rate, step_rate
@@ -221,7 +222,7 @@ def inherited(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]
     said = read_note(found).get("settings", {}).get("sampling") or {}
     facts = phase.objective.facts
     name = str(said.get("sampler", facts.sampler)).partition(":")[0]
-    fits = name == facts.sampler or (name in POLICIES and POLICIES[name].process == facts.process)
+    fits = name == facts.sampler or (name in POLICIES and POLICIES[name].process == policies_of(facts.process))
     return dict(said) if fits else {}
 
 

@@ -13,28 +13,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from unmask.diffusion import mdlm
+from unmask.diffusion.block_exact import ExactBound, Likelihood
+from unmask.diffusion.blocks import block_nats, check_size, in_blocks, in_rows
 from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.diffusion.times import Count, Stratified, Times
 from unmask.errors import UserError
 from unmask.random import Noise
 from unmask.shapes import Network
 
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
-
-
-def in_blocks(values: Tensor, size: int, fill: float | bool) -> Tensor:
-    """Values (b l) as blocks (b·blocks, size); the last block of a row is filled up."""
-    return pad(values, (0, -values.shape[1] % size), value=fill).view(-1, size)
-
-
-def in_rows(blocks: Tensor, like: Tensor) -> Tensor:
-    """The opposite: blocks (b·blocks, size) as values in the shape of `like`."""
-    return blocks.reshape(len(like), -1)[:, : like.shape[1]]
 
 
 def block_times(t: Float[Tensor, " b"], blocks: int) -> Float[Tensor, "b blocks"]:
@@ -49,30 +39,13 @@ def block_counts(u: Float[Tensor, " n"], free: Int[Tensor, " n"]) -> Int[Tensor,
     return torch.minimum((u * free).long() + 1, free)
 
 
-def block_nats(
-    network: Network, x0: Int[Tensor, "b l"], x_t: Int[Tensor, "b l"], *, size: int, mask: int
-) -> Float[Tensor, "b l"]:
-    """−log p(x_i | x_t^b, x^{<b}) at hidden positions, 0 elsewhere: one pass for all blocks."""
-    rows = rows_where(x_t == mask)
-    if not len(rows):
-        return torch.zeros(x0.shape, device=x0.device)
-    sigma = torch.zeros(len(x0), device=x0.device)
-    logits = network(x_t, sigma, rows, clean=x0, size=size)
-    return spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
-
-
-def check_size(size: int) -> None:
-    if size < 1:
-        raise UserError(f"a block needs at least one token: objective.size must be 1 or more; saw {size}.")
-
-
 @OBJECTIVES.register("block", "block diffusion: masked diffusion within blocks, each given the text before it")
 @dataclass(frozen=True)
 class Block(Objective):
     """Block diffusion. A row whose length is no multiple of the size ends with a shorter block."""
 
     facts: ClassVar[Facts] = Facts(
-        blockwise=True, process="blockwise", warm_start=True, optimizer="muon", reads=2.0, asked=0.6
+        blockwise=True, any_length=True, process="blockwise", warm_start=True, optimizer="muon", reads=2.0, asked=0.6
     )
     advice: ClassVar[Mapping[str, Any]] = {"weight": "flat"}
 
@@ -92,6 +65,9 @@ class Block(Objective):
 
     def precise(self) -> Objective:
         return replace(self, times=Count())
+
+    def variants(self) -> Mapping[str, Objective]:
+        return {one.name: one for one in (ExactBound(self.size), Likelihood(self.size))}
 
     def check_length(self, length: int) -> None:
         if self.size > length:

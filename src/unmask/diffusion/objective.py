@@ -33,19 +33,22 @@ class Facts:
     causal: bool = False  # a token is predicted from those before it: the network must not look ahead
     likelihood: bool = True  # the reported number is −log p or a bound on it; False: a loss, for training only
     exact: bool = False  # the bound is −log p itself: no Monte Carlo error, no gap
-    infills: bool = True  # blanks may be anywhere, with text on both sides
     noisy: bool = True  # the bound of one draw has a Monte Carlo error
+    infills: bool = True  # blanks may be anywhere, with text on both sides
     conditionals: bool = True  # softmax of the logits without the mask is p(x_0 | x_t): any masked sampler applies
     loss_needs_sigma: bool = False  # the loss itself uses the noise level σ
     network_wants_sigma: bool = False  # prefers a network that takes σ as input, where the network `offers_sigma`
     asked: float = 0.5  # mean share of a row's positions whose logits a training step computes
     sampler: str = "first-hitting"  # the sampler that is its own reverse process
     process: str = "masked"  # how text is sampled: a member of sampling's PROCESSES
-    warm_start: bool = False  # may start from the weights of an autoregressive network of the same shape
     blockwise: bool = False  # a block of tokens is predicted from the text before it: the network must look so
     reads: float = 1.0  # positions that a training step computes, per position of its rows
+    warm_start: bool = False  # may start from the weights of an autoregressive network of the same shape
     optimizer: str = "adamw"  # the optimizer that trains it best (docs/results.md)
     published: bool = False  # the official checkpoint layout supports it
+    vectors: bool = False  # the network's input is vectors, not tokens
+    unused: frozenset[str] = frozenset()  # halves of the network that it does without: "embedding", "head"
+    any_length: bool = False  # writes text of any length by itself, never showing the network more than it can take
 
 
 class Objective(ABC):
@@ -100,20 +103,16 @@ class Objective(ABC):
         """The objective whose number bounds −log p for a network trained with this one, with small variance."""
         return self.precise()
 
-    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
-        """The number of tokens by which the nats of a batch are divided."""
-        return real.sum()
-
-    def bounded(self) -> "Objective":
-        """The objective whose number bounds −log p for a network trained with this one, with small variance."""
-        return self.precise()
-
     def check_length(self, length: int) -> None:
         """Refuse training rows of a length that does not suit it."""
 
     def variants(self) -> Mapping[str, "Objective"]:
         """Other numbers for the same model, by the name of their estimator; their `nats` need no training."""
         return {}
+
+    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
+        """The number of tokens by which the nats of a batch are divided."""
+        return real.sum()
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         """Learned modules of the objective (embeddings, a schedule), trained and saved with the network."""

@@ -4,12 +4,14 @@ Its forward pass is the objective's `nats`, so that DDP and FSDP see the whole c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion.objective import Nats, Objective
+from unmask.errors import UserError
 from unmask.model.backbone import Backbone
 from unmask.random import Noise
 
@@ -22,16 +24,28 @@ class NetworkView:
     lengths: Int[Tensor, " b"] | None = None
     allowed: Bool[Tensor, "l l"] | None = None
     memory: Tensor | None = None  # from the previous step
+    unseen: Bool[Tensor, " l"] | None = None  # positions of which the network must learn nothing
+    mask: int = 0  # the token that it sees there
     carried: list[Tensor] = field(default_factory=list)  # for the next step
 
     def __call__(
-        self, x: Tensor, sigma: Float[Tensor, "..."], rows: Int[Tensor, " n"], **blocks: Any
+        self,
+        x: Tensor,
+        sigma: Float[Tensor, "..."],
+        rows: Int[Tensor, " n"],
+        *,
+        clean: Int[Tensor, "b l"] | None = None,
+        size: int = 0,
     ) -> Float[Tensor, "n v"]:
-        x = x if self.unseen is None else x.masked_fill(self.unseen, self.mask)
+        """The logits; `clean` and `size` for networks that look block by block."""
+        if self.unseen is not None:
+            x = x.masked_fill(self.unseen, self.mask)
+            clean = None if clean is None else clean.masked_fill(self.unseen, self.mask)
         if self.module.spec.carries:
             logits, memory = self.module.carried(x, sigma, rows, self.memory)
             self.carried.append(memory.detach())
             return logits
+        blocks = {} if clean is None else {"clean": clean, "size": size}
         return self.module(x, sigma, rows, lengths=self.lengths, allowed=self.allowed, **blocks)
 
     def trunk(
@@ -69,6 +83,7 @@ class Denoiser(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self.objective = backbone, objective
+        check_vectors(backbone, objective)
         if parts is None:
             parts = objective.parts(vocab=backbone.spec.vocab, width=backbone.spec.width)
         self.parts = nn.ModuleDict(dict(parts))
@@ -96,7 +111,18 @@ class Denoiser(nn.Module):
         nats = chosen.nats(
             look, x0, noise=noise, mask=mask, frozen=frozen, parts=dict(self.parts.items()), state=self.state
         )
-        return nats, look.carried[0] if look.carried else None
+        return self.touched(nats), look.carried[0] if look.carried else None
+
+    def touched(self, nats: Nats) -> Nats:
+        """The same numbers, with a gradient of 0 for a half of the network that is not used: DDP waits for it."""
+        unused, backbone = self.objective.facts.unused, self.backbone
+        if not unused or not torch.is_grad_enabled():
+            return nats
+        vectors = backbone.embed(torch.zeros(1, dtype=torch.long, device=nats.loss.device))
+        idle = 0.0 * vectors.sum() if "embedding" in unused else vectors.new_zeros(())
+        if "head" in unused:
+            idle = idle + 0.0 * backbone.head(torch.zeros_like(vectors)).sum()
+        return nats._replace(loss=nats.loss + idle)
 
     def advance(self, seen: Mapping[str, Tensor]) -> None:
         """Update the objective's state after a step."""
@@ -105,3 +131,21 @@ class Denoiser(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of a weights file by name: `backbone.`, `parts.` and `state.`."""
         return {**self.state_dict(), **{f"state.{name}": value for name, value in self.state.items()}}
+
+
+def check_vectors(backbone: Backbone, objective: Objective) -> None:
+    """Refuse a network that cannot be given vectors in place of tokens, if the objective needs it."""
+    if not objective.facts.vectors:
+        return
+    spec = backbone.spec
+    if spec.carries:
+        raise UserError(
+            f"the objective {objective.name} gives the network vectors, and the backbone {spec.name!r} carries a "
+            "memory of tokens: choose another backbone, such as transformer."
+        )
+    found = backbone.embed(torch.zeros(1, dtype=torch.long, device=backbone.device)).shape[-1]
+    if found != spec.width:
+        raise UserError(
+            f"the objective {objective.name} makes vectors of width {spec.width}, and this {spec.name} needs "
+            f"{found} numbers per position (two strands): leave equivariant out."
+        )

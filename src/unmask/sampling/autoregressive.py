@@ -54,6 +54,10 @@ class ReadOn(Process):
     def law(self) -> str:
         return self.inner.law
 
+    @property
+    def scope(self) -> str:
+        return self.inner.scope
+
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Reading:
         check_prompts(canvas)
         return Reading(self.inner.begin(canvas, seed=seed, ids=ids))

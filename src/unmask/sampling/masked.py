@@ -59,6 +59,11 @@ class Sliding:
         if not 1 <= self.stride <= self.context:
             raise UserError(f"the stride must lie in 1..{self.context}, the context; saw {self.stride}.")
 
+    @classmethod
+    def usual(cls, context: int) -> "Sliding":
+        """Half a window is new in each."""
+        return cls(context, max(1, context // 2))
+
     def spans(self, length: int) -> list[Span]:
         ends = [min(self.context, length)]
         while ends[-1] < length:
@@ -325,6 +330,13 @@ class Masked(Process):
     @property
     def law(self) -> str:
         return self.policy.law
+
+    @property
+    def scope(self) -> str:
+        windows = self.windows
+        if not isinstance(windows, Sliding):
+            return ""
+        return f", within windows of {windows.context} tokens, {windows.stride} new in each"
 
     @property
     def settled(self) -> bool:

@@ -4,15 +4,16 @@ Both are pure functions of a state, so one loop serves Python, the terminal, fil
 questions of many requests in one forward pass. Masked diffusion and autoregression are two processes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Memory
+from unmask.model.backbone import Backbone, Memory, Piece, RowMemory
 from unmask.registry import Registry
 from unmask.sampling.policy import Look
 from unmask.text.prompt.canvas import Canvas
@@ -35,6 +36,7 @@ class Ask:
     states: bool = False  # hidden states are wanted, not logits
     memory: Memory | None = None  # the network's memory of these rows so far
     reads: Int[Tensor, "b m"] | None = None  # new tokens to read: the logits are those after the last of them
+    pieces: tuple[Piece, ...] = ()  # of each row: the block to predict, and the network's memory of what is before it
 
     @property
     def row(self) -> Int[Tensor, " n"]:
@@ -53,6 +55,7 @@ class Answer:
 
     logits: Float[Tensor, "n v"]  # or hidden states (n d), if the question wants them
     memory: Memory | None = None  # if the question has one
+    memories: tuple[RowMemory, ...] = ()  # of each row, if the question has pieces
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Process(Protocol):
     """A frozen dataclass with a name in `PROCESSES`. Its states are immutable values."""
 
     name: ClassVar[str]
+    follows: ClassVar[str] = ""  # the process whose policies it follows; empty: its own
 
     @classmethod
     def of(cls, *, policy: Any, shape: Any, windows: Any, model: Any) -> "Process":
@@ -91,6 +95,11 @@ class Process(Protocol):
     @property
     def law(self) -> str:
         """The distribution that the samples follow."""
+
+    @property
+    def scope(self) -> str:
+        """What the network sees, as an addition to the law; empty: the whole text."""
+        return ""
 
     @property
     def settled(self) -> bool:
@@ -134,6 +143,8 @@ class NetworkOfLengths(Protocol):
 @torch.inference_mode()
 def answer(network: Any, question: Ask) -> Answer:
     """The network's logits at the rows of a question. The network is a function, or a backbone."""
+    if question.pieces:
+        return answers(network, [question])[0]
     if question.memory is not None:
         hidden, memory = network.read(question.reads, question.memory)
         return Answer(network.head(hidden[question.row, -1]), memory)
@@ -144,6 +155,21 @@ def answer(network: Any, question: Ask) -> Answer:
     if question.lengths is None:
         return Answer(logits(shown, question.sigma, question.rows))
     return Answer(logits(shown, question.sigma, question.rows, lengths=question.lengths))
+
+
+@torch.inference_mode()
+def answers(network: Backbone, questions: Sequence[Ask]) -> list[Answer]:
+    """The answers to questions about pieces, of rows at any blocks, from one forward pass."""
+    hidden, memories = network.read_blocks([piece for one in questions for piece in one.pieces])
+    found, left = [], iter(memories)
+    for one, logits in zip(questions, network.head(hidden).split([len(one.rows) for one in questions]), strict=True):
+        found.append(Answer(logits, memories=tuple(islice(left, len(one.pieces)))))
+    return found
+
+
+def policies_of(process: str) -> str:
+    """The process whose policies a process follows."""
+    return PROCESSES[process].follows or process
 
 
 def run(

@@ -21,7 +21,7 @@ from unmask.sampling.logits import Hook, Shape
 from unmask.sampling.masked import Sliding
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_policy, policy_of, sampler_name
-from unmask.sampling.process import PROCESSES, Process, Step, run
+from unmask.sampling.process import PROCESSES, Process, Step, policies_of, run
 from unmask.sampling.rejection import Rejection
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
@@ -71,7 +71,7 @@ class Recipe:
     def windows(self) -> Sliding | None:
         if self.window is None:
             return None
-        return Sliding(self.window, max(1, self.window // 2) if self.stride is None else self.stride)
+        return Sliding.usual(self.window) if self.stride is None else Sliding(self.window, self.stride)
 
     def changed(self, **changes: Any) -> "Recipe":
         """The recipe with some fields replaced; fields of its control are accepted too."""
@@ -181,14 +181,14 @@ def method_for(
     process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), model=model)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
-    law = law_of(model, text, policy, recipe, healed=healed)
     return Method(text, law, process, model.network, policy, shape, wanted)
 
 
 def samplers_for(model: Model) -> list[str]:
+    law = law_of(model, text, process, recipe, healed=healed)
     """The samplers that a model can use, its own reverse process first."""
-    facts = model.objective.facts
-    fitting = [name for name in POLICIES if POLICIES[name].process == facts.process and not POLICIES[name].own]
+    facts, own = model.objective.facts, policies_of(model.objective.facts.process)
+    fitting = [name for name in POLICIES if POLICIES[name].process == own and not POLICIES[name].own]
     return [facts.sampler, *(name for name in fitting if name != facts.sampler)]
 
 
@@ -225,9 +225,9 @@ def kind_for(model: Model, sampler: str | Policy) -> Any:
     if isinstance(sampler, str) and name not in POLICIES:
         raise unknown("sampler", name, known)
     kind = POLICIES[name] if isinstance(sampler, str) else type(sampler)
-    if name == objective.facts.sampler or (kind.process == objective.facts.process and not kind.own):
+    if name == objective.facts.sampler or (kind.process == own and not kind.own):
         return kind
-    if kind.own and kind.process == objective.facts.process:
+    if kind.own and kind.process == own:
         raise UserError(
             f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective "
             f"is {objective.name}; its own sampler is {objective.facts.sampler!r}."
@@ -239,6 +239,7 @@ def kind_for(model: Model, sampler: str | Policy) -> Any:
 
 
 def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy:
+    own = policies_of(objective.facts.process)
     """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
     objective, kind = model.objective, kind_for(model, sampler)
     schedule = getattr(objective, "schedule", None)
@@ -261,9 +262,9 @@ def preview_recipe(model: Model, *, most: int, seed: int) -> Recipe:
     return Recipe(seed=seed, steps=None if steps is None else min(steps, most))
 
 
-def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: bool = False) -> str:
-    """The policy's law, with everything else that changes the distribution of the samples."""
-    law, objective = policy.law, model.objective
+def law_of(model: Model, text: str, process: Process, recipe: Recipe, *, healed: bool = False) -> str:
+    """The process's law, with everything else that changes the distribution of the samples."""
+    law, objective = process.law, model.objective
     if not objective.facts.conditionals and text.partition(":")[0] != objective.facts.sampler:
         law = f"approximate (a {objective.name} model drawn as if it were mdlm)"
     changed = [
@@ -273,10 +274,16 @@ def law_of(model: Model, text: str, policy: Policy, recipe: Recipe, *, healed: b
     ]
     if changed:
         law += f", sharpened by {', '.join(changed)}"
-    windows = recipe.windows()
-    if windows is not None:
-        law += f", within windows of {windows.context} tokens, {windows.stride} new in each"
-    return law + recipe.control.law + (", a blank after a space begins with it" if healed else "")
+    return law + process.scope + recipe.control.law + (", a blank after a space begins with it" if healed else "")
+
+
+def untuned(model: Model) -> str:
+    """A warning for a masked language model that was never tuned to write a text from nothing."""
+    return (
+        f"this model was trained as a masked language model ({model.objective.means.partition(';')[0]}) and never to "
+        "write whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from "
+        f"78 to 35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
+    )
 
 
 def check_length(length: object) -> None:
@@ -291,8 +298,8 @@ def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
     trained = model.spec.length
     check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)
-    if seen <= trained:
-        return None
+    if seen <= trained or (model.objective.facts.any_length and recipe.window is None):
+        return None if model.objective.facts.likelihood else untuned(model)
     stride = max(1, trained // 2)
     return (
         f"the model was trained on {trained} tokens and is shown {seen}: expect poor text. Show it {trained} at a "

@@ -66,7 +66,8 @@ def estimator(
     if steps and objective.grid is not None:
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
     found = [own(objective.precise(), parts, state)]
-    if objective.facts.conditionals and objective.facts.infills:
+    found += [own(one, parts, state) for one in objective.variants().values()]
+    if objective.facts.conditionals and objective.facts.infills and not objective.facts.blockwise:
         schedule = getattr(objective, "schedule", LogLinear())
         found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)
     known = {item.name: item for item in found}
@@ -85,10 +86,10 @@ def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[st
         noise = Noise(away_from_zero(t, eps=low), u, keys(0, (u[:, 0] * 2**53).long()))
         return objective.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts, state=state).bound
 
-    exact = objective.facts.exact
+    exact, chance = objective.facts.exact, objective.facts.noisy and not objective.facts.exact
     means = objective.means + (f", t >= {low:g}" if low else "")
     return Estimator(
-        objective.name, nats, means, exact=exact, chance=not exact, likelihood=objective.facts.likelihood
+        objective.name, nats, means, exact=exact, chance=chance, likelihood=objective.facts.likelihood
     )
 
 

@@ -170,7 +170,8 @@ def pack_of(model: Model) -> str:
 
 def can_leave_one_out(model: Model) -> bool:
     """Whether the model predicts a token from all others, so that pairs are ranked by the pseudo-likelihood."""
-    return model.objective.facts.infills and model.objective.facts.conditionals
+    facts = model.objective.facts
+    return facts.infills and facts.conditionals and not facts.blockwise
 
 
 def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:

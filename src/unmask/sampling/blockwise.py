@@ -1,0 +1,131 @@
+"""Block diffusion as a process: blocks from left to right, within a block any policy of masked diffusion.
+
+Finished blocks are read once: their keys and values are kept, row by row, and a call computes the tokens of one block
+only. A block is stored by the first call of the next one, so calls are reveals. Without `cached` every call reads the
+whole text again and gives the same tokens.
+
+A block is given the text before its end. Text after it, as around a blank in the middle, is not seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.model.backbone import Piece, RowMemory
+from unmask.model.model import Model
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import Masked, Sliding, Span, Work
+from unmask.sampling.policies.planned import FirstHitting
+from unmask.sampling.policy import Policy
+from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.text.prompt.canvas import Canvas
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Blocks from left to right; the network sees what is before the end of a block."""
+
+    size: int
+
+    def spans(self, length: int) -> list[Span]:
+        ends = [min(first + self.size, length) for first in range(0, length, self.size)]
+        return [Span(0, end, first, end) for first, end in zip(range(0, length, self.size), ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Rows being filled, and the network's memory of each; None: nothing is read yet, or nothing is left to fill."""
+
+    work: Work
+    memories: tuple[RowMemory | None, ...]
+
+
+@PROCESSES.register("blockwise", "block diffusion: blocks from left to right, each token read once")
+@dataclass(frozen=True)
+class Blockwise(Process):
+    """Block diffusion under a policy."""
+
+    name: ClassVar[str] = "blockwise"
+    follows: ClassVar[str] = "masked"
+
+    size: int  # S, tokens per block
+    window: int  # tokens that a block sees, its own included; whole blocks of them
+    remember: Callable[[], RowMemory]  # the empty memory of a row
+    policy: Policy = field(default_factory=FirstHitting)
+    shape: Shape = field(default_factory=Shape)
+    cached: bool = True  # False: read everything again in each call
+
+    def __post_init__(self) -> None:
+        if self.window < 2 * self.size:
+            raise UserError(
+                f"a window must hold at least two blocks of {self.size} tokens: give {2 * self.size} or more; "
+                f"saw {self.window}."
+            )
+
+    @classmethod
+    def of(cls, *, policy: Policy, shape: Shape, windows: Sliding | None, model: Model) -> "Blockwise":
+        size = model.objective.size  # type: ignore[attr-defined]
+        if windows is not None and windows.stride != Sliding.usual(windows.context).stride:
+            raise UserError("the window of a block model moves on by one block at a time: leave the stride out.")
+        window = max(model.spec.length, 2 * size) if windows is None else windows.context
+        return cls(size, window, model.network.row_memory, policy, shape)
+
+    @property
+    def inner(self) -> Masked:
+        return Masked(self.policy, Growing(self.size), self.shape)
+
+    @property
+    def law(self) -> str:
+        return self.policy.law
+
+    @property
+    def scope(self) -> str:
+        before = self.window // self.size * self.size - self.size
+        return f", in blocks of {self.size} tokens, each given the {before} tokens before it"
+
+    @property
+    def settled(self) -> bool:
+        return self.inner.settled
+
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Filled:
+        return Filled(self.inner.begin(canvas, seed=seed, ids=ids), (None,) * len(canvas.tokens))
+
+    def done(self, state: Filled) -> bool:
+        return self.inner.done(state.work)
+
+    def ask(self, state: Filled) -> Ask | None:
+        asked = self.inner.ask(state.work)
+        if asked is None:
+            return None
+        first, width = state.work.spans[0].first, asked.tokens.shape[1]
+        stops = [width] * len(asked.tokens) if asked.lengths is None else asked.lengths.tolist()
+        counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
+        wanted = (asked.rows % width - first).split(counts)
+        pieces = []
+        for i, row in enumerate(asked.live.tolist()):
+            memory = state.memories[row] or self.remember()
+            tokens = asked.tokens[i, memory.filled : stops[i]]
+            lead = int(asked.tokens[i, first - 1]) if first else None
+            pieces.append(Piece(tokens, first, wanted[i], memory, self.size, self.window, lead))
+        return replace(asked, pieces=tuple(pieces))
+
+    def commit(self, state: Filled, asked: Ask, answer: Answer) -> tuple[Filled, Committed]:
+        work, brought = self.inner.commit(state.work, asked, answer)
+        memories = list(state.memories)
+        going = work.canvas.hidden.any(1).tolist()
+        for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
+            memories[row] = memory if self.cached and going[row] else None
+        return Filled(work, tuple(memories)), brought
+
+    def canvas(self, state: Filled) -> Canvas:
+        return state.work.canvas
+
+
+def uncached(process: Process) -> Any:
+    """The same process, which reads everything again in each call: for comparison."""
+    return replace(process, cached=False)  # type: ignore[type-var]
