@@ -70,7 +70,7 @@ def check_text(text: str, where: str) -> str:
 
 def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
     """The objects of a .jsonl file; each must have these fields, and text in them."""
-    for content, where, _ in objects(_existing(path)):
+    for content, where, _ in objects(existing(path)):
         for field in fields:
             if field not in content:
                 raise UserError(f"{where}: {unknown('field', field, content)}")
@@ -82,7 +82,7 @@ def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
 
 def labelled(path: str | Path, *, text: str = "text", label: str = "label") -> list[tuple[str, str]]:
     """(text, label) of every record, for training a classifier; in .jsonl a label may be a number or a boolean."""
-    path = _existing(path)
+    path = existing(path)
     kind = format_of(path.name)[0]
     if kind not in ("jsonl", "csv"):
         raise UserError(f"labelled texts are read from .jsonl, .csv or .tsv; saw {path.name}.")
@@ -100,7 +100,8 @@ def labelled(path: str | Path, *, text: str = "text", label: str = "label") -> l
     return pairs
 
 
-def _existing(path: str | Path) -> Path:
+def existing(path: str | Path) -> Path:
+    """The path of a file that is there."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}.")

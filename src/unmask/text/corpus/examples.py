@@ -1,0 +1,133 @@
+"""Examples: texts, or pairs of texts, each with a label, from .csv, .tsv, .jsonl and FASTA files.
+
+In a .tsv file a quote is a character like any other: with the quoting of .csv, a sentence that begins with a quote
+would silently join all lines up to the next one. In FASTA the label is a word `label=VALUE` after the name.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unmask.errors import UserError, unknown
+from unmask.text.corpus.decompress import lines
+from unmask.text.corpus.formats import format_of
+from unmask.text.corpus.records import Record, Row, check_text, existing, objects, rows_of
+
+USUAL = ("text", "sentence", "sequence", "seq")  # names that the column of the text usually has
+ADVICE = "Choose with --field, --pair and --label."
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where texts and labels are in the data."""
+
+    field: str = "auto"  # field or column of the text; auto: text, sentence, sequence or seq
+    pair: str = ""  # field or column of a second text; none: single texts
+    label: str = "label"  # field or column of the label; in FASTA a word label=VALUE after the name
+
+    @property
+    def numbered(self) -> bool:
+        """Whether columns are numbers, from 1: the file has no header."""
+        return bool(re.fullmatch("[0-9]{1,6}", self.field))
+
+
+class Example(NamedTuple):
+    text: str
+    pair: str | None
+    label: str | None  # None: it has none
+    where: str  # its line and file, for error messages
+
+    @property
+    def texts(self) -> str | tuple[str, str]:
+        return self.text if self.pair is None else (self.text, self.pair)
+
+
+def examples(path: str | Path, columns: Columns, *, labels: bool = True) -> list[Example]:
+    """The examples of a file; with `labels`, each must have one, else it may."""
+    path = existing(path)
+    kind = format_of(path.name)[0]
+    if kind not in ("jsonl", "csv", "fasta"):
+        raise UserError(f"labelled texts are read from .jsonl, .csv, .tsv and .fasta; saw {path.name}.")
+    if kind == "fasta" and columns.pair:
+        raise UserError(f"{path} is FASTA, which holds no pairs of texts: leave out --pair, or use a .tsv file.")
+    rows = table(path, columns) if kind == "csv" else objects(path) if kind == "jsonl" else sequences(path)
+    found = [example(row, columns, labels=labels) for row in rows]
+    if not found:
+        raise UserError(f"{path} holds no labelled text.")
+    return found
+
+
+def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
+    """A record as an example."""
+    content, where = row.content, row.where
+    text = text_of(content, chosen(content, columns.field, where), where)
+    pair = text_of(content, columns.pair, where) if columns.pair else None
+    if columns.label not in content:
+        if labels:
+            raise UserError(f"{where}: {unknown('field', columns.label, content)} {ADVICE}")
+        return Example(text, pair, None, where)
+    label = content[columns.label]
+    if not isinstance(label, str | int | float) or (isinstance(label, str) and not label.strip()):
+        raise UserError(f"{where}: the label must be a name or a number; saw {label!r:.40}. {ADVICE}")
+    return Example(text, pair, check_text(str(label), where), where)
+
+
+def chosen(content: dict[str, Any], name: str, where: str) -> str:
+    """The field of the text."""
+    if name != "auto":
+        return name
+    found = next((one for one in USUAL if one in content), None)
+    if found is None:
+        raise UserError(f"{where}: {unknown('field', 'text', content)} {ADVICE}")
+    return found
+
+
+def text_of(content: dict[str, Any], name: str, where: str) -> str:
+    if name not in content:
+        raise UserError(f"{where}: {unknown('field', name, content)} {ADVICE}")
+    if not isinstance(content[name], str):
+        raise UserError(f"{where}: field {name!r} is not text but {content[name]!r:.40}. {ADVICE}")
+    return check_text(content[name], where)
+
+
+def table(path: Path, columns: Columns) -> Iterator[Record]:
+    """The rows of a .csv or .tsv file as objects, by the names in its first line or by the numbers of the columns."""
+    plain = format_of(path.name)[1] == "tsv"
+    names: Sequence[str] | None = None
+    for row in tabbed(path) if plain else rows_of(path):
+        if not row.cells:
+            continue
+        if names is None:
+            names = [str(i + 1) for i in range(len(row.cells))] if columns.numbered else row.cells
+            if not columns.numbered:
+                continue
+        if len(row.cells) != len(names):
+            raise UserError(f"{row.where} has {len(row.cells)} columns; the first line has {len(names)}.")
+        yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)
+
+
+def tabbed(path: Path) -> Iterator[Row]:
+    """The rows of a file with tabs between its cells; empty lines have none."""
+    for number, (line, at) in enumerate(lines(path), 1):
+        yield Row(line.split("\t") if line else [], f"line {number} of {path}", at)
+
+
+def sequences(path: Path) -> Iterator[Record]:
+    """The sequences of a FASTA file as objects, with the words KEY=VALUE of their names as fields."""
+    content: dict[str, Any] | None = None
+    held: list[str] = []
+    where, at = "", 0
+    for number, (line, at) in enumerate(lines(path), 1):
+        if line.startswith(">"):
+            if content is not None:
+                yield Record({"sequence": "".join(held), **content}, where, at)
+            content = dict(word.split("=", 1) for word in line[1:].split() if "=" in word)
+            held, where = [], f"line {number} of {path}"
+        elif content is None and line.strip():
+            raise UserError(f"{path} is not FASTA: line {number} is {line[:40]!r}, not a name after '>'")
+        else:
+            held.append(line.strip())
+    if content is not None:
+        yield Record({"sequence": "".join(held), **content}, where, at)
