@@ -47,13 +47,13 @@ class Spec(ABC):
         return False
 
     @property
-    def warms(self) -> bool:
-        """Whether the same weights can first be trained causally and later see both sides."""
+    def blockwise(self) -> bool:
+        """Whether the network can predict a block from the clean text before it: `clean` and `size` of `logits`."""
         return False
 
     @property
-    def blockwise(self) -> bool:
-        """Whether the network can predict a block from the clean text before it: `clean` and `size` of `logits`."""
+    def warms(self) -> bool:
+        """Whether the same weights can first be trained causally and later see both sides."""
         return False
 
     @property
@@ -106,15 +106,6 @@ class Memory(Protocol):
         """The memory of some of the rows."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Parameters that share a learning rate and a decay."""
-
-    parameters: tuple[nn.Parameter, ...]
-    lr: float = 1.0  # factor on the learning rate of the run
-    decay: bool = True  # whether weight decay applies
-
-
 @runtime_checkable
 class RowMemory(Protocol):
     """A network's cache of one row that is filled block by block."""
@@ -135,6 +126,15 @@ class Piece:
     size: int  # tokens per block
     window: int  # tokens that a block sees, its own included, in every layer: whole blocks of them
     lead: int | None = None  # the token before the block, where there is one
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share a learning rate and a decay."""
+
+    parameters: tuple[nn.Parameter, ...]
+    lr: float = 1.0  # factor on the learning rate of the run
+    decay: bool = True  # whether weight decay applies
 
 
 class Backbone(nn.Module, ABC):
@@ -191,6 +191,8 @@ class Backbone(nn.Module, ABC):
         *,
         lengths: Int[Tensor, " b"] | None = None,
         allowed: Bool[Tensor, "l l"] | None = None,
+        clean: Int[Tensor, "b l"] | None = None,
+        size: int = 0,
     ) -> Float[Tensor, "n v"]:
         """Logits (n v) that predict the flat positions `rows` only: a `shapes.Network`.
 
@@ -203,17 +205,6 @@ class Backbone(nn.Module, ABC):
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         return self.logits(*arguments, **options)
 
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Memory]:
-        """Read m more tokens; row i of the result predicts the token after token i. Where `spec.incremental`."""
-        clean: Int[Tensor, "b l"] | None = None,
-        size: int = 0,
-        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
-
-    def memory(self, capacity: int) -> Memory:
-        """An empty memory for texts of at most `capacity` tokens. Where `spec.incremental`."""
-        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
-
-    def carried(
     def block_states(
         self,
         noisy: Int[Tensor, "b l"],
@@ -241,6 +232,15 @@ class Backbone(nn.Module, ABC):
         """The empty memory of a row. Where `spec.blockwise`."""
         raise UserError(cannot_look_blockwise(self.spec))
 
+    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Memory]:
+        """Read m more tokens; row i of the result predicts the token after token i. Where `spec.incremental`."""
+        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
+
+    def memory(self, capacity: int) -> Memory:
+        """An empty memory for texts of at most `capacity` tokens. Where `spec.incremental`."""
+        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
+
+    def carried(
         self,
         x: Int[Tensor, "b l"],
         sigma: Float[Tensor, "..."] | None,
@@ -296,6 +296,14 @@ class Backbone(nn.Module, ABC):
         return self.eval().requires_grad_(False)
 
 
+def cannot_look_blockwise(spec: Spec) -> str:
+    """The error for a network that cannot be a block model."""
+    return (
+        f"the backbone {spec.name!r} cannot look block by block: it has no block diffusion and no cache of blocks. "
+        "Use a transformer without time_conditioning."
+    )
+
+
 BACKBONES: Registry[Spec] = Registry("backbone", room="unmask.model.backbones", group="unmask.backbones")
 
 
@@ -306,14 +314,6 @@ def build(spec: Spec) -> Backbone:
 
 def skeleton(spec: Spec) -> Backbone:
     """The network on the meta device: no memory for its weights."""
-def cannot_look_blockwise(spec: Spec) -> str:
-    """The error for a network that cannot be a block model."""
-    return (
-        f"the backbone {spec.name!r} cannot look block by block: it has no block diffusion and no cache of blocks. "
-        "Use a transformer without time_conditioning."
-    )
-
-
     with torch.device("meta"):
         return build(spec)
 
