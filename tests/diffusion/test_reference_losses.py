@@ -7,12 +7,16 @@ from diffusion.conftest import read
 from model.golden import config, network, recorded
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.d3pm import step_nats
-from unmask.diffusion.mdlm import cross_entropy
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear
 from unmask.diffusion.sedd import row_log_scores, score_entropy
+from unmask.diffusion.times import Count, Stratified
+from unmask.errors import UserError
+from unmask.random import Noise
 
 NAMES = ["tiny", "mid"]
 SCHEDULES = {
+    "time": LogLinear(),
     "cosine": Cosine(),
     "cosinesqr": CosineSquared(),
     "linear": LinearSigma(1e-3, 7.0),
@@ -25,9 +29,24 @@ SCHEDULES = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_mdlm_loss_of_each_schedule_equals_the_reference(name, schedule):
     case, net = read(f"diffusion_{name}"), network(f"dit_{name}", time_conditioning=True)
-    level = SCHEDULES[schedule].at(case["t"])
-    nats = cross_entropy(net.logits, case["x0"], case["xt"], level.sigma, mask=int(case["mask_index"]))
-    assert torch.allclose(nats * level.weight[:, None], case[f"loss_subs_{schedule}"], rtol=1e-3, atol=1e-4)
+    mask, recorded_loss = int(case["mask_index"]), case[f"loss_subs_{schedule}"]
+    u = torch.where(case["xt"] == mask, 0.0, 1.0)  # hides what was hidden, whatever the level
+    noise = Noise(case["t"], u)
+    objective = MDLM(schedule=SCHEDULES[schedule], times=Stratified(low=0), whole=False)
+    nats = objective.nats(net.logits, case["x0"], noise=noise, mask=mask).bound
+    assert torch.allclose(nats, recorded_loss, rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_shares_hidden_are_those_of_the_reference():
+    t = torch.tensor([0.25, 1.0])
+    for schedule in SCHEDULES.values():
+        assert torch.equal(MDLM(schedule=schedule, whole=False).level(t).hidden, schedule.at(t).hidden)
+        assert MDLM(schedule=schedule).level(t).hidden[-1] == 1
+    assert MDLM(whole=False).estimator == "mdlm"
+    assert "less the ends" in MDLM(whole=False).means
+    with pytest.raises(UserError, match="whole"):
+        MDLM(times=Count(), whole=False)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
-from unmask.diffusion.schedule import LogLinear, Schedule, complete, shown_sigma
+from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete, shown_sigma
 from unmask.diffusion.times import Count, Stratified, Times, check_total, counts, steps
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -89,6 +89,7 @@ class MDLM(Objective):
     zero_masking: bool = True  # never predict the mask
     times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
+    whole: bool = True  # from no mask to all masks; false: as far as the schedule goes, as the reference (no bound)
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -97,9 +98,17 @@ class MDLM(Objective):
             raise UserError("the bound without carry-over or zero-masking is a sum over T steps: give steps.")
         if self.weight == "flat" and not (self.carry_over and self.zero_masking):
             raise UserError("weight = flat is cross-entropy on masks: it needs carry_over and zero_masking.")
+        if not self.whole and self.times.by_count:
+            raise UserError("times = count covers the whole range of noise; with whole = false choose stratified.")
+
+    def level(self, t: Float[Tensor, " b"]) -> Level:
+        """The noise level at t, by which tokens are hidden."""
+        return complete(self.schedule, t) if self.whole else self.schedule.at(t)
 
     @property
     def means(self) -> str:
+        if not self.whole:
+            return "a bound on -log p less the ends of the schedule, as the reference code reports"
         if self.steps is not None:
             return f"upper bound on -log p, {self.steps} steps of time"
         how = "by the number of masks" if self.times.by_count else "by t"
@@ -113,12 +122,12 @@ class MDLM(Objective):
 
     @property
     def estimator(self) -> str:
-        if not (self.carry_over and self.zero_masking):
+        if not (self.carry_over and self.zero_masking and self.whole):
             return self.name
         return "count" if self.steps is None else "steps"
 
     def precise(self) -> Objective:
-        return replace(self, times=Stratified() if self.steps is not None else Count())
+        return replace(self, times=Count() if self.steps is None and self.whole else Stratified())
 
     def nats(
         self,
@@ -140,7 +149,7 @@ class MDLM(Objective):
             ce, weight = by_count(network, x0, t=when.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
             weight = weight / when.density
         else:
-            level = complete(self.schedule, when.t)
+            level = self.level(when.t)
             x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
             # A row without free tokens has loss 0, though its weight is infinite.
             weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
@@ -165,7 +174,7 @@ class MDLM(Objective):
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        level, before = complete(self.schedule, t), complete(self.schedule, s)
+        level, before = self.level(t), self.level(s)
         sigma = self.schedule.at(t).sigma
         x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
         drawn = when.density[:, None]
