@@ -11,7 +11,7 @@ from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import How
-from unmask.model.denoiser import Denoiser
+from unmask.model.denoiser import Denoiser, NetworkView
 from unmask.random import Noise, keys
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.sampling.score import log_likelihood, scored_by
@@ -39,7 +39,7 @@ def test_evaluation_scoring_and_serving_measure_what_was_trained(name, tmp_path)
     # Estimators make the keys of further random numbers from the first uniform of a row.
     u = drawn.u.double()
     drawn = Noise(drawn.t.double().clamp(0.01, 0.99), u, keys(0, (u[:, 0] * 2**53).long()))
-    network, frozen = model.network.logits, torch.zeros(5, LENGTH, dtype=torch.bool)
+    network, frozen = NetworkView(model.network), torch.zeros(5, LENGTH, dtype=torch.bool)
     with torch.no_grad():
         _, evaluated = measure.settle_measurement(model, How())
         served = estimator_of(Requests(model, Limits(), Controls(model, Limits())))
@@ -106,11 +106,10 @@ def test_the_bound_is_the_same_whatever_else_is_in_the_batch(name, tmp_path):
     drawn = noise.draw(5, LENGTH, seed=2, step=0)
     options = {"mask": model.mask, "parts": model.parts, "state": model.state}
     with torch.no_grad():
-        whole = model.objective.nats(model.network.logits, rows(), noise=drawn, **options).bound
+        network = NetworkView(model.network)
+        whole = model.objective.nats(network, rows(), noise=drawn, **options).bound
         alone = [
-            model.objective.nats(
-                model.network.logits, rows()[i : i + 1], noise=drawn.rows(slice(i, i + 1)), **options
-            ).bound
+            model.objective.nats(network, rows()[i : i + 1], noise=drawn.rows(slice(i, i + 1)), **options).bound
             for i in range(5)
         ]
     torch.testing.assert_close(torch.cat(alone), whole, rtol=1e-4, atol=1e-4)

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from contracts.members import LETTERS, model_of
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.sampling.logits import Shape
 from unmask.sampling.policies.remask import Remask
-from unmask.sampling.policy import POLICIES
+from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES, answer, run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import of_tokens
@@ -17,9 +18,10 @@ MASK = LETTERS.mask
 @pytest.fixture(params=sorted(PROCESSES))
 def made(request, tmp_path):
     """A process, and the network that it asks."""
-    objective = {"masked": "mdlm", "autoregressive": "ar", "blockwise": "block"}.get(request.param, "mdlm")
+    objective = next(name for name in OBJECTIVES if OBJECTIVES[name].facts.process == request.param)
     model = model_of(tmp_path / "m", objective)
-    policy = POLICIES.make(model.objective.facts.sampler)
+    sampler = model.objective.facts.sampler
+    policy = policy_of(sampler, steps=5 if POLICIES[sampler].budget else None)
     kind = PROCESSES[request.param]
     return kind.of(policy=policy, shape=Shape(), windows=None, model=model), model.network
 

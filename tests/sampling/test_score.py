@@ -53,9 +53,9 @@ def test_what_is_unseen_is_a_mask_to_the_network_whatever_it_holds(model):
 def test_texts_are_compared_with_the_same_random_numbers_wherever_their_blanks_are(model, monkeypatch):
     logits, shown = model.network.logits, []
 
-    def watched(x_t, sigma, rows):
+    def watched(x_t, sigma, rows, **options):
         shown.append(x_t)
-        return logits(x_t, sigma, rows)
+        return logits(x_t, sigma, rows, **options)
 
     monkeypatch.setattr(model.network, "logits", watched)
     tokens = torch.tensor(model.tokenizer.encode("bad.bad."))
@@ -91,9 +91,9 @@ def test_a_network_that_looks_at_the_noise_level_is_told_it(tmp_path, monkeypatc
     timed = tiny.model(tmp_path / "m", timed=True)
     logits, told = timed.network.logits, []
 
-    def watched(x_t, sigma, rows):
+    def watched(x_t, sigma, rows, **options):
         told.append(sigma)
-        return logits(x_t, sigma, rows)
+        return logits(x_t, sigma, rows, **options)
 
     monkeypatch.setattr(timed.network, "logits", watched)
     tokens = torch.tensor(timed.tokenizer.encode("bad."))

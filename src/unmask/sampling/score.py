@@ -13,9 +13,9 @@ from torch import Tensor
 from unmask.diffusion.objective import Objective
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
+from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.random import Noise, keys
-from unmask.shapes import Network
 
 NUMBERS = 2**26  # logits held at once: 256 MB
 
@@ -79,7 +79,7 @@ def bounds(
     objective, free = scored_by(model), noise.u.shape[1]
     u = noise.u[:, ((~frozen).cumsum(0) - 1).clamp(min=0)]  # the i-th free token has the i-th number, wherever it is
     noise = Noise(noise.t, u, noise.key)
-    network = model.network.logits if unseen is None else blindfolded(model.network.logits, unseen, model.mask)
+    network = NetworkView(model.network, unseen=unseen, mask=model.mask)
     most = max(1, NUMBERS // (free * model.spec.vocab))
     sums = [
         objective.nats(
@@ -99,8 +99,3 @@ def bounds(
 def check_looks(looks: int) -> None:
     if looks < 2:
         raise UserError(f"an estimate with a standard error needs at least 2 forward passes (looks); saw {looks}.")
-
-
-def blindfolded(network: Network, unseen: Bool[Tensor, " l"], mask: int) -> Network:
-    """The network with its input masked at the `unseen` positions."""
-    return lambda x_t, sigma, rows: network(x_t.masked_fill(unseen, mask), sigma, rows)

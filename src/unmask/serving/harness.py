@@ -19,6 +19,7 @@ from unmask.evaluation.likelihood.estimators import level
 from unmask.evaluation.likelihood.measure import How
 from unmask.evaluation.likelihood.passes import Tally, evaluate
 from unmask.model.checkpoint import load
+from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
@@ -133,7 +134,7 @@ class Harness(LM):
             return np.zeros(0)
         tally: Tally | None = None
         for tally in evaluate(
-            self.model.network.logits,
+            NetworkView(self.model.network),
             passages,
             self.estimator,
             mask=self.model.mask,

@@ -94,12 +94,12 @@ def optimizer_of(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
 
 def grouped(denoiser: Denoiser, optim: Optim) -> list[dict[str, Any]]:
     """The network's parameter groups, and the objective's own parameters with decay on matrices only."""
-    parts = list(denoiser.parts.parameters())
-    groups = [
-        *denoiser.backbone.groups(),
-        Group(tuple(p for p in parts if p.ndim >= 2)),
-        Group(tuple(p for p in parts if p.ndim < 2), decay=False),
-    ]
+    groups = list(denoiser.backbone.groups())
+    rates = {name: float(getattr(part, "rate", 1.0)) for name, part in denoiser.parts.items()}
+    for rate in sorted(set(rates.values())):
+        own = [p for name, part in denoiser.parts.items() if rates[name] == rate for p in part.parameters()]
+        groups.append(Group(tuple(p for p in own if p.ndim >= 2), lr=rate))
+        groups.append(Group(tuple(p for p in own if p.ndim < 2), lr=rate, decay=False))
     return [
         {"params": list(one.parameters), "scale": one.lr, "weight_decay": optim.weight_decay if one.decay else 0.0}
         for one in groups

@@ -66,7 +66,7 @@ def estimator(
     if steps and objective.grid is not None:
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
     found = [own(objective.precise(), parts, state)]
-    found += [own(one, parts, state) for one in objective.variants().values()]
+    found += [replace(own(one, parts, state), name=name) for name, one in objective.variants().items()]
     if objective.facts.conditionals and objective.facts.infills and not objective.facts.blockwise:
         schedule = getattr(objective, "schedule", LogLinear())
         found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)

@@ -14,6 +14,7 @@ from unmask.evaluation.likelihood import error_bars, estimators, pairs
 from unmask.evaluation.likelihood.estimators import Estimator
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
+from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Passage, cut, given_and_answer, tokens_fingerprint
@@ -188,7 +189,7 @@ def measured(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
     """
     how, began = work.how, time.perf_counter()
     for tally in evaluate(
-        work.model.network.logits,
+        NetworkView(work.model.network),
         work.passages,
         work.estimator,
         mask=work.model.mask,

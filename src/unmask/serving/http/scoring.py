@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import Estimator, estimator
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
+from unmask.model.denoiser import NetworkView
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.answers import ScoreAnswer
@@ -59,7 +60,7 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
         passage = await engine.between(lambda text=text: passage_of(requests, text), again=index > 0)  # type: ignore[misc]
         # The same row `passes` times: its numbers of masks are then stratified.
         rows = [passage] * (body.passes if how.chance else 1)
-        network, device = requests.model.network.logits, requests.model.device
+        network, device = NetworkView(requests.model.network), requests.model.device
         tallies = evaluate(network, rows, how, mask=requests.model.mask, seed=body.seed, device=device)
         tally = await engine.between(lambda tallies=tallies: next_batch(tallies), again=True)  # type: ignore[misc]
         while not tally.complete:
