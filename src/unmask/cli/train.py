@@ -238,7 +238,7 @@ def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> B
     source = str(folder) if folder else asked.init
     if not source:
         torch.manual_seed(asked.seed)
-        return build(spec_of(asked, phase, vocab=data.tokenizer.size))
+        return build(spec_of(asked, phase, vocab=data.tokenizer.size).reading(data.tokenizer))
     model = checkpoint.load(state.resolved(source), trainable=True)
     if model.tokenizer is not None and model.tokenizer.fingerprint != data.tokenizer.fingerprint:
         raise UserError(

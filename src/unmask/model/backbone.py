@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.registry import Registry
+from unmask.text.tokens.tokenizer import Tokenizer
 
 
 class Spec(ABC):
@@ -73,6 +74,10 @@ class Spec(ABC):
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec with the sizes of the data and the direction of the objective."""
         return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]
+
+    def reading(self, tokenizer: Tokenizer) -> "Spec":
+        """The spec of a new network for text of this tokenizer, where more than the number of its ids matters."""
+        return self
 
     def shown(self, sigma: bool) -> "Spec":
         """The same network with or without the noise level as input; refused if it is not possible."""

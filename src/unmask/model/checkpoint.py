@@ -71,7 +71,7 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
         raise UserError(
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
         )
-    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=downloaded)
+    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
     mask = found.mask
     if mask is None:
         mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
@@ -189,9 +189,15 @@ def write_note(
 
 
 def read_tokenizer(
-    folder: Path, note: Mapping[str, Any], spec: Spec, mask: int | None, *, hub: bool
+    folder: Path,
+    note: Mapping[str, Any],
+    spec: Spec,
+    mask: int | None,
+    *,
+    hub: bool,
+    usual: Tokenizer | None = None,
 ) -> Tokenizer | None:
-    """The folder's tokenizer; refuses one that the network was not trained with."""
+    """The folder's tokenizer, or the `usual` one of its layout; refuses one that the network was not trained with."""
     told = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(folder)
@@ -199,6 +205,8 @@ def read_tokenizer(
         raise UserError(f"tokenizer.json is missing from {folder}: the network was saved with one. {AGAIN}")
     elif hub and spec.vocab == GPT2:
         tokenizer = Tokenizer.load("hf:gpt2")  # published repositories do not include it
+    elif usual is not None:
+        tokenizer = usual
     else:
         return None
     if told is not None and tokenizer.fingerprint != told:

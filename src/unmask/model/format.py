@@ -19,6 +19,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.weights import Tensors, tensors_in
 from unmask.registry import Registry
+from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import read_object
 
 NOTE = "unmask.json"
@@ -49,6 +50,7 @@ class Found:
     mask: int | None  # None: the files do not say; it is then the tokenizer's, or the last id
     objective: Objective
     settings: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Tokenizer | None = None  # of published models whose files come without one
     fresh: str = ""  # how the names of tensors begin that the files lack and that are made anew: a head; empty: none
 
 

@@ -16,6 +16,7 @@ from unmask.model.backbones.caduceus import BothWays, Caduceus, CaduceusSpec, re
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
 from unmask.model.formats.caduceus import CaduceusLayout
+from unmask.text.tokens import vocabulary
 
 NAMES = ["ps_fused", "ps_unfused", "ph", "ph_untied_mult"]
 STRANDED = NAMES[:2]
@@ -187,3 +188,12 @@ def test_what_it_cannot_do_is_refused_in_words(stranded, x):
         stranded.spec.shown(True)
     with pytest.raises(UserError, match="no attention"):
         stranded.trunk(x, allowed=torch.ones(12, 12, dtype=torch.bool))
+
+
+def test_the_complement_of_a_new_network_is_that_of_its_tokenizer():
+    spec = CaduceusSpec(vocab=12, equivariant=True)
+    assert spec.reading(vocabulary.caduceus()).complement == "7-10 8-9"
+    assert spec.reading(vocabulary.dna()).complement == "0-3 1-2"
+    assert CaduceusSpec(vocab=12, equivariant=True, complement="0-1").reading(vocabulary.dna()).complement == "0-1"
+    with pytest.raises(UserError, match="vocabulary of bases"):
+        spec.reading(vocabulary.byte())

@@ -24,7 +24,7 @@ def test_a_published_file_with_one_of_three_frequencies_is_written_back_bit_for_
     source = published(tmp_path / "hub", without=lambda key: key.endswith("freq") and f".{kept}.freq" not in key)
     case = dna_cases("hyenadna_tiny")
     model = load(source)
-    assert (model.mask, model.objective.name, model.spec.length) == (15, "ar", 50)
+    assert (model.mask, model.objective.name, model.spec.length) == (3, "ar", 50)
     convert(source, tmp_path / "ours")
     convert(tmp_path / "ours", tmp_path / "back", to="hyenadna")
     before, after = (load_file(folder / "model.safetensors") for folder in (source, tmp_path / "back"))

@@ -32,6 +32,10 @@ from unmask.model.backbones.state_space import (
 )
 from unmask.model.backbones.transformer import COND, NoiseLevel
 from unmask.registry import derived
+from unmask.text.tokens import bases
+from unmask.text.tokens.tokenizer import Tokenizer
+
+DNA = "0-3 1-2"  # A-T and C-G of the tokenizer dna
 
 
 @BACKBONES.register(
@@ -53,7 +57,7 @@ class CaduceusSpec(Spec):
     shared: bool = True  # both directions have the same projections
     equivariant: bool = False  # treat both strands of DNA alike (Caduceus-PS)
     exchange: bool = True  # if equivariant: exchange the strands before every layer, as the published weights need
-    complement: str = "0-3 1-2"  # if equivariant: the ids of complementary bases, A-T and C-G of the tokenizer dna
+    complement: str = DNA  # if equivariant: pairs of complementary ids; the default becomes the tokenizer's A-T, C-G
     tied: bool = True  # the head reuses the embedding
     cond: int = 0  # features of the noise level that modulate the layers (adaLN); 0: none
     time_conditioning: bool = False  # give the network the noise level as input; needs cond > 0
@@ -88,6 +92,19 @@ class CaduceusSpec(Spec):
                 "equivariant out."
             )
         return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond)
+
+    def reading(self, tokenizer: Tokenizer) -> "CaduceusSpec":
+        """The complement is that of the tokenizer's bases, unless another one was chosen."""
+        if not self.equivariant or self.complement != DNA:
+            return self
+        table = bases.complement(tokenizer)
+        if table is None:
+            raise UserError(
+                "an equivariant Caduceus needs a vocabulary of bases, and this tokenizer has another: use the "
+                "tokenizer dna or caduceus, or give the pairs of complementary ids as complement."
+            )
+        pairs = [f"{id}-{other}" for id, other in enumerate(table.tolist()) if id < other]
+        return replace(self, complement=" ".join(pairs))
 
     @property
     def size(self) -> Size:

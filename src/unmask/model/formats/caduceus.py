@@ -16,11 +16,13 @@ from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.mamba import check_fixed, flag, layer_sizes, number, whole
 from unmask.model.formats.official import mask_of
+from unmask.text.tokens.vocabulary import caduceus
 
 KIND = "caduceus"
 FIXED = {"rms_norm": True, "bidirectional": True}
 COMBINE: dict[str, Literal["add", "multiply"]] = {"add": "add", "ew_multiply": "multiply"}
 MASKS = {12: 3, 16: 3}  # the id of [MASK] in the tokenizer of Caduceus, by the size of its vocabulary
+PAIRS = "7-10 8-9"  # A-T and C-G in that tokenizer
 MAP = "word_embeddings.complement_map"
 TRAINED = "unmask_objective"  # written by unmask; published checkpoints are masked language models
 
@@ -60,7 +62,9 @@ class CaduceusLayout(Format):
                 "add the id of the tokenizer's mask as mask_index."
             )
         objective = fitting(self, OBJECTIVES.entry(str(config.get(TRAINED, "mlm"))).make())
-        return Found(spec, mask_of({"mask_index": MASKS.get(real), **config}, spec), objective)
+        mask = mask_of({"mask_index": MASKS.get(real), **config}, spec)
+        published = real in MASKS and mask == MASKS[real] and spec.complement in ("", PAIRS)
+        return Found(spec, mask, objective, tokenizer=caduceus() if published else None)
 
     def renamed(self, name: str) -> str | None:
         if name.endswith("complement_map"):  # the config has it

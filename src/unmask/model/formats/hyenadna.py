@@ -1,6 +1,6 @@
 """The layout of the published HyenaDNA checkpoints, in the port to transformers, read without their code.
 
-The vocabulary is padded; the last row of the embedding, which the tokenizer does not use, is the mask.
+The vocabulary is padded. The published tokenizer, which comes as code, is the one of Caduceus.
 """
 
 from typing import Any
@@ -12,8 +12,10 @@ from unmask.model.backbone import Spec
 from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.mamba import check_fixed, flag, mask_if_told, number, whole
+from unmask.text.tokens.vocabulary import caduceus
 
 KIND = "hyenadna"
+PUBLISHED = 12  # ids of the tokenizer of HyenaDNA, which is also that of Caduceus
 FIXED = {"hyena_order": 2, "use_bias": True}
 SIZES = {  # the spec's fields by their key; the defaults of the published code are those of another network
     "width": "d_model",
@@ -47,7 +49,9 @@ class HyenaDNA(Format):
             eps=number(config, "layer_norm_epsilon", 1e-5),
             **sizes,
         )
-        return Found(spec, mask_if_told(config, spec), Autoregressive())
+        mask = mask_if_told(config, spec)
+        published = real == PUBLISHED and mask in (None, caduceus().mask)
+        return Found(spec, mask, Autoregressive(), tokenizer=caduceus() if published else None)
 
     def renamed(self, name: str) -> str | None:
         return super().renamed(name.removeprefix("hyena."))

@@ -10,6 +10,7 @@ bos, eos), a fingerprint, and two promises the library does not make:
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +92,25 @@ class Tokenizer:
         if not ids:
             raise _no_token(letter)
         return ids
+
+    def replaced(self, texts: Iterable[str]) -> dict[str, int]:
+        """How many letters of some texts became another token: {"R as N": 3}. Vocabularies of plain letters only."""
+        if self.letters is None or self.core.pre_tokenizer is not None:
+            return {}
+        counts = np.zeros(128, np.int64)
+        others = Counter[str]()
+        for text in texts:
+            if text.isascii():
+                counts += np.bincount(np.frombuffer(text.encode(), np.uint8), minlength=128)
+            else:
+                others.update(text)
+        others.update({chr(code): int(count) for code, count in enumerate(counts) if count})
+        became = {letter: "".join(self.pieces[id] for id in self._letter(letter)) for letter in others}
+        return {
+            f"{letter} as {became[letter]}": count
+            for letter, count in sorted(others.items())
+            if became[letter].casefold() != letter.casefold()
+        }
 
     def decode(self, ids: Iterable[SupportsInt], *, blank: str = BLANK, special: bool = False) -> str:
         """The text of some ids: masks are shown as `blank`, other special tokens only if `special`."""

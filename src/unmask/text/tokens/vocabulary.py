@@ -1,7 +1,7 @@
-"""Vocabularies built here: byte, character, bpe, dna, text8.
+"""Vocabularies built here: byte, character, bpe, dna, caduceus, text8.
 
-Each ends with `<|endoftext|>` (both bos and eos), `<|pad|>` and, as its last id, `<|mask|>`; text8 keeps the
-ids of the published text8 models instead.
+Each ends with `<|endoftext|>` (both bos and eos), `<|pad|>` and, as its last id, `<|mask|>`; caduceus and text8
+keep the ids of published models instead.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 SPECIALS = [END, PAD, MASK]
-KINDS = ("byte", "character", "bpe", "dna", "text8")
+KINDS = ("byte", "character", "bpe", "dna", "caduceus", "text8")
 BASES = "ACGTN"
 AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
 
@@ -26,6 +26,7 @@ def build_tokenizer(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -
         "character": lambda: character(texts),
         "bpe": lambda: bpe(texts, size),
         "dna": dna,
+        "caduceus": caduceus,
         "text8": text8,
     }
     if kind not in KINDS:
@@ -57,6 +58,15 @@ def dna() -> Tokenizer:
     upper = [normalizers.Replace(base.lower(), base) for base in "ACGTNRYSWKMBDHV"]
     core.normalizer = normalizers.Sequence([*upper, normalizers.Replace(Regex(AMBIGUOUS), "N")])
     return _with_specials(core)
+
+
+def caduceus() -> Tokenizer:
+    """The 12 ids of the published Caduceus and HyenaDNA models: A C G T N in either case, other letters unknown."""
+    special = ["[CLS]", "[SEP]", "[BOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]"]
+    core = _letterwise([*special, *BASES], unknown="[UNK]")
+    core.normalizer = normalizers.Sequence([normalizers.Replace(base.lower(), base) for base in BASES])
+    core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return Tokenizer(core, mask=3, pad=4, bos=2, eos=1)
 
 
 def bpe(texts: Iterable[str], size: int) -> Tokenizer:
