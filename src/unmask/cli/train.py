@@ -41,7 +41,7 @@ from unmask.processes.team import Team, Told, joined, said_once
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.process import policies_of
 from unmask.training import ema, state
-from unmask.training.data import Data, data_folder, document_lengths, opened
+from unmask.training.data import Data, data_folder, document_lengths, opened, starting_spec
 from unmask.training.estimate import PreviewClock, duration, matrix_rate, step_rate
 from unmask.training.folder import claimed, flat
 from unmask.training.loop import Diverged, Progress, State, begin, train
@@ -55,6 +55,8 @@ Voice = Display | Silence
 PACKED = {
     "rows": "the documents are short: one per row of {length} tokens, with its end (--text.pack stream joins them)",
     "stream": "documents are joined and cut into rows of {length} tokens (--text.pack rows: one per row)",
+    "padded": "the documents are short: one per row of {length} tokens (--text.pack wrap joins them)",
+    "wrap": "documents are joined and cut into rows of {length} tokens (--text.pack padded: one per row)",
 }
 
 
@@ -141,7 +143,8 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
 def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder: Path) -> Train:
     """The settings of a new run, with the packing that suits its data and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
-    asked = packed_for(asked, document_lengths(folder), given=settings.given)
+    framed = starting_spec(asked).framed
+    asked = packed_for(asked, document_lengths(folder), given=settings.given, framed=framed)
     if chosen:
         display.say(PACKED[asked.text.pack].format(length=asked.text.length))
     if not settings.minutes:
@@ -245,7 +248,7 @@ def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> B
             f"the data was tokenized with another tokenizer (fingerprint {data.tokenizer.fingerprint[:12]}) than "
             f"{source} ({model.tokenizer.fingerprint[:12]}). Use --text.tokenizer {source}."
         )
-    if model.spec.vocab != data.tokenizer.size or model.mask != data.tokenizer.mask:
+    if model.spec.vocab < data.tokenizer.size or model.mask != data.tokenizer.mask:
         raise UserError(
             f"{source} has {model.spec.vocab} ids with mask {model.mask}; the data's tokenizer has "
             f"{data.tokenizer.size} with mask {data.tokenizer.mask}."

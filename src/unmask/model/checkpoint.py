@@ -47,8 +47,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?([#@].*)?")
 log = logging.getLogger("unmask.checkpoint")  # without a handler of yours, it writes to standard error
 
 NEW_HEAD = (
-    "unmask: %s is an encoder without a head for masked words. A new head was made, which predicts nothing until it is "
-    "trained: unmask train --init %s --data TEXT --out FOLDER"
+    "unmask: %s is an encoder without a head for masked words. A new head was made, which predicts nothing until it "
+    "is trained: unmask train --init %s --data TEXT --out FOLDER"
 )
 
 
@@ -100,6 +100,12 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
         parts=dict(parts.to(place).items()),
         state={name: value.to(place) for name, value in state.items()},
     )
+
+
+def spec_in(path: str | Path) -> Spec:
+    """The spec of a checkpoint; its weights are not read."""
+    files, layout = recognised(find(path)[0])
+    return layout.read(files).spec
 
 
 def on_meta(spec: Spec, objective: Objective) -> Denoiser:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import unmask
@@ -14,6 +14,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec
+from unmask.text.tokens.frame import Frame, frame_of
 from unmask.text.tokens.tokenizer import Tokenizer
 
 HOME = Path(unmask.__file__).parent / "shipped"
@@ -64,6 +65,18 @@ class Model:
     def learned_padding(self) -> bool:
         """Whether a row of its training was one document, from a bos to its eos and then eos up to the end."""
         return self.packing == "rows"
+
+    @property
+    def frame(self) -> Frame | None:
+        """The special tokens around each of its texts, which are given; None: it has none, as all but encoders."""
+        if not self.spec.framed or self.tokenizer is None:
+            return None
+        return frame_of(self.tokenizer.bos, self.tokenizer.eos, self.tokenizer.pad)
+
+    def in_frame(self, tokens: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+        """Which of some tokens belong to the frame."""
+        ids = () if self.frame is None else self.frame.ids
+        return torch.isin(tokens, tokens.new_tensor(ids))
 
     @property
     def sampling(self) -> Mapping[str, Any]:

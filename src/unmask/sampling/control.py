@@ -46,6 +46,11 @@ class Control:
     def constrains(self) -> bool:
         return self.pattern is not None or bool(self.one_of) or self.form is not None
 
+    @property
+    def ends(self) -> bool:
+        """Whether end tokens may follow a match that is shorter than its blank."""
+        return self.constrains and not self.exact_length
+
     def constraint(self, model: Model, *, largest: int = LARGEST, check: Check = unchecked) -> Constraint | None:
         """The constraint over the model's vocabulary; refuses patterns of more than `largest` states.
 
@@ -67,7 +72,8 @@ class Control:
         if self.guidance != 1 or self.classifier is not None:
             check_can_be_guided(model)
         if self.guidance != 1:
-            hooks.append(ClassifierFree(model.network.logits, self.guidance))
+            kept = () if model.frame is None else model.frame.ids
+            hooks.append(ClassifierFree(model.network.logits, self.guidance, kept))
         if self.classifier is not None:
             judge = load_classifier(self.classifier, model)
             label = judge.number(self.towards or "")

@@ -38,6 +38,7 @@ class ClassifierFree:
 
     network: Network | NetworkOfLengths
     weight: float  # g; above 1: follow the given text more closely
+    kept: tuple[int, ...] = ()  # tokens that are seen in both passes: the frame of an encoder
 
     def __post_init__(self) -> None:
         check_weight(self.weight, "guidance")
@@ -47,6 +48,8 @@ class ClassifierFree:
             return logits
         mask = ask.look.mask
         frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
+        if self.kept:
+            frozen = frozen & ~torch.isin(ask.tokens, ask.tokens.new_tensor(self.kept))
         blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask))).logits
         if self.weight == 0:
             return blind

@@ -5,6 +5,7 @@ value, or else the plain one, which changes nothing. Combined with a model, a re
 the law of its samples, and the network.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_type_hints
@@ -26,6 +27,7 @@ from unmask.sampling.rejection import Rejection
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
 
+UNUSED = re.compile(r"\[unused\d+\]")
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
 
 
@@ -153,12 +155,14 @@ def method_for(
     recipe: Recipe,
     *,
     healed: bool = False,
+    ends: bool = False,
     constraint: Callable[[Control], Constraint | None] | None = None,
     hook: Callable[[Control], Hook | None] | None = None,
 ) -> Method:
     """The method of a recipe; refuses a sampler that the model cannot use.
 
     healed            some blank must begin with the space before it (token healing)
+    ends              the end token of an encoder may be drawn: the text stops there
     constraint, hook  compiled before, by a caller that keeps them (a server)
     """
     given, recipe = recipe, with_defaults(model, recipe)
@@ -172,6 +176,9 @@ def method_for(
         shape = replace(shape, repeatable=tuple(sorted(model.tokenizer.specials)))
         shape = replace(shape, spacers=model.tokenizer.spacers) if healed else shape
     wanted = (control.constraint(model) if constraint is None else constraint(control)) or None
+    if model.frame is not None:
+        silent = framing(model, ends=ends or control.ends) + (unused(model) if wanted is None else ())
+        shape = replace(shape, banned=(*shape.banned, *silent))
     shape = replace(
         shape,
         hook=control.hook(model) if hook is None else hook(control),
@@ -179,13 +186,24 @@ def method_for(
     )
     kind = PROCESSES[facts.process]
     process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), model=model)
+    law = law_of(model, text, process, recipe, healed=healed)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
     return Method(text, law, process, model.network, policy, shape, wanted)
 
 
+def framing(model: Model, *, ends: bool) -> tuple[int, ...]:
+    """The special tokens that an encoder never draws; `ends`: its end token may be drawn, where a text may stop."""
+    tokenizer = model.text_tokenizer()
+    return tuple(sorted(tokenizer.specials - {model.mask} - ({tokenizer.eos} if ends else set())))
+
+
+def unused(model: Model) -> tuple[int, ...]:
+    """Places that the vocabulary of an encoder keeps free, [unused7]: in no text that it was trained on."""
+    return tuple(id for id, piece in enumerate(model.text_tokenizer().pieces) if UNUSED.fullmatch(piece))
+
+
 def samplers_for(model: Model) -> list[str]:
-    law = law_of(model, text, process, recipe, healed=healed)
     """The samplers that a model can use, its own reverse process first."""
     facts, own = model.objective.facts, policies_of(model.objective.facts.process)
     fitting = [name for name in POLICIES if POLICIES[name].process == own and not POLICIES[name].own]
@@ -221,6 +239,7 @@ def without_steps(model: Model, sampler: str | Policy, *, default: bool) -> User
 def kind_for(model: Model, sampler: str | Policy) -> Any:
     """The class of a sampler; refuses one that the model cannot use."""
     objective, known = model.objective, samplers_for(model)
+    own = policies_of(objective.facts.process)
     name = sampler_name(sampler).partition(":")[0]
     if isinstance(sampler, str) and name not in POLICIES:
         raise unknown("sampler", name, known)
@@ -239,7 +258,6 @@ def kind_for(model: Model, sampler: str | Policy) -> Any:
 
 
 def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy:
-    own = policies_of(objective.facts.process)
     """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
     objective, kind = model.objective, kind_for(model, sampler)
     schedule = getattr(objective, "schedule", None)
@@ -280,9 +298,9 @@ def law_of(model: Model, text: str, process: Process, recipe: Recipe, *, healed:
 def untuned(model: Model) -> str:
     """A warning for a masked language model that was never tuned to write a text from nothing."""
     return (
-        f"this model was trained as a masked language model ({model.objective.means.partition(';')[0]}) and never to "
-        "write whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from "
-        f"78 to 35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
+        "this model was trained as a masked language model, which hides a small share of a text, and never to write "
+        "whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from 78 to "
+        f"35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
     )
 
 
@@ -294,7 +312,7 @@ def check_length(length: object) -> None:
 
 
 def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
-    """A warning for text longer than the training rows, with a remedy; None when it fits."""
+    """A warning for what the model was not trained for, with a remedy; None when all is well."""
     trained = model.spec.length
     check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)

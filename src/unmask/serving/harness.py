@@ -24,6 +24,7 @@ from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
 from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
+from unmask.text.tokens.frame import SIZE
 
 try:
     from lm_eval.api.instance import Instance
@@ -90,6 +91,7 @@ class Harness(LM):
             bos=self.tokenizer.bos,
             eos=self.tokenizer.eos,
             causal=self.model.objective.facts.causal,
+            frame=self.model.frame,
         )
         owners, passages = [], []
         for number, request in enumerate(requests):
@@ -122,11 +124,12 @@ class Harness(LM):
         before, ids = self.tokenizer.encode_batch([context, continuation])
         lead = measure.lead_of(self.model)
         most = self.model.spec.length
-        room = most - len(ids) - (lead is not None)
+        frame = self.model.frame
+        room = most - len(ids) - (lead is not None) - (0 if frame is None else SIZE)
         if room < 0:
             raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
         before = before[len(before) - min(len(before), room) :]
-        return given_and_answer(before, ids, size=len(continuation.encode()), number=0, lead=lead)
+        return given_and_answer(before, ids, size=len(continuation.encode()), number=0, lead=lead, frame=frame)
 
     def nats(self, passages: Sequence[Passage]) -> np.ndarray:
         """−log p of each passage in nats, the mean over the passes."""
@@ -154,7 +157,7 @@ class Harness(LM):
         stops = [stops] if isinstance(stops, str) else list(stops)
         wanted = int(options.get("max_gen_toks", TOKENS))
         temperature = float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0
-        most = self.model.spec.length
+        most = self.model.spec.length - (self.model.frame is not None)  # a frame ends after the text
         wanted = min(wanted, most - 1)
         ids = self.tokenizer.encode(context)
         given = len(beginning(self.model, self.tokenizer, ids))
@@ -162,7 +165,8 @@ class Harness(LM):
         given = len(beginning(self.model, self.tokenizer, ids))
         recipe = self.recipe.changed(temperature=temperature)
         end = stops[0] if len(stops) == 1 else None
-        events = generate(self.model, recipe, length=given + wanted, prompt=ids, until=end, document=False)
+        whole = given + wanted + (self.model.frame is not None)
+        events = generate(self.model, recipe, length=whole, prompt=ids, until=end, document=False)
         sample = next(event for event in events if isinstance(event, Sample))
         text = self.tokenizer.decode(sample.tokens)[len(self.tokenizer.decode(sample.tokens[:given])) :]
         ends = [text.index(stop) for stop in stops if stop and stop in text]
@@ -174,13 +178,13 @@ def greedy(model: Model, passage: Passage) -> bool:
     """Whether greedy decoding from left to right gives the passage's own token at every position."""
     x = torch.from_numpy(np.asarray(passage.tokens, np.int64))[None]
     x = x.to(model.device)
-    free = range(passage.given, x.shape[1])
+    free = np.flatnonzero(~passage.frozen).tolist()
     if model.objective.facts.causal:
-        rows = torch.tensor(list(free), device=x.device)
+        rows = torch.tensor(free, device=x.device)
         return bool((_best(model, x, torch.zeros(1), rows) == x[0, rows]).all())
     for at in free:
         x_t = x.clone()
-        x_t[:, at:] = model.mask
+        x_t[:, [place for place in free if place >= at]] = model.mask
         share = torch.tensor([(x.shape[1] - at) / (len(free) + 1)])
         if not bool(_best(model, x_t, level(share), torch.tensor([at], device=x.device)) == x[0, at]):
             return False

@@ -60,11 +60,12 @@ def opened(asked: Train, folder: str | Path) -> Data:
     train, held_out = splits(folder, valid=share, least=0 if not share else 1 if one_each else length)
     if one_each and train.stop is not None:  # no document was held out, and a part of one would not do
         train, held_out = Corpus.open(folder), train.divided(0)[1]
-    spec, rows = asked.model, Packed(train, length, way)
+    spec = starting_spec(asked)
+    rows = Packed(train, length, way, spec.framed)
     return Data(
         Tokenizer.load(folder),
         lanes_for(spec, rows, asked) if spec.carries else Batches(rows, asked.optim.batch, asked.seed),
-        Packed(held_out, length, way) if held_out.tokens else None,
+        Packed(held_out, length, way, spec.framed) if held_out.tokens else None,
     )
 
 
@@ -79,7 +80,12 @@ def packing(asked: Train, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
     if asked.text.pack != "auto":
         return asked.text.pack
-    return packed_for(asked, document_lengths(folder)).text.pack
+    return packed_for(asked, document_lengths(folder), framed=starting_spec(asked).framed).text.pack
+
+
+def starting_spec(asked: Train) -> Spec:
+    """The spec of the network that a run starts from: that of --init, or a new one."""
+    return checkpoint.spec_in(resolved(asked.init)) if asked.init else asked.model
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:

@@ -38,6 +38,10 @@ class Rows(Protocol):
         """None: the real tokens; the rest is padding at the end, which the network does not see."""
 
     @property
+    def lengths(self) -> Int[Tensor, " b"] | None:
+        """With `free`: the positions of each row that the network sees; None: all."""
+
+    @property
     def begins(self) -> bool:
         """Whether they begin new texts: what the network remembers of the step before is not theirs."""
 
@@ -45,7 +49,7 @@ class Rows(Protocol):
 def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
     """The tokens of a batch that are never hidden, and the lengths of its rows; None: no token, whole rows."""
     if rows.free is not None:
-        return ~rows.free, None
+        return ~rows.free, rows.lengths
     return (None, None) if bool(rows.real.all()) else (~rows.real, rows.real.sum(1))
 
 

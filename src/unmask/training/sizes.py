@@ -39,10 +39,12 @@ def vocabulary_for(size: int) -> int:
     return int(min(LARGEST, max(SMALLEST, 2 ** round(np.log2(size / RARE)))))
 
 
-def packed_for(asked: Train, lengths: np.ndarray | None, *, given: Collection[str] = ()) -> Train:
+def packed_for(
+    asked: Train, lengths: np.ndarray | None, *, given: Collection[str] = (), framed: bool = False
+) -> Train:
     """The settings with the packing, and for `rows` the length, that suit documents of these lengths.
 
-    None: they cannot be packed one per row.
+    None: they cannot be packed one per row. `framed`: the network is an encoder, whose rows have a frame.
     """
     text = asked.text
     pack = text.pack
@@ -50,9 +52,11 @@ def packed_for(asked: Train, lengths: np.ndarray | None, *, given: Collection[st
         joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
         pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[assignment, arg-type]
     length = text.length
-    if pack == "rows" and text.pack == "auto" and "text.length" not in given and not asked.init:
+    if pack == "rows" and text.pack == "auto" and "text.length" not in given and (framed or not asked.init):
         assert lengths is not None
         length = length_for(lengths, most=text.length)
+    if framed and text.pack == "auto":
+        pack = "padded" if pack == "rows" else "wrap"
     return replace(asked, text=replace(text, pack=pack, length=length))
 
 

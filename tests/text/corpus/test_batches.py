@@ -54,7 +54,7 @@ def test_stream_cuts_the_documents_and_their_ends_without_adding_anything(tmp_pa
 
 def test_padded_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_path):
     packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "padded")
-    tokens, real, free = packed.rows([0, 1, 2])
+    tokens, real, free, *_ = packed.rows([0, 1, 2])
     assert tokens.tolist() == [[0, 7, 8, 1, 58, 58], [0, 5, 6, 7, 8, 1], [0, 4, 1, 58, 58, 58]]
     assert real.sum(1).tolist() == [4, 6, 3]
     assert (real == (tokens != 58)).all()
@@ -64,14 +64,14 @@ def test_padded_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_pa
 
 def test_without_a_pad_token_padded_rows_are_filled_with_eos_and_still_not_real(tmp_path):
     packed = Packed(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "padded")
-    tokens, real, _ = packed.rows([0])
+    tokens, real, *_ = packed.rows([0])
     assert tokens.tolist() == [[0, 7, 1, 1, 1]]
     assert real.tolist() == [[True, True, True, False, False]]
 
 
 def test_rows_learn_eos_up_to_the_end_and_count_the_document_and_its_first_eos(tmp_path):
     packed = Packed(corpus_of(tmp_path, [[7, 8, 1], [4, 1]]), 6, "rows")
-    tokens, real, free = packed.rows([0, 1])
+    tokens, real, free, *_ = packed.rows([0, 1])
     assert tokens.tolist() == [[0, 7, 8, 1, 1, 1], [0, 4, 1, 1, 1, 1]]
     assert real.long().tolist() == [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]
     assert free.long().tolist() == [[0, 1, 1, 1, 1, 1]] * 2  # only the bos is given
@@ -79,7 +79,7 @@ def test_rows_learn_eos_up_to_the_end_and_count_the_document_and_its_first_eos(t
 
 def test_a_document_that_does_not_fit_into_rows_is_cut_and_has_not_ended(tmp_path):
     packed = Packed(corpus_of(tmp_path, [[5, 6, 7, 1], [5, 6, 7, 8, 1], [5, 6, 7, 8, 9, 1]]), 5, "rows")
-    tokens, real, _ = packed.rows([0, 1, 2])
+    tokens, real, *_ = packed.rows([0, 1, 2])
     assert tokens.tolist() == [[0, 5, 6, 7, 1], [0, 5, 6, 7, 8], [0, 5, 6, 7, 8]]
     assert real.sum(1).tolist() == [4, 4, 4]
 

@@ -87,6 +87,7 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         eos=tokenizer.eos,
         causal=model.objective.facts.causal,
         padded=how.pack == "rows" and model.learned_padding and not model.objective.facts.causal,
+        frame=model.frame,
     )
     passages, dropped = cut(data.documents, shape)
     kept = spread_evenly(passages, how.rows)
@@ -111,7 +112,8 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
         if len(ids) and (lead is not None or len(before) or not model.objective.facts.causal):
-            passages.append(given_and_answer(before, ids, size=len(answer.encode()), number=number, lead=lead))
+            size = len(answer.encode())
+            passages.append(given_and_answer(before, ids, size=size, number=number, lead=lead, frame=model.frame))
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
     kept = spread_evenly(passages, how.rows)
@@ -124,7 +126,7 @@ def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, da
     if how.estimator == "auto" and can_leave_one_out(model):
         how = replace(how, estimator="pseudo")
     how, estimator = settle_measurement(model, how)
-    passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model))
+    passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model), frame=model.frame)
     about = {"sha256": tokens_fingerprint(passages), "pairs": len(entries)}
     return Measurement(model, passages, estimator, replace(how, pack="rows"), {**data, **about})
 
@@ -138,8 +140,11 @@ def lead_of(model: Model) -> int | None:
 def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
     """Replace every `auto` and 0 by its value for this model."""
     steps = how.steps or model.objective.grid or 1000
+    name = how.estimator
+    if name == "auto":  # what bounds −log p: a masked language model's own loss does not
+        name = model.objective.bounded().estimator
     estimator = estimators.estimator(
-        how.estimator,
+        name,
         objective=model.objective,
         steps=how.steps,
         policy=how.policy,
@@ -163,7 +168,7 @@ def pack_of(model: Model) -> str:
     """The packing that the model was trained with; for a published model that of the paper."""
     if model.packing in WAYS:
         return str(model.packing)
-    if model.packing == "padded":
+    if model.packing == "padded" or model.frame is not None:
         return "rows"
     marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
     return "wrap" if "model_type" in model.settings and marks else "stream"
@@ -258,8 +263,9 @@ def by_row(tally: Tally, *, tokens: bool = False, by_document: bool = False) -> 
         line["bytes"] += passage.bytes
         if tokens and not tally.estimator.weighted:
             end = len(passage.tokens) - passage.padding
-            each = tally.each[number][passage.given : end] / seen.sum()
+            kept = ~passage.frozen[:end]
+            each = tally.each[number][:end][kept] / seen.sum()
             each[-1] += tally.each[number][end:].sum() / seen.sum()  # padding is part of the document's end
-            line.setdefault("ids", []).extend(passage.tokens[passage.given : end].tolist())
+            line.setdefault("ids", []).extend(passage.tokens[:end][kept].tolist())
             line.setdefault("token_nats", []).extend(each.tolist())
     yield from held.values()

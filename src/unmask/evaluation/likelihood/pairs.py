@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.text.corpus.passages import Passage
+from unmask.text.corpus.passages import Passage, framed
+from unmask.text.tokens.frame import Frame
 from unmask.text.tokens.tokenizer import Tokenizer
 
 FIELDS = ("sentence_good", "sentence_bad")
@@ -23,8 +24,10 @@ class Accuracy:
     standard_error: float  # over pairs
 
 
-def passages(records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead: int | None) -> list[Passage]:
-    """The sentences of pairs, good and bad in turn; `lead` is put before each and not scored."""
+def passages(
+    records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead: int | None, frame: Frame | None = None
+) -> list[Passage]:
+    """The sentences of pairs, good and bad in turn; `lead` and `frame` are put around each and not scored."""
     if not records:
         raise UserError("there are no pairs to compare.")
     texts = [record[field] for record in records for field in FIELDS]
@@ -33,7 +36,8 @@ def passages(records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead
     for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True)):
         if len(ids) + len(front) < 2:
             raise UserError(f"pair {number // 2 + 1}: the sentence {text!r} has too few tokens to be scored.")
-        found.append(Passage(np.array([*front, *ids], np.int64), len(front), len(text.encode()), number // 2))
+        row = Passage(np.array([*front, *ids], np.int64), len(front), len(text.encode()), number // 2)
+        found.append(framed(row, frame))
     return found
 
 

@@ -168,7 +168,6 @@ def _nats(
     """Nats (b l) of some rows in one pass, in float64."""
     x0 = torch.from_numpy(np.stack([passages[row].tokens for row in rows]).astype(np.int64)).to(device)
     length = x0.shape[1]
-    given = torch.tensor([passages[row].given for row in rows], device=device)
     u = np.stack([draws.uniforms(seed, row, number, length) for row in rows])
     found = estimator.nats(
         network,
@@ -176,7 +175,7 @@ def _nats(
         t=torch.from_numpy(t[rows]).to(device),
         u=torch.from_numpy(u).to(device),
         mask=mask,
-        frozen=torch.arange(length, device=device) < given[:, None],
+        frozen=torch.from_numpy(np.stack([passages[row].frozen for row in rows])).to(device),
     )
     return found.double().cpu().numpy()
 

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.mamba import check_fixed, flag, number, whole
+from unmask.model.formats.mamba import check_fixed, number, whole
 from unmask.model.formats.official import mask_of
 from unmask.text.tokens.files import TOKENIZER_FILES
 

@@ -208,10 +208,10 @@ def matrix(row: Int[Tensor, " n"], column: Int[Tensor, " n"], size: int) -> Tens
         return torch.sparse_coo_tensor(torch.stack([row, column]), ones, (size, size)).coalesce().to_sparse_csr()
 
 
-def anything(size: int, *, mask: int) -> Automaton:
+def anything(size: int, *, mask: int, banned: tuple[int, ...] = ()) -> Automaton:
     """An automaton that allows every token except the mask: for sets of allowed tokens without a pattern."""
     classes = torch.zeros(size, dtype=torch.long)
-    classes[mask] = 1
+    classes[[mask, *banned]] = 1
     table = torch.tensor([[0, 3, 0, 0, 0], [1, 3, 1, 1, 1], [2, 3, 2, 2, 2], [3, 3, 3, 3, 3]])
     return Automaton(classes, table, torch.tensor([True, True, True, False]))
 

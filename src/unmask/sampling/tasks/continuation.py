@@ -40,9 +40,11 @@ class Continue:
         if healed:
             prompt = prompt[:-1]
         given = beginning(model, tokenizer, prompt, document=self.begins_document(model))
-        after = encode_given(tokenizer, self.suffix)
+        after, frame = encode_given(tokenizer, self.suffix), model.frame
         if after and not model.objective.facts.infills:
             raise UserError("an autoregressive model cannot fill in before given text: leave the suffix out.")
+        if frame is not None:
+            after = [*after, frame.last]
         total = model.spec.length if self.length is None else self.length
         if self.new is not None:
             total = len(given) + self.new + len(after)
@@ -54,7 +56,8 @@ class Continue:
                 "Shorten the prompt or ask for a greater length."
             )
         spaced = [i == len(given) for i in range(total)] if healed else []
-        return Row([*given, *[model.mask] * blanks, *after], len(given), spaced, healed)
+        closing = 0 if frame is None else 1
+        return Row([*given, *[model.mask] * blanks, *after], len(given), spaced, healed, closing)
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,10 @@ def generate(
     tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
     task = Continue(prompt, length, document=document)
     row = task.row(model, constrained=constrained)
-    method = method_for(model, recipe, healed=row.heals)
+    ends = tokenizer.eos is not None and until == tokenizer.pieces[tokenizer.eos]
+    method = method_for(model, recipe, healed=row.heals, ends=ends)
     row = shortened(row, method.constraint, mask=model.mask, device=model.device)
-    if recipe.control.guidance != 1 and not row.start:
+    if recipe.control.guidance != 1 and row.start <= row.closing:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
     if until is None and task.begins_document(model) and tokenizer.eos is not None:
         until = tokenizer.pieces[tokenizer.eos]
@@ -161,12 +165,15 @@ def beginning(
 ) -> list[int]:
     """The first tokens of a text: a document follows the eos of the previous one, or is a row that begins with bos.
 
-    An autoregressive model always needs a token before the first, its bos.
+    The text of an encoder follows the first token of its frame. An autoregressive model always needs a token before
+    the first, its bos.
     """
     ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
     if wrong:
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
+    if model.frame is not None:
+        return [model.frame.first, *ids]
     if not model.objective.facts.causal:
         if document and tokenizer.eos is None:
             raise UserError("this model's tokenizer has no eos token, so no beginning of a document can be marked.")

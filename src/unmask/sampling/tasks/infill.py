@@ -33,6 +33,7 @@ from unmask.sampling.score import Estimate, check_looks, log_likelihood, scored_
 from unmask.sampling.tasks.lengths import Posterior, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
+from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -55,6 +56,8 @@ class Infill:
     def row(self, lengths: Lengths) -> Row:
         """The row to be filled, with blanks of these lengths."""
         laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
+        if self.model.frame is not None:
+            laid = [(self.model.frame.first, False), *laid, (self.model.frame.last, False)]
         spaced = [spaced for _, spaced in laid] if self.template.heals else []
         return Row([id for id, _ in laid], 0, spaced, self.template.heals)
 
@@ -290,7 +293,7 @@ def too_long(model: Model, template: Template, tries: int) -> str | None:
     trained, tokenizer = model.spec.length, model.text_tokenizer()
     longest = template.lengths(tries)[-1]
     check_length(sum(longest))
-    length = len(template.tokens(tokenizer, longest))
+    length = len(template.tokens(tokenizer, longest)) + (0 if model.frame is None else SIZE)
     if length <= trained:
         return None
     return (

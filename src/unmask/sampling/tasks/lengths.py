@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion.times import stratified
@@ -87,7 +87,7 @@ def weigh(
     looks   sets the limit: MOST · looks forward passes per choice
     """
     check_looks(looks)
-    given = int((starts[0] != model.mask).sum())
+    given = int((~unpredicted(model, starts[0])).sum())
     if len(choices) == 1 or given == 0:
         yield posterior_of(choices, [torch.zeros(2, dtype=torch.float64)] * len(choices), passes=0)
         return
@@ -111,13 +111,18 @@ def rounds(
     model: Model, start: Int[Tensor, " l"], first: int, last: int, *, size: int, seed: int
 ) -> Float[Tensor, " rounds"]:
     """log p(given | where the blanks are) by each of the rounds first..last − 1."""
-    blank = start == model.mask
+    blank, frozen = start == model.mask, unpredicted(model, start)
     some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: it is never used
-    noises = [round_noise(int((~blank).sum()), size, seed, number) for number in range(first, last)]
+    noises = [round_noise(int((~frozen).sum()), size, seed, number) for number in range(first, last)]
     noise = Noise(torch.cat([one.t for one in noises]), torch.cat([one.u for one in noises]))
     key = keys(seed, torch.arange(first * size, last * size))
-    found = bounds(model, some, blank, Noise(noise.t, noise.u, key).to(start.device), unseen=blank)
+    found = bounds(model, some, frozen, Noise(noise.t, noise.u, key).to(start.device), unseen=blank)
     return found.view(-1, size).mean(1).cpu()
+
+
+def unpredicted(model: Model, start: Int[Tensor, " l"]) -> Bool[Tensor, " l"]:
+    """What is not scored: blanks, and the frame of an encoder."""
+    return (start == model.mask) | model.in_frame(start)
 
 
 def round_noise(given: int, size: int, seed: int, number: int) -> Noise:

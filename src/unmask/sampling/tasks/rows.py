@@ -21,6 +21,7 @@ class Row:
     start: int = 0  # first position after the prompt
     spaced: list[bool] = field(default_factory=list)  # where a token must begin with a space; empty: nowhere
     healed: bool = False  # the first drawn token contains the space at the end of the prompt
+    closing: int = 0  # tokens of a frame at its end
 
     @property
     def heals(self) -> bool:
@@ -35,10 +36,14 @@ def canvas_of(rows: list[Row], *, mask: int, device: torch.device) -> Canvas:
 
 def shortened(row: Row, constraint: Constraint | None, *, mask: int, device: torch.device) -> Row:
     """The row without blanks at its end that no match can need: after the longest match and its end token."""
-    if constraint is None or row.tokens[-1] != mask:
+    end = len(row.tokens) - row.closing
+    if constraint is None or row.tokens[end - 1] != mask:
         return row
-    room = constraint.room(canvas_of([row], mask=mask, device=device))
-    return replace(row, tokens=row.tokens[:room], spaced=row.spaced[:room])
+    inner = replace(row, tokens=row.tokens[:end], spaced=row.spaced[:end])
+    room = constraint.room(canvas_of([inner], mask=mask, device=device))
+    if row.closing and not constraint.allowed:  # the frame is the end token of the longest match
+        room = max(room - row.closing, row.start + 1)
+    return replace(row, tokens=row.tokens[:room] + row.tokens[end:], spaced=row.spaced[:room] + row.spaced[end:])
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
 from unmask.text.corpus.passages import Passage, given_and_answer
+from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.tokenizer import encode_given
 
 
@@ -34,12 +35,14 @@ def passage_of(requests: Requests, text: str) -> Passage:
     ids = encode_given(tokenizer, text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
-    requests.check_length(len(ids) + causal)
+    frame = requests.model.frame
+    requests.check_length(len(ids) + causal + (0 if frame is None else SIZE))
     if causal and tokenizer.bos is None:
         raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with.")
     lead = tokenizer.bos if causal else None
+    size = len(text.encode("utf-8", "replace"))
     return given_and_answer(
-        np.zeros(0, np.int64), np.array(ids, np.int64), size=len(text.encode("utf-8", "replace")), number=0, lead=lead
+        np.zeros(0, np.int64), np.array(ids, np.int64), size=size, number=0, lead=lead, frame=frame
     )
 
 

@@ -13,16 +13,19 @@ training (`padded`): a given bos, the document, eos up to the end. The nats of t
 document; its tokens are not counted.
 
 Rows may overlap (`stride`): the tokens that a row shares with the previous one are its context and are not scored.
+
+The rows of an encoder (`framed`) stand between bos and eos, which are given, like the eos between two documents.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
 
 from unmask.errors import UserError, unknown
+from unmask.text.tokens.frame import SIZE, Frame
 
 WAYS = ("stream", "wrap", "rows")  # rows.py has the packings of training
 GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
@@ -39,10 +42,17 @@ class Passage(NamedTuple):
     bytes: float  # of the scored text; the bytes of a document are divided evenly among its tokens
     document: int  # the document in which it begins
     padding: int = 0  # how many tokens at the end are padding: predicted, but not counted
+    frame: Frame | None = None  # special tokens that are given wherever they stand
+
+    @property
+    def frozen(self) -> np.ndarray:
+        """Which tokens are given: the context, and the frame."""
+        context = np.arange(len(self.tokens)) < self.given
+        return context if self.frame is None else context | self.frame.marks(self.tokens)
 
     @property
     def scored(self) -> int:
-        return len(self.tokens) - self.given - self.padding
+        return len(self.tokens) - int(self.frozen.sum()) - self.padding
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Cut:
     eos: int | None = None
     causal: bool = False  # whether the network needs a token before the first one it predicts
     padded: bool = False  # with `rows`: a bos before the document, and eos up to the end of the row
+    frame: Frame | None = None  # of an encoder: around each row, and given
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -65,7 +76,7 @@ class Cut:
             raise ValueError("only rows between bos and eos, for a network that sees both sides, are padded")
         if self.padded and self.stride is not None:
             raise UserError("this model was trained on rows of one document each, which have no stride.")
-        least = 3 if self.way == "wrap" else 2
+        least = 4 if self.frame is not None else 3 if self.way == "wrap" else 2
         if self.length < least:
             raise UserError(f"rows must be at least {least} tokens long, not {self.length}.")
         if self.stride is not None and not 1 <= self.stride <= self.length - self.causal:
@@ -88,8 +99,7 @@ class Cut:
 
 def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
     """The passages, and the number of tokens that are in none of them."""
-    cutters = {"stream": _stream, "wrap": _wrap, "rows": _rows}
-    passages = [passage for passage in cutters[how.way](documents, how) if passage.scored > 0]
+    passages = [passage for passage in _cut(documents, how) if passage.scored > 0]
     total = sum(len(document.tokens) for document in documents)
     marks = sum(len(_mark(document, how)) for document in documents)
     if not passages:
@@ -97,9 +107,29 @@ def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
             f"the data has {total} tokens in {len(documents)} documents: not one row of {how.length} to score "
             f"({how.way}). Give more text, a shorter --length, or another packing (--pack stream)."
         )
+    if how.frame is not None:
+        return passages, total - sum(p.scored for p in passages)
     frame = 1 if how.causal else 2  # bos is not scored by a causal network
     scored = sum(p.scored - (frame if how.way == "wrap" else 0) for p in passages)
     return passages, total + marks - scored
+
+
+def _cut(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
+    cutter = {"stream": _stream, "wrap": _wrap, "rows": _rows}[how.way]
+    if how.frame is None:
+        return cutter(documents, how)
+    if how.way == "wrap":  # its rows have bos and eos already
+        return (row._replace(frame=how.frame) for row in cutter(documents, how))
+    inner = replace(how, length=how.length - SIZE, separate=how.separate and how.way == "stream", frame=None)
+    return (framed(row, how.frame) for row in cutter(documents, inner))
+
+
+def framed(row: Passage, frame: Frame | None) -> Passage:
+    """A passage between the tokens of a frame, which are given; unchanged, if there is no frame."""
+    if frame is None:
+        return row
+    tokens = np.array(frame.around(row.tokens.tolist()), np.int64)
+    return row._replace(tokens=tokens, given=row.given + 1, frame=frame)
 
 
 def windows(total: int, *, length: int, stride: int, given: int = 0) -> Iterator[tuple[int, int, int]]:
@@ -186,7 +216,9 @@ def tokens_fingerprint(rows: Iterable[Document | Passage]) -> str:
     return digest.hexdigest()
 
 
-def given_and_answer(given: np.ndarray, answer: np.ndarray, *, size: int, number: int, lead: int | None) -> Passage:
+def given_and_answer(
+    given: np.ndarray, answer: np.ndarray, *, size: int, number: int, lead: int | None, frame: Frame | None = None
+) -> Passage:
     """An answer of `size` bytes to a prompt: only the answer is scored."""
     front = [*([] if lead is None else [lead]), *given]
-    return Passage(np.array([*front, *answer], np.int64), len(front), float(size), number)
+    return framed(Passage(np.array([*front, *answer], np.int64), len(front), float(size), number), frame)

@@ -12,6 +12,8 @@ number look better. A document of l - 1 tokens or more is cut, and then has no e
 
 With `padded` the network never sees the padding. It cannot choose a length, and its nats are given the length.
 
+Encoders have `framed` rows, packed as `wrap` or `padded`: bos, eos and padding are given (tokens/frame.py).
+
 Training needs rows of equal length, so it drops the incomplete last row of `stream` and `wrap`, and the tokens of a
 document beyond l with `rows` and `padded`. Evaluation (passages.py) scores such ends, except with `wrap`.
 """
@@ -27,8 +29,10 @@ from torch import Tensor
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
+from unmask.text.tokens.frame import Frame, frame_of
 
 WAYS = ("stream", "wrap", "rows", "padded")
+FRAMED = ("wrap", "padded")  # for encoders
 FIT = 0.99  # share of the documents that must fit into a row for `auto` to choose `rows`
 
 
@@ -36,6 +40,7 @@ class Batch(NamedTuple):
     tokens: Int[Tensor, "b l"]
     real: Bool[Tensor, "b l"]  # tokens of the text, by whose number nats are divided
     free: Bool[Tensor, "b l"] | None = None  # what is hidden and learned; None: `real`, and the rest is not seen
+    lengths: Int[Tensor, " b"] | None = None  # with `free`: the positions of each row that are seen; None: all
 
     @property
     def begins(self) -> bool:
@@ -61,10 +66,16 @@ class Packed:
     corpus: Corpus
     length: int
     way: str = "stream"
+    framed: bool = False  # for an encoder: the special tokens around a text are given
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
             raise unknown("packing", self.way, WAYS)
+        if self.frame is not None and self.way not in FRAMED:
+            raise UserError(
+                f"the rows of an encoder stand between two special tokens, which the packing {self.way!r} does not "
+                f"have: use --text.pack {' or '.join(FRAMED)}."
+            )
         if self.length < 3:
             raise UserError(f"rows must be at least 3 tokens long, not {self.length}")
         if self.way != "stream" and None in (self.corpus.tokenizer["bos"], self.corpus.tokenizer["eos"]):
@@ -78,6 +89,11 @@ class Packed:
                 f"the data in {self.corpus.folder} has {self.corpus.tokens} tokens: not one row of "
                 f"{self.length}. Use more text or a shorter length."
             )
+
+    @property
+    def frame(self) -> Frame | None:
+        ids = self.corpus.tokenizer
+        return frame_of(ids["bos"], ids["eos"], ids["pad"]) if self.framed else None
 
     @property
     def one_each(self) -> bool:
@@ -108,6 +124,9 @@ class Packed:
             into[len(content) + 1 : len(content) + 2] = ids["eos"]  # nothing, where the content fills the row
         ends = np.array([len(content) + 2 for content in contents])[:, None]
         real = torch.from_numpy(np.arange(self.length) < ends)
+        if self.frame is not None:
+            text = torch.from_numpy(~self.frame.marks(tokens))
+            return Batch(torch.from_numpy(tokens), text, text, None if self.way == "wrap" else real.sum(1))
         if self.way != "rows":
             return Batch(torch.from_numpy(tokens), real)
         free = torch.ones_like(real)
