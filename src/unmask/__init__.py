@@ -8,6 +8,8 @@ The public names, imported on first use so that `import unmask` stays light:
     unmask.infill(model, "The ___ sat on the [5].", n=)           blanks filled, best first
     unmask.fill(network, canvas, policy, seed=)                   the generator underneath: yields after every call
     unmask.train(data, out, steps=, model={"width": 128})         a training run: yields after every update
+    unmask.classify(model, data, out, epochs=, seeds=)            fine-tuning for classification: returns the scores
+    unmask.Predictor.load(out).predict(texts)                     the labels of texts, by what it wrote
     unmask.Control(pattern=, one_of=, form=, guidance=, ...)      requirements on the text: `control=` of both
     unmask.Policy       the base class of samplers: `sampler=` takes a name or an instance
     unmask.UserError    the error for every mistake of a user: what is wrong, what was seen, what to do
@@ -24,13 +26,18 @@ _HOMES = {
     "load": "unmask.model.checkpoint",
     "UserError": "unmask.errors",
     "Policy": "unmask.sampling.policy",
+    "Predictor": "unmask.model.predictor",
+    "classify": "unmask.cli.classify",
     "fill": "unmask.sampling.masked",
     "infill": "unmask.sampling.tasks.infill",
     "sample": "unmask.sampling.tasks.continuation",
     "train": "unmask.cli.training",
 }
 
-__all__ = ["Control", "Model", "Policy", "UserError", "__version__", "fill", "infill", "load", "sample", "train"]
+__all__ = [
+    *("Control", "Model", "Policy", "Predictor", "UserError", "__version__"),
+    *("classify", "fill", "infill", "load", "sample", "train"),
+]
 
 
 def __getattr__(name: str) -> Any:

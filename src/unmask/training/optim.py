@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.model.backbone import Backbone, Group
-from unmask.model.denoiser import Denoiser
 from unmask.processes import sharding
 from unmask.processes.sharding import local, whole
 from unmask.training.settings import Optim
@@ -84,20 +83,31 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
 
 
-def optimizer_of(denoiser: Denoiser, optim: Optim) -> torch.optim.AdamW:
+@runtime_checkable
+class Learner(Protocol):
+    """A network with parts that are learned with it: those of an objective, or a head."""
+
+    backbone: Backbone
+    parts: nn.ModuleDict
+
+
+def optimizer_of(learner: Learner, optim: Optim) -> torch.optim.AdamW:
     """The optimizer that the settings name."""
-    groups = grouped(denoiser, optim)
+    groups = grouped(learner, optim)
     if optim.name == "muon":
-        return Muon(denoiser.backbone, groups, optim)
+        return Muon(learner.backbone, groups, optim)
     return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
 
 
-def grouped(denoiser: Denoiser, optim: Optim) -> list[dict[str, Any]]:
-    """The network's parameter groups, and the objective's own parameters with decay on matrices only."""
-    groups = list(denoiser.backbone.groups())
-    rates = {name: float(getattr(part, "rate", 1.0)) for name, part in denoiser.parts.items()}
+def grouped(learner: Learner, optim: Optim) -> list[dict[str, Any]]:
+    """The network's parameter groups, and the parameters of its parts with decay on matrices only.
+
+    A part may have a `rate`, a factor on the learning rate.
+    """
+    groups = list(learner.backbone.groups())
+    rates = {name: float(getattr(part, "rate", 1.0)) for name, part in learner.parts.items()}
     for rate in sorted(set(rates.values())):
-        own = [p for name, part in denoiser.parts.items() if rates[name] == rate for p in part.parameters()]
+        own = [p for name, part in learner.parts.items() if rates[name] == rate for p in part.parameters()]
         groups.append(Group(tuple(p for p in own if p.ndim >= 2), lr=rate))
         groups.append(Group(tuple(p for p in own if p.ndim < 2), lr=rate, decay=False))
     return [

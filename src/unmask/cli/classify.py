@@ -1,0 +1,252 @@
+"""Fine-tune a model to classify texts, or to predict a number of each; all of its weights are trained.
+
+DATA is .csv, .tsv, .jsonl or FASTA (a word label=VALUE after each name), a folder with train, valid and test files,
+or a benchmark by name. MODEL is a checkpoint of any kind; --predict takes what an earlier run wrote.
+
+unmask classify stories reviews.csv --out runs/mood --seeds 3
+unmask classify runs/mood new.csv --predict --out answers.csv
+unmask classify stories pairs.tsv --field one --pair other --label score --number --out runs/near
+unmask classify runs/dna human_ocr_ensembl --data-root data --out runs/ocr     Genomic Benchmarks by name
+unmask classify bert-base-uncased SST-2 --out runs/sst2                       GLUE by name, with its protocol
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field as made
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from unmask.cli.flags import Place, Placing
+from unmask.errors import UserError
+from unmask.evaluation.record import record
+from unmask.files import write_whole
+from unmask.model.model import Model
+from unmask.model.predictor import Predictor, Reading
+from unmask.processes.signals import stopping
+from unmask.settings import described
+from unmask.text.corpus.benchmarks import benchmark_of
+from unmask.text.corpus.examples import Columns, examples
+from unmask.training.estimate import duration
+from unmask.training.protocols import PROTOCOLS, protocol_of, with_flat
+from unmask.training.scores import chosen_scores, scored
+from unmask.training.split import Labelled, Split
+from unmask.training.trials import (
+    RESULT,
+    Event,
+    Trial,
+    Tuning,
+    decided,
+    names_of,
+    opened,
+    parts_line,
+    predictions_table,
+    results_of,
+    summary_of,
+    trials,
+)
+from unmask.training.tuning import Tune
+
+LOG_EVERY = 5.0  # seconds between log lines
+Flat = tyro.conf.arg(name="")
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = (
+        ""  # a checkpoint's folder, or hub name
+    )
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""  # labelled texts, or a benchmark
+    out: str = ""  # folder to write; with --predict a .csv file
+    resume: bool = False  # go on with a run that was stopped
+    predict: bool = False  # no training: MODEL is a folder that an earlier run wrote
+    protocol: str = "auto"  # published settings as defaults: caduceus, mdlm, glue, plain; auto: the benchmark's
+    number: bool = False  # predict a number, not a class
+    metrics: tuple[str, ...] = ()  # scores to report, the one that chooses the best weights first
+    seeds: int = 1  # trials, each with a seed of its own; mean, deviation and range are printed
+    seed: int = 1  # the first seed
+    columns: Annotated[Columns, Flat] = made(default_factory=Columns)
+    split: Annotated[Split, Flat] = made(default_factory=Split)
+    reading: Annotated[Reading, Flat] = made(default_factory=Reading)
+    tune: Annotated[Tune, Flat] = made(default_factory=Tune)
+    place: Placing = made(default_factory=Place)
+
+    def tuning(self) -> Tuning:
+        same = ("model", "data", "out", "number", "metrics", "seeds", "seed", "columns", "split", "reading", "tune")
+        given = {name: getattr(self, name) for name in same}
+        return Tuning(**given, device=self.place.device, dtype=self.place.dtype)
+
+
+def default(arguments: list[str]) -> Settings:
+    """The settings of the protocol that the command line names, or of the benchmark."""
+    name, named = "auto", [one for one in arguments if not one.startswith("-") and benchmark_of(one) is not None]
+    for i, argument in enumerate(arguments):
+        if argument == "--protocol" and i + 1 < len(arguments):
+            name = arguments[i + 1]
+        elif argument.startswith("--protocol="):
+            name = argument.partition("=")[2]
+    return with_flat(Settings(), PROTOCOLS[protocol_of(name, named[0] if named else "")].settings)
+
+
+def run(settings: Settings) -> None:
+    if settings.predict:
+        predict(settings)
+        return
+    log = Log(quiet=False)
+    with stopping() as stop:
+        found = walk(settings.tuning(), log, resume=settings.resume, stop=stop)
+    if found is None:
+        log.say(f"stopped: continue with the same command and --resume; the folder is {settings.out}")
+        sys.exit(128 + stop[0])
+    for line in lines_of(found):
+        print(line)
+    print(f"the model is in {Path(settings.out) / 'best'}, all numbers in {Path(settings.out) / RESULT}")
+
+
+def walk(asked: Tuning, log: "Log", *, resume: bool, stop: list[int]) -> dict[str, Any] | None:
+    """A whole run; returns its result, or None if it was stopped."""
+    with opened(asked, log.say, resume=resume) as (model, data):
+        begin(asked, model, data, log)
+        done = yield_all(trials(asked, model, data, log.say, stop), log)
+        if not done:
+            return None
+        results = results_of(asked)
+        found: dict[str, Any] = {
+            "task": data.name,
+            "labels": list(data.answer.labels),
+            "metric": names_of(asked, data)[0],
+        }
+        found |= {**summary_of(results), "trials": results}
+        whole = record(
+            model, seed=asked.seed, settings=described(asked), data={"name": data.name, "sha256": data.sha256}
+        )
+        write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **found}, indent=2) + "\n")
+        return {**whole, **found}
+
+
+def begin(asked: Tuning, model: Model, data: Labelled, log: "Log") -> None:
+    trial = Trial(asked, model, data, 0)
+    kind = (
+        f"{len(data.answer.labels)} labels: {', '.join(data.answer.labels[:10])}"
+        if data.answer.labels
+        else "a number"
+    )
+    log.say(f"{data.name}: {kind}; {parts_line(trial.parts)}")
+    published = {} if data.benchmark is None else data.benchmark.published
+    for name, count in published.items():
+        if (seen := len(data.splits.get(name, ()))) not in (0, count):
+            log.say(f"warning: the published {data.name} has {count:,} {name} texts, this one {seen:,}.")
+    log.say(f"{asked.seeds} x {trial.steps:,} steps of {asked.tune.batch} texts, {model.num_parameters:,} parameters")
+    log.trials = asked.seeds
+
+
+def yield_all(events: Any, log: "Log") -> bool:
+    """Follow the events of a run; returns whether it came to its end."""
+    while True:
+        try:
+            log.event(next(events))
+        except StopIteration as end:
+            return bool(end.value)
+
+
+class Log:
+    """Lines on standard error: the loss with an estimate of the time that is left, and every validation."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.trials = quiet, 1
+        self.shown = time.monotonic()
+        self.pace: list[float] = []  # seconds of the latest updates
+        self.losses: list[float] = []
+        self.first = self.seed = -1  # the first seed, and the one that is trained
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def event(self, event: Event) -> None:
+        if event.seed != self.seed:
+            self.first, self.seed = event.seed if self.first < 0 else self.first, event.seed
+            self.losses = []
+        if event.valid:
+            scores = "  ".join(f"{name} {value:.4f}" for name, value in event.valid.items())
+            self.say(
+                f"seed {event.seed}  step {event.step}  validation: {scores}{'  (best)' if event.better else ''}"
+            )
+        if event.update is None:
+            return
+        self.pace = [*self.pace[-49:], event.update.seconds]
+        self.losses.append(event.update.loss)
+        if time.monotonic() - self.shown < LOG_EVERY and event.step != 5:
+            return
+        left = (event.steps - event.step) + (self.first + self.trials - 1 - event.seed) * event.steps
+        about = duration(left * sum(self.pace) / len(self.pace))
+        loss = sum(self.losses) / len(self.losses)
+        self.say(f"seed {event.seed}  step {event.step} of {event.steps}  loss {loss:.4f}  about {about} left")
+        self.shown, self.losses = time.monotonic(), []
+
+
+def lines_of(found: dict[str, Any]) -> Iterator[str]:
+    """The scores of a run in words, those on test texts last."""
+    count = len(found["trials"])
+    for split, title in (("valid", "validation"), ("test", "test")):
+        texts = found["trials"][0].get(split, {}).get("texts", 0)
+        for name, one in found.get(split, {}).items():
+            spread = ""
+            if count > 1:
+                spread = f" ± {one['deviation']:.4f} ({one['lowest']:.4f} to {one['highest']:.4f}, {count} seeds)"
+            yield f"{title:<10} {name:<9} {one['mean']:.4f}{spread} on {texts:,} texts"
+
+
+def predict(settings: Settings) -> None:
+    """Write the answers to new texts; if they have labels, print the scores."""
+    if not settings.model or not settings.data or not settings.out:
+        raise UserError("say which model answers which texts: unmask classify RUN DATA --predict --out FILE.csv.")
+    predictor = Predictor.load(settings.model, device=settings.place.device, dtype=settings.place.dtype)
+    some = examples(settings.data, settings.columns, labels=False)
+    for one in some:
+        if one.label is not None:
+            predictor.answer.target(one.label, one.where)
+    rows, cut = predictor.encode([one.texts for one in some])
+    said = predictor.answers(rows, batch=settings.tune.batch).numpy()
+    write_whole(Path(settings.out), predictions_table(predictor, some, said))
+    if cut:
+        print(f"{cut:,} of {len(some):,} texts have more than {predictor.reading.length} tokens and were cut.")
+    print(f"{settings.out}: {len(some):,} answers")
+    if all(one.label is not None for one in some):
+        truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
+        names = chosen_scores(settings.metrics, predictor.answer.kind)
+        for name, value in scored(names, truth, decided(predictor, said)).items():
+            print(f"{name:<9} {value:.4f}")
+
+
+def classify(
+    model: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    protocol: str = "auto",
+    resume: bool = False,
+    quiet: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Fine-tune a model to classify texts as `unmask classify` does; returns what it writes to result.json.
+
+        found = unmask.classify("stories", "reviews.csv", "runs/mood", epochs=3, seeds=3)
+        found["valid"]["accuracy"]["mean"]
+        unmask.Predictor.load("runs/mood").predict(["What a day!"])[0].label
+
+    The settings are the flags of `unmask classify --help`, with _ for -.
+    """
+    usual = PROTOCOLS[protocol_of(protocol, str(data))].settings
+    given = {"model": str(model), "data": str(data), "out": str(out), **usual, **settings}
+    asked = with_flat(Tuning(), given)
+    with stopping() as stop:
+        found = walk(asked, Log(quiet=quiet), resume=resume, stop=stop)
+    if found is None:
+        raise KeyboardInterrupt
+    return found

@@ -1,0 +1,84 @@
+"""Protocols: published ways to fine-tune and to split, as defaults that other settings are laid over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+from unmask.errors import unknown
+from unmask.registry import own_fields
+from unmask.settings import merged
+from unmask.text.corpus.benchmarks import benchmark_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Settings, by the names of their flags."""
+
+    about: str
+    settings: Mapping[str, Any]
+
+
+PROTOCOLS = {
+    "plain": Protocol("the defaults of unmask", {}),
+    "caduceus": Protocol(
+        "Genomic Benchmarks as the Caduceus paper: five random 90/10 splits, 10 epochs, the best epoch is tested",
+        {
+            "seeds": 5,
+            "held_out": 0.1,
+            "epochs": 10.0,
+            "batch": 256,
+            "lr": 1e-3,
+            "schedule": "cosine",
+            "warmup": 0.01,
+            "floor": 0.1,
+            "weight_decay": 0.1,
+            "dropout": 0.0,
+        },
+    ),
+    "mdlm": Protocol(
+        "Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling",
+        {"seeds": 5, "folds": 5, "steps": 16_000, "pool": "mean", "eval_every": 500, "dropout": 0.0},
+    ),
+    "glue": Protocol(
+        "GLUE as the MDLM paper: 3 epochs of run_glue with batches of 16, the last epoch, scored on the dev set",
+        {
+            "epochs": 3.0,
+            "batch": 16,
+            "lr": 2e-5,
+            "schedule": "linear",
+            "warmup": 0.0,
+            "weight_decay": 0.0,
+            "length": 128,
+            "keep": "last",
+        },
+    ),
+}
+
+
+def protocol_of(name: str, data: str) -> str:
+    """The protocol by its name; auto: that of the benchmark, if the data is one."""
+    if name == "auto":
+        found = benchmark_of(data)
+        return "plain" if found is None else found.protocol
+    if name not in PROTOCOLS:
+        raise unknown("protocol", name, PROTOCOLS)
+    return name
+
+
+def with_flat(settings: T, values: Mapping[str, Any]) -> T:
+    """The settings with some values replaced; those of a table inside by their own names: lr for tune.lr."""
+    nested: dict[str, Any] = {}
+    own = set(own_fields(type(settings)))
+    tables = [one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name))]  # type: ignore[arg-type]
+    inside = {name: table for table in tables for name in own_fields(type(getattr(settings, table)))}
+    for name, value in values.items():
+        value = list(value) if isinstance(value, tuple) else value
+        if name in own and name not in tables:
+            nested[name] = value
+        elif name in inside:
+            nested.setdefault(inside[name], {})[name] = value
+        else:
+            raise unknown("setting", name, {*own, *inside} - set(tables))
+    return merged(settings, nested)

@@ -1,0 +1,370 @@
+"""Trials: a network is fine-tuned with several seeds, each in a folder of its own; a killed run goes on bit for bit.
+
+runs/mood/
+  .lock, settings.toml           as in the folder of a training run
+  begun.json                     sha256 of the data and of the weights it began with
+  seed-1/checkpoints/step-...    while it trains: the predictor, and training.safetensors to go on from
+  seed-1/model/                  the best weights (or the last): see model/predictor.py
+  seed-1/metrics.jsonl           the curves
+  seed-1/valid.csv, test.csv     predictions
+  seed-1/result.json             the scores of this seed; when it is there, the trial is over
+  best -> seed-1/model           the seed with the best validation score
+"""
+
+import csv
+import io
+import json
+import shutil
+import statistics
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from unmask import settings as toml
+from unmask.errors import UserError
+from unmask.files import appearing, clear_drafts, is_draft, write_whole, writing
+from unmask.model import checkpoint
+from unmask.model.model import Model
+from unmask.model.predictor import Predictor, Reading, write_predictor
+from unmask.model.weights import weights_fingerprint
+from unmask.processes.device import Device, Dtype
+from unmask.processes.lock import locked
+from unmask.text.corpus.benchmarks import submission
+from unmask.text.corpus.examples import Columns, Example
+from unmask.training import metrics, optim, state
+from unmask.training.folder import flat
+from unmask.training.scores import SCORES, chosen_scores, scored
+from unmask.training.settings import at_least
+from unmask.training.split import Labelled, Parts, Split, gathered, parts_of
+from unmask.training.state import Point
+from unmask.training.tuning import Lesson, Tune, Tuner, Update, begin_tuning, tune
+
+SETTINGS, BEGUN, LOCK, RESULT, MODEL = "settings.toml", "begun.json", ".lock", "result.json", "model"
+FREE = ("out", "seeds", "device", "dtype", "tune.save_every")  # settings that a resumed run may change
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A whole run."""
+
+    model: str = ""
+    data: str = ""
+    out: str = ""
+    number: bool = False  # predict a number, not a class
+    metrics: tuple[str, ...] = ()  # scores to report, the one that decides first; none: those of the task
+    seeds: int = 1  # trials with different seeds: mean, deviation and range are printed
+    seed: int = 1  # the first seed: of the held-out part, the head, the order of the texts and the dropout
+    columns: Columns = field(default_factory=Columns)
+    split: Split = field(default_factory=Split)
+    reading: Reading = field(default_factory=Reading)
+    tune: Tune = field(default_factory=Tune)
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+    def __post_init__(self) -> None:
+        at_least(1, seeds=self.seeds)
+        at_least(0, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What has happened in a trial."""
+
+    seed: int
+    steps: int  # updates of the trial in all
+    update: Update | None = None  # an update was made
+    valid: Mapping[str, float] = field(default_factory=dict)  # or the scores on the validation texts were measured
+    better: bool = False  # than all before
+    step: int = 0
+
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, Labelled]]:
+    """Hold the run's folder during the block; a new one gets the settings, an old one must have the same."""
+    if not asked.model or not asked.data or not asked.out:
+        raise UserError(
+            "say what is tuned on which data, and where it goes: unmask classify MODEL DATA --out FOLDER."
+        )
+    out = Path(asked.out)
+    check_folder(asked, out, resume=resume)
+    data = gathered(asked.data, asked.columns, asked.split, number=asked.number)
+    chosen_scores(asked.metrics, data.answer.kind)
+    model = checkpoint.load(asked.model)
+    model.text_tokenizer()
+    assert model.folder is not None
+    begun = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
+    parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)  # an error now rather than after hours
+    with locked(out / LOCK):
+        check_folder(asked, out, resume=resume)
+        clear_drafts(out)
+        if (out / BEGUN).is_file():
+            check_begun(out, begun)
+        write_whole(out / BEGUN, json.dumps(begun) + "\n")
+        write_whole(out / SETTINGS, toml.dumps(asked))
+        yield model, data
+
+
+def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
+    """Refuse a folder that holds another run or other files."""
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out {out} is a file; give a folder.")
+        there = [path for path in out.iterdir() if not is_draft(path)] if out.exists() else []
+    if (out / SETTINGS).is_file():
+        if not resume:
+            raise UserError(f"{out} already holds a run. Resume it with --resume, or give another --out.")
+        old, new = (flat(toml.described(one)) for one in (toml.read_toml(out / SETTINGS, Tuning()), asked))
+        wrong = [name for name in {**old, **new} if name not in FREE and old.get(name) != new.get(name)]
+        if wrong:
+            said = "; ".join(f"{name} is {old.get(name)!r}, not {new.get(name)!r}" for name in wrong)
+            raise UserError(f"a resumed run keeps its settings: {said}. Give another --out for a new run.")
+    elif any(path.name not in (LOCK, BEGUN) for path in there):
+        raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
+
+
+def check_begun(out: Path, now: Mapping[str, str]) -> None:
+    try:
+        before = json.loads((out / BEGUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    for name, what in (("data", "the data"), ("model", "the model")):
+        if (out / SETTINGS).is_file() and before.get(name) != now[name]:
+            raise UserError(
+                f"{what} changed since the run in {out} was begun. Put it back, or give another --out for a new run."
+            )
+
+
+def trials(
+    asked: Tuning, model: Model, data: Labelled, say: Say, stop: Sequence[int] = ()
+) -> Generator[Event, None, bool]:
+    """Run every trial that is not over; yields after every update and validation; False: it was stopped."""
+    out = Path(asked.out)
+    for number in range(asked.seeds):
+        seed = asked.seed + number
+        if not (out / f"seed-{seed}" / RESULT).is_file():
+            trial = Trial(asked, model, data, number)
+            yield from trial.run(say, stop)
+            if stop:
+                return False
+            trial.finish(say)
+        shutil.rmtree(out / f"seed-{seed}" / state.FOLDER, ignore_errors=True)
+        point_to_best(asked)
+    return True
+
+
+class Trial:
+    """One seed."""
+
+    def __init__(self, asked: Tuning, model: Model, data: Labelled, number: int) -> None:
+        self.asked, self.model, self.data = asked, model, data
+        self.seed = asked.seed + number
+        self.out = Path(asked.out) / f"seed-{self.seed}"
+        self.parts = parts_of(data, asked.split, number=number, seed=self.seed)
+        self.steps = asked.tune.updates(len(self.parts.train))
+        self.names = names_of(asked, data)
+
+    def begin(self) -> Tuner:
+        asked = self.asked
+        return begin_tuning(
+            self.model,
+            self.data.answer,
+            asked.reading,
+            asked.tune,
+            seed=self.seed,
+            updates=self.steps,
+            device=asked.device,
+            dtype=asked.dtype,
+        )
+
+    def run(self, say: Say, stop: Sequence[int]) -> Iterator[Event]:
+        """Train to the end, or until a signal; evaluate and save on the way."""
+        how = self.asked.tune
+        tuner = self.begin()
+        lesson = lesson_of(tuner.predictor, self.parts.train, "training", say)
+        valid = lesson_of(tuner.predictor, self.parts.valid, "validation", say)
+        self.out.mkdir(parents=True, exist_ok=True)
+        clear_drafts(self.out / state.FOLDER)
+        point = state.recovered(self.out, say, keep=1)
+        if point.step:
+            restore_tuner(state.folder_of(self.out, point.step), tuner)
+            say(f"seed {self.seed}: resumed at step {point.step}")
+        metrics.forget(self.out, point.step)
+        every = how.eval_every or how.per_epoch(len(lesson.rows))
+        for update in tune(tuner, lesson, how, seed=self.seed, start=point.step, stop=self.steps):
+            point = replace(point, step=update.step, seconds=point.seconds + update.seconds)
+            metrics.append(self.out, {"step": update.step, "loss": update.loss, "norm": update.norm, "lr": update.lr})
+            yield Event(self.seed, self.steps, update, step=update.step)
+            due = update.step % every == 0 or update.step == self.steps
+            if due:  # also when it is stopped: a resumed run goes on after this step
+                found = self.score(tuner.predictor, valid)
+                better = SCORES[self.names[0]].better(found[self.names[0]], point.best)
+                if better or how.keep == "last":
+                    point = replace(point, best=found[self.names[0]], best_step=update.step)
+                metrics.append(self.out, {"step": update.step, "valid": found})
+                yield Event(self.seed, self.steps, valid=found, better=better, step=update.step)
+            if due or stop or update.step % how.save_every == 0:
+                self.save(tuner, point)
+            if stop:
+                return
+
+    def score(self, predictor: Predictor, lesson: Lesson) -> dict[str, float]:
+        said = predictor.answers(lesson.rows, batch=self.asked.tune.batch)
+        return scored(self.names, lesson.targets.numpy(), decided(predictor, said.numpy()))
+
+    def save(self, tuner: Tuner, point: Point) -> None:
+        """Write a checkpoint to go on from; the last one and the best one are kept."""
+        note = {"seed": self.seed, "step": point.step, "metrics": list(self.names), "data": self.data.name}
+        with appearing(state.folder_of(self.out, point.step)) as draft:
+            write_predictor(draft, tuner.predictor, note)
+            whole = {name: one.cpu().contiguous() for name, one in changing(tuner).items()}
+            save_file(whole, draft / state.TENSORS)
+            state.write_note(draft, point)
+        state.tidy(self.out, point, keep=1)
+
+    def finish(self, say: Say) -> None:
+        """Keep the best model, write its predictions and scores; then the trial is over."""
+        point = state.recovered(self.out, say, keep=1)
+        assert point.best_step is not None
+        best = state.folder_of(self.out, point.best_step)
+        with appearing(self.out / MODEL) as draft:
+            for path in sorted(best.iterdir()):
+                if path.name not in (state.TENSORS, state.NOTE):
+                    shutil.copy2(path, draft / path.name)
+        predictor = Predictor.load(self.out / MODEL, device=self.asked.device, dtype=self.asked.dtype)
+        found: dict[str, Any] = {"seed": self.seed, "steps": self.steps, "best_step": point.best_step}
+        found |= {"seconds": round(point.seconds, 2), "train": {"texts": len(self.parts.train)}}
+        for name, some in (("valid", self.parts.valid), ("test", self.parts.test)):
+            if some:
+                found[name] = self.answered(predictor, name, some)
+        for name in ("best", "last"):
+            (self.out / name).unlink(missing_ok=True)
+        write_whole(self.out / RESULT, json.dumps(found, indent=2) + "\n")
+
+    def answered(self, predictor: Predictor, split: str, some: Sequence[Example]) -> dict[str, Any]:
+        """Write the predictions of a split; their number and, if all texts have labels, their scores."""
+        rows, cut = predictor.encode([one.texts for one in some])
+        said = predictor.answers(rows, batch=self.asked.tune.batch).numpy()
+        write_whole(self.out / f"{split}.csv", predictions_table(predictor, some, said))
+        found: dict[str, Any] = {"texts": len(some), "cut": cut}
+        if all(one.label is not None for one in some):
+            truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
+            return {**found, **scored(self.names, truth, decided(predictor, said))}
+        if self.data.benchmark is not None:
+            lines = [shown(predictor, one) for one in said]
+            name, content = submission(self.data.benchmark, lines)
+            write_whole(self.out / name, content)
+        return found
+
+
+def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
+    """The scores to report."""
+    own = data.benchmark.metrics if data.benchmark is not None else ()
+    return chosen_scores(asked.metrics or own, data.answer.kind)
+
+
+def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say) -> Lesson:
+    rows, cut = predictor.encode([one.texts for one in some])
+    if cut:
+        say(f"{cut:,} of {len(some):,} {what} texts have more than {predictor.reading.length} tokens and were cut.")
+    targets = [predictor.answer.target(str(one.label), one.where) for one in some]
+    return Lesson(rows, torch.tensor(targets, dtype=torch.float32))
+
+
+def decided(predictor: Predictor, said: np.ndarray) -> np.ndarray:
+    """The number of the most likely label, or the number that was predicted."""
+    return said.argmax(1) if predictor.answer.labels else said[:, 0]
+
+
+def shown(predictor: Predictor, values: np.ndarray) -> str:
+    one = predictor.prediction(values.tolist())
+    return f"{one.number:.3f}" if one.label is None else one.label
+
+
+def predictions_table(predictor: Predictor, some: Sequence[Example], said: np.ndarray) -> str:
+    """Predictions as .csv: a line for each text, in the order of the data."""
+    labels = predictor.answer.labels
+    lines = io.StringIO()
+    table = csv.writer(lines, lineterminator="\n")
+    table.writerow(["index", "label", "prediction", *(f"p({label})" for label in labels)])
+    for i, (one, values) in enumerate(zip(some, said, strict=True)):
+        chances = [f"{value:.6g}" for value in values] if labels else []
+        answer = shown(predictor, values) if labels else f"{values[0]:.6g}"
+        table.writerow([i, "" if one.label is None else one.label, answer, *chances])
+    return lines.getvalue()
+
+
+def changing(tuner: Tuner) -> dict[str, torch.Tensor]:
+    """Everything that an update changes, by name; parameters that get no gradient have no moments."""
+    found = {}
+    for name, p in tuner.predictor.named_parameters():
+        found[f"weight.{name}"] = p.detach()
+        for key, value in tuner.optimizer.state[p].items():
+            found[f"{key}.{name}"] = value
+    return found
+
+
+@torch.no_grad()
+def restore_tuner(folder: Path, tuner: Tuner) -> None:
+    """Copy a whole checkpoint into a new tuner. Values are copied, not mapped: see `state.restore`."""
+    try:
+        with safe_open(folder / state.TENSORS, "pt") as file:
+            there = set(file.keys())
+            for name, p in tuner.predictor.named_parameters():
+                fresh = optim.memory(tuner.optimizer, p)
+                if all(f"{key}.{name}" in there for key in fresh):
+                    tuner.optimizer.state[p] = fresh
+            for name, tensor in changing(tuner).items():
+                tensor.copy_(file.get_tensor(name))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder} cannot be resumed: {error}.") from None
+
+
+def results_of(asked: Tuning) -> list[dict[str, Any]]:
+    """The results of the trials that are over, by seed."""
+    places = [Path(asked.out) / f"seed-{asked.seed + i}" / RESULT for i in range(asked.seeds)]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in places if path.is_file()]
+
+
+def point_to_best(asked: Tuning) -> None:
+    """Link to the model of the seed with the best validation score, the first of equal ones."""
+    name = next(iter(toml.read_toml(Path(asked.out) / SETTINGS, Tuning()).metrics), None)
+    best: dict[str, Any] | None = None
+    for one in results_of(asked):
+        main = name or next(key for key in one["valid"] if key in SCORES)
+        if best is None or SCORES[main].better(one["valid"][main], best["valid"][main]):
+            best = one
+    if best is not None:
+        with writing(Path(asked.out)):
+            state.point_to(Path(asked.out) / "best", Path(asked.out) / f"seed-{best['seed']}" / MODEL)
+
+
+def summary_of(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean, standard deviation and range over the seeds of every score, by split."""
+    found: dict[str, Any] = {}
+    for split in ("valid", "test"):
+        names = [name for name in results[0].get(split, {}) if name in SCORES]
+        for name in names:
+            values = [float(one[split][name]) for one in results]
+            found.setdefault(split, {})[name] = {
+                "mean": statistics.fmean(values),
+                "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                "lowest": min(values),
+                "highest": max(values),
+                "values": values,
+            }
+    return found
+
+
+def parts_line(parts: Parts) -> str:
+    test = f", {len(parts.test):,} for test" if parts.test else ""
+    return f"{len(parts.train):,} texts for training, {len(parts.valid):,} for validation{test}"

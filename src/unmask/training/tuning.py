@@ -1,0 +1,170 @@
+"""Fine-tuning a network to classify texts, or to predict a number: `tune` yields after every update."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.model.backbone import build
+from unmask.model.model import Model
+from unmask.model.predictor import Answer, Encoded, Predictor, Reading
+from unmask.processes.device import compute_type, device_of
+from unmask.random import seed_of, shuffled, stream
+from unmask.training import optim
+from unmask.training.loop import Diverged
+from unmask.training.settings import Optim, at_least, check_shares
+
+WEIGHTS, DROPOUT, STRANDS = 0, 1, 2  # uses of random numbers that must not share any
+
+
+@dataclass(frozen=True)
+class Tune:
+    """How the whole network is fine-tuned."""
+
+    epochs: float = 3.0  # passes over the training texts
+    steps: int = 0  # updates of the weights; 0: by the epochs
+    batch: int = 32  # texts per update
+    micro: int = 0  # texts per forward pass; 0: all of an update
+    lr: float = 3e-4  # peak learning rate
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # learning rate after the warm-up
+    warmup: float = 0.1  # share of the updates that are a linear warm-up
+    floor: float = 0.0  # share of lr at the last update, for linear and cosine
+    beta2: float = 0.999  # decay of AdamW's mean squared gradient
+    weight_decay: float = 0.01  # weight decay, on matrices only
+    clip: float = 1.0  # largest gradient norm; 0: no clipping
+    dropout: float = 0.1  # dropout probability in the network and on the vector of a text
+    scratch: bool = False  # begin with new weights: what the pre-training is worth
+    eval_every: int = 0  # updates between validations; 0: after every epoch
+    save_every: int = 500  # updates between checkpoints, besides those at validations
+    keep: Literal["best", "last"] = "best"  # which weights are kept: of the best validation, or the last ones
+
+    def __post_init__(self) -> None:
+        at_least(1, batch=self.batch, save_every=self.save_every)
+        at_least(0, steps=self.steps, micro=self.micro, lr=self.lr, clip=self.clip, eval_every=self.eval_every)
+        at_least(0, weight_decay=self.weight_decay)
+        check_shares(warmup=self.warmup, floor=self.floor, beta2=self.beta2)
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}.")
+        if not self.steps and not self.epochs > 0:
+            raise UserError(f"epochs must be more than 0, not {self.epochs}; or give --steps.")
+
+    def updates(self, texts: int) -> int:
+        """The number of updates, for so many training texts."""
+        return self.steps or max(1, math.ceil(self.epochs * self.per_epoch(texts)))
+
+    def per_epoch(self, texts: int) -> int:
+        return math.ceil(texts / self.batch)
+
+    def optim(self, updates: int) -> Optim:
+        """The same as settings of the optimizer."""
+        return Optim(
+            name=self.optimizer,
+            batch=self.batch,
+            lr=self.lr,
+            schedule=self.schedule,
+            warmup=round(self.warmup * updates),
+            floor=self.floor,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            ema=0.0,
+        )
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned from: texts as ids, and their targets."""
+
+    rows: Sequence[Encoded]
+    targets: Float[Tensor, " n"]
+
+
+@dataclass
+class Tuner:
+    """Everything that an update changes."""
+
+    predictor: Predictor
+    optimizer: torch.optim.AdamW
+
+
+@dataclass(frozen=True)
+class Update:
+    """Metrics of one update."""
+
+    step: int  # updates so far
+    loss: float  # nats per label, or the squared error in units of the numbers' spread
+    norm: float  # gradient norm before clipping
+    lr: float
+    texts: int
+    seconds: float
+
+
+def begin_tuning(
+    model: Model, answer: Answer, reading: Reading, how: Tune, *, seed: int, updates: int, device: str, dtype: str
+) -> Tuner:
+    """A tuner before its first update: the model's weights, or new ones, and a new head."""
+    place = device_of(device)
+    torch.manual_seed(seed_of(seed, WEIGHTS))
+    network = build(replace(model.spec, dropout=how.dropout))  # type: ignore[type-var]
+    if not how.scratch:
+        network.load_state_dict(model.network.state_dict())
+    network.compute = compute_type(dtype, place)
+    torch.manual_seed(seed_of(seed, WEIGHTS, 1))  # the same head, whatever the network drew
+    predictor = Predictor(replace(model, network=network), answer, reading, dropout=how.dropout)
+    predictor.train().requires_grad_(True).to(place)
+    return Tuner(predictor, optim.optimizer_of(predictor, how.optim(updates)))
+
+
+def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
+    """The texts of an update: every epoch has each text once, in an order of its own; its last batch may be small."""
+    epoch, place = divmod(step, how.per_epoch(texts))
+    places = np.arange(place * how.batch, min((place + 1) * how.batch, texts))
+    return shuffled(places, texts, seed=seed, epoch=epoch)
+
+
+def tune(tuner: Tuner, lesson: Lesson, how: Tune, *, seed: int, start: int, stop: int) -> Iterator[Update]:
+    """Train from update `start` to `stop`."""
+    predictor, settings = tuner.predictor, how.optim(stop)
+    parameters = list(predictor.parameters())
+    for step in range(start, stop):
+        began = time.perf_counter()
+        predictor.train()
+        some = chosen(step, len(lesson.rows), how, seed=seed)
+        loss = gradients(predictor, lesson, some, how, seed=seed, step=step)
+        norm = float(optim.clip(parameters, how.clip))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise Diverged(f"the loss became {loss} (gradient norm {norm}) at step {step + 1}: try a smaller --lr.")
+        lr = optim.learning_rate(step, steps=stop, optim=settings)
+        optim.set_learning_rate(tuner.optimizer, lr)
+        tuner.optimizer.step()
+        tuner.optimizer.zero_grad(set_to_none=True)
+        yield Update(step + 1, loss, norm, lr, len(some), time.perf_counter() - began)
+
+
+def gradients(
+    predictor: Predictor, lesson: Lesson, some: Int[np.ndarray, " b"], how: Tune, *, seed: int, step: int
+) -> float:
+    """Accumulate the gradients of an update; returns the loss per text."""
+    strands, device, total = predictor.reading.strands, predictor.backbone.device, 0.0
+    flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & (strands == "augment")
+    size = how.micro or len(some)
+    for low in range(0, len(some), size):
+        part = some[low : low + size].tolist()
+        rows = [lesson.rows[i] for i in part]
+        batches = [predictor.batch(rows, flips[low : low + size].tolist())]
+        if strands == "both":
+            batches.append(predictor.batch(rows, [True] * len(rows)))
+        torch.manual_seed(seed_of(seed, step, DROPOUT, low))
+        outputs = predictor(*(one.to(device) for one in batches))
+        loss = predictor.loss(outputs, lesson.targets[part].to(device))
+        (loss / len(some)).backward()
+        total += float(loss.detach())
+    return total / len(some)

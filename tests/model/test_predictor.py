@@ -1,0 +1,194 @@
+"""A predictor: what a text gets depends on it alone, on either strand, saved and loaded; what is read and cut."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
+from contracts.test_backbones import CASES
+from tiny import checkpoint
+from unmask.errors import UserError
+from unmask.files import appearing
+from unmask.model.backbone import BACKBONES
+from unmask.model.checkpoint import load
+from unmask.model.model import Model
+from unmask.model.predictor import Answer, Encoded, Predictor, Reading, shortened, write_predictor
+from unmask.text.tokens.vocabulary import dna
+
+ANSWER = Answer(("bad", "good", "so so"))
+TEXTS = ["abc", "abcdefgh", "a", "hgf ed", "bb.", "ab"]
+BASES = dna()
+
+
+def predictor(
+    name="transformer", *, causal=False, tokenizer=LETTERS, answer=ANSWER, scale=0.6, **reading
+) -> Predictor:
+    """With random weights that are not small, head included."""
+    spec = spec_of(name, causal=causal, vocab=tokenizer.size)
+    network = network_of(spec, scale=scale)
+    found = Predictor(Model(network, tokenizer.mask, tokenizer=tokenizer), answer, Reading(**reading))
+    torch.nn.init.normal_(found.head.weight, generator=torch.Generator().manual_seed(3))
+    return found.eval()
+
+
+def answers(found, texts):
+    return found.answers(found.encode(texts)[0], batch=3)
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_gets_the_same_answer_bit_for_bit_wherever_it_is_in_the_data():
+    found = predictor()
+    whole, order = answers(found, TEXTS), [3, 0, 5, 1, 4, 2]
+    assert torch.equal(answers(found, [TEXTS[i] for i in order]), whole[order])
+    assert len({tuple(one) for one in whole.tolist()}) == len(TEXTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "causal"), CASES)
+def test_padding_changes_nothing_on_any_network_and_every_letter_counts(name, causal):
+    found = predictor(name, causal=causal)
+    alone = torch.cat([answers(found, [text]) for text in TEXTS])
+    close(alone, answers(found, TEXTS))
+    first = answers(found, ["abcd"])
+    for other in ("bbcd", "abad", "abca"):
+        assert (answers(found, [other]) - first).abs().max() > 1e-6, other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["mean", "last", "padded", "auto"])
+def test_every_pooling_is_what_it_says(pool):
+    found = predictor(pool=pool)
+    rows, _ = found.encode(["abc", "abcdef"])
+    batch = found.batch(rows)
+    with torch.no_grad():
+        vectors = found.vectors(batch)
+        hidden = found.backbone.trunk(batch.tokens, lengths=batch.lengths)
+    lengths = [5, 8]  # with bos and eos
+    if pool == "padded":
+        assert batch.tokens.shape == (2, LENGTH)
+        assert batch.lengths is None
+        assert batch.tokens[0, : LENGTH - 5].tolist() == [LETTERS.pad] * (LENGTH - 5)
+        close(vectors, hidden.mean(1))
+    else:
+        assert batch.lengths.tolist() == lengths
+        some = [hidden[i, n - 1] if pool == "last" else hidden[i, :n].mean(0) for i, n in enumerate(lengths)]
+        close(vectors, torch.stack(some))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["caduceus", "mamba", "transformer"])
+def test_both_strands_of_dna_get_the_same_answer(name):
+    texts, other = ["ACGTT", "GATTACA", "N"], ["AACGT", "TGTAATC", "N"]
+    found = predictor(name, causal=name == "mamba", tokenizer=BASES)
+    assert found.reading.strands == "augment"
+    close(answers(found, texts), answers(found, other))
+    single = predictor(name, causal=name == "mamba", tokenizer=BASES, strands="one")
+    assert (answers(single, texts[:2]) - answers(single, other[:2])).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+def test_an_equivariant_network_needs_no_second_strand():
+    spec = replace(spec_of("caduceus", vocab=BASES.size), equivariant=True)
+    found = Predictor(Model(network_of(spec), BASES.mask, tokenizer=BASES), ANSWER).eval()
+    assert found.reading.strands == "one"
+    close(answers(found, ["ACGTT", "GATTACA"]), answers(found, ["AACGT", "TGTAATC"]))
+    assert (answers(found, ["ACGTT"]) - answers(found, ["ACGTA"])).abs().max() > 1e-4
+
+
+@pytest.mark.slow
+def test_a_network_that_reads_forward_sees_the_last_base():
+    found = predictor("mamba", causal=True, tokenizer=BASES, strands="one")
+    assert found.batch(found.encode(["ACG"])[0]).tokens.tolist() == [[0, 1, 2, BASES.eos]]
+    assert (answers(found, ["ACGT"]) - answers(found, ["ACGA"])).abs().max() > 1e-4
+
+
+@pytest.mark.slow
+def test_a_pair_has_a_token_between_its_texts_and_is_cut_where_it_is_longer():
+    found = predictor()
+    rows, cut = found.encode([("abc", "de"), ("abcdefgh", "hg"), ("abcdefg", "abcdefg")])
+    tokens, lengths, segments = found.batch(rows)
+    bos = eos = LETTERS.eos
+    a = LETTERS.encode
+    assert cut == 2
+    assert tokens[0, :8].tolist() == [bos, *a("abc"), eos, *a("de"), eos]
+    assert segments[0, :8].tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert tokens[1].tolist() == [bos, *a("abcdefg"), eos, *a("hg"), eos]
+    assert rows[2] == Encoded(a("abcde"), a("abcd"))
+    assert lengths.tolist() == [8, 12, 12]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first, second, room, kept", [(5, 2, 4, (2, 2)), (1, 9, 4, (1, 3)), (3, 3, 5, (3, 2))])
+def test_of_two_texts_the_longer_one_is_cut_first(first, second, room, kept):
+    found = shortened(Encoded([1] * first, [2] * second), room)
+    assert (len(found.first), len(found.second)) == kept
+
+
+@pytest.mark.slow
+def test_segments_reach_a_network_that_knows_them():
+    if "bert" not in NAMES["backbones"]:
+        pytest.skip("no BERT")
+    found = predictor("bert")
+    one = found.batch([Encoded([1, 2], [3, 4])])
+    flat = one._replace(segments=torch.zeros_like(one.segments))
+    with torch.no_grad():
+        assert (found(one) - found(flat)).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [ANSWER, Answer((), 2.5, 1.5)])
+def test_what_is_written_is_read_again_and_answers_alike(tmp_path, answer):
+    model = load(checkpoint(tmp_path / "model"))
+    found = Predictor(model, answer, Reading(length=9, pool="last")).eval()
+    with appearing(tmp_path / "mood") as draft:
+        write_predictor(draft, found, {"seed": 1})
+    again = Predictor.load(tmp_path / "mood")
+    assert again.reading == found.reading
+    assert again.answer == answer
+    assert torch.equal(answers(again, TEXTS), answers(found, TEXTS))
+    said = again.predict(["abc"])[0]
+    if answer.labels:
+        assert said.label in answer.labels
+        assert sum(said.probabilities.values()) == pytest.approx(1)
+    else:
+        assert said.label is None
+        assert said.number == pytest.approx(answers(found, ["abc"]).item())
+    load(tmp_path / "mood")  # a checkpoint like any other
+
+
+@pytest.mark.slow
+def test_a_head_that_was_changed_and_a_model_without_one_are_refused(tmp_path):
+    checkpoint(tmp_path / "model")
+    with pytest.raises(UserError, match=r"not fine-tuned for classification.*unmask classify"):
+        Predictor.load(tmp_path / "model")
+    with appearing(tmp_path / "mood") as draft:
+        write_predictor(draft, Predictor(load(tmp_path / "model"), ANSWER), {})
+    head = tmp_path / "mood" / "head.safetensors"
+    head.write_bytes(head.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(UserError, match=r"head.safetensors is not the file that was saved"):
+        Predictor.load(tmp_path / "mood")
+    (tmp_path / "mood" / "classify.json").write_text("{}")
+    with pytest.raises(UserError, match=r"cannot be read.*Tune it again"):
+        Predictor.load(tmp_path / "mood")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_read_is_refused():
+    with pytest.raises(UserError, match=r"only DNA has two strands"):
+        predictor(strands="both")
+    with pytest.raises(UserError, match=r"a length of 2 leaves no room"):
+        predictor(length=2).encode(["abc"])
+    with pytest.raises(UserError, match=r"text 2 is empty"):
+        predictor("caduceus", tokenizer=BASES).encode(["ACG", ""])
+    with pytest.raises(UserError, match=r"some texts are pairs"):
+        predictor().encode(["abc", ("a", "b")])
+    with pytest.raises(UserError, match=r"line 3: the label 'great' was not in the training data: bad, good, so so"):
+        ANSWER.target("great", "line 3")
+    with pytest.raises(UserError, match=r"line 3: the label 'nan' is not a number"):
+        Answer().target("nan", "line 3")
+    assert predictor().encode([""])[0] == [Encoded([])]  # the frame is there
+    assert set(NAMES["backbones"]) == set(BACKBONES)

@@ -1,0 +1,195 @@
+"""Trials: a run that was killed gives bit for bit what an uninterrupted one gives; several seeds are summed up."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tiny import LETTERS, checkpoint
+from unmask.errors import UserError
+from unmask.files import fingerprint
+from unmask.model.predictor import Predictor, Reading
+from unmask.text.corpus.examples import Columns
+from unmask.training.split import Split
+from unmask.training.trials import (
+    RESULT,
+    Tuning,
+    opened,
+    results_of,
+    summary_of,
+    trials,
+)
+from unmask.training.tuning import Tune
+
+SMALL = Tune(epochs=2, batch=8, lr=3e-3, eval_every=3, save_every=2)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    checkpoint(tmp_path / "model")
+    letters = LETTERS.strip()
+    lines = [(letters[i % 9] + letters[i % 7] * (1 + i % 3), "good" if i % 9 < 4 else "bad") for i in range(40)]
+    for name, some in (("train", lines), ("test", lines[:7])):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in some))
+    return Tuning(
+        model=str(tmp_path / "model"),
+        data=str(tmp_path / "train.tsv"),
+        out=str(tmp_path / "run"),
+        split=Split(test=str(tmp_path / "test.tsv")),
+        tune=SMALL,
+        device="cpu",
+    )
+
+
+def run(asked, *, resume=False, until=None):
+    """A run; `until`: it gets a signal after so many updates of the first trial that is not over."""
+    stop, said = [], []
+    with opened(asked, said.append, resume=resume) as (model, data):
+        count = 0
+        for event in trials(asked, model, data, said.append, stop):
+            count += event.update is not None
+            if count == until:
+                stop.append(15)
+    return said
+
+
+def files(asked, *names):
+    """The sha256 of a run's files."""
+    found = [path for name in names for path in sorted(Path(asked.out).glob(name))]
+    assert len(found) > 8
+    return {path.relative_to(asked.out).as_posix(): fingerprint(path) for path in found}
+
+
+KEPT = ("seed-*/model/*", "seed-*/*.csv", "seed-*/metrics.jsonl")
+
+
+def scores_of(asked):
+    return [{key: value for key, value in one.items() if key != "seconds"} for one in results_of(asked)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", [1, 6])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(asked, tmp_path, until):
+    whole = replace(asked, out=str(tmp_path / "whole"), seeds=2)
+    run(whole)
+    parts = replace(asked, seeds=2)
+    run(parts, until=until)
+    assert not (tmp_path / "run" / "seed-1" / RESULT).exists()
+    run(parts, resume=True, until=3)
+    said = run(parts, resume=True)
+    assert any("resumed at step" in line for line in said)
+    assert scores_of(parts) == scores_of(whole)
+    assert files(parts, *KEPT) == files(whole, *KEPT)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path):
+    whole = replace(asked, out=str(tmp_path / "whole"))
+    run(whole)
+
+    with opened(asked, print, resume=False) as (model, data):
+        for event in trials(asked, model, data, print):
+            if event.step == 5:  # nothing after it is saved
+                break
+    run(asked, resume=True)
+    assert scores_of(asked) == scores_of(whole)
+    assert files(asked, *KEPT) == files(whole, *KEPT)
+
+
+def test_the_best_validation_is_kept_and_predictions_are_in_the_order_of_the_data(asked, tmp_path):
+    run(asked)
+    (result,) = results_of(asked)
+    curve = [json.loads(line) for line in (tmp_path / "run/seed-1/metrics.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line["valid"]["accuracy"] for line in curve if "valid" in line}
+    assert result["valid"]["accuracy"] == max(scores.values())
+    assert result["best_step"] == min(step for step, score in scores.items() if score == max(scores.values()))
+    with (tmp_path / "run/seed-1/test.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    texts = [line.split("\t")[0] for line in (tmp_path / "test.tsv").read_text().splitlines()[1:]]
+    said = Predictor.load(tmp_path / "run").predict(texts)
+    assert [line["prediction"] for line in lines] == [one.label for one in said]
+    assert float(lines[0]["p(good)"]) == pytest.approx(said[0].probabilities["good"], abs=1e-5)
+    assert not list((tmp_path / "run").rglob("checkpoints"))
+
+
+@pytest.mark.slow
+def test_several_seeds_are_summed_up_and_the_best_is_linked(asked, tmp_path):
+    asked = replace(asked, seeds=3)
+    run(asked)
+    results = results_of(asked)
+    assert [one["seed"] for one in results] == [1, 2, 3]
+    values = [one["test"]["accuracy"] for one in results]
+    found = summary_of(results)["test"]["accuracy"]
+    assert found["values"] == values
+    assert found["mean"] == pytest.approx(sum(values) / 3)
+    assert (found["lowest"], found["highest"]) == (min(values), max(values))
+    best = max(results, key=lambda one: one["valid"]["accuracy"])["seed"]
+    assert (tmp_path / "run/best").resolve() == (tmp_path / f"run/seed-{best}/model").resolve()
+    more = replace(asked, seeds=4)  # a run may get more seeds later
+    run(more, resume=True)
+    assert scores_of(more)[:3] == [{k: v for k, v in one.items() if k != "seconds"} for one in results]
+
+
+@pytest.mark.slow
+def test_the_last_weights_are_kept_where_that_is_asked(asked):
+    asked = replace(asked, tune=replace(SMALL, keep="last"))
+    run(asked)
+    (result,) = results_of(asked)
+    assert result["best_step"] == result["steps"]
+
+
+@pytest.mark.slow
+def test_numbers_are_predicted(asked, tmp_path):
+    lines = [("a" * (1 + i % 6), 1 + i % 6) for i in range(40)]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"{a}\t{b / 2}\n" for a, b in lines))
+    asked = replace(
+        asked, number=True, split=Split(), tune=replace(SMALL, epochs=20, eval_every=500, save_every=500, dropout=0.0)
+    )
+    run(asked)
+    (result,) = results_of(asked)
+    assert result["valid"]["spearman"] > 0.8
+    assert (
+        Predictor.load(asked.out).predict(["aaaaaa"])[0].number > Predictor.load(asked.out).predict(["a"])[0].number
+    )
+
+
+@pytest.mark.slow
+def test_texts_that_are_too_long_are_cut_and_counted(asked):
+    said = run(replace(asked, reading=Reading(length=5)))
+    assert any("training texts have more than 5 tokens and were cut" in line for line in said)
+    assert results_of(asked)[0]["test"]["cut"] > 0
+
+
+@pytest.mark.slow
+def test_a_folder_with_another_run_or_other_files_is_not_touched(asked, tmp_path):
+    run(asked)
+    with pytest.raises(UserError, match=r"already holds a run. Resume it with --resume"):
+        run(asked)
+    with pytest.raises(UserError, match=r"keeps its settings: tune.lr is 0.003, not 0.1"):
+        run(replace(asked, tune=replace(SMALL, lr=0.1)), resume=True)
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\tgood\nb\tbad\nc\tbad\nd\tgood\n")
+    with pytest.raises(UserError, match=r"the data changed since the run"):
+        run(asked, resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"is not empty and holds no run"):
+        run(replace(asked, out=str(tmp_path / "other")))
+
+
+@pytest.mark.slow
+def test_mistakes_are_told_before_anything_is_written(asked, tmp_path):
+    for wrong, message in (
+        ({"columns": Columns(label="mood")}, "no field is called 'mood'"),
+        ({"metrics": ("spearman",)}, "spearman does not score two classes"),
+        ({"split": Split(folds=2), "seeds": 3}, "trial 3 has no fold"),
+        ({"model": ""}, "unmask classify MODEL DATA --out FOLDER"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(replace(asked, **wrong))
+        assert not (tmp_path / "run").exists()
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(UserError, match="model"):
+        run(asked)
