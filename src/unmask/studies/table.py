@@ -11,9 +11,10 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.studies.isoflop import fitted
 from unmask.studies.pairing import Paired, paired
-from unmask.studies.plan import TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
+from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
 from unmask.studies.run import DONE, is_done, read_json
 from unmask.studies.study import Column, Row, Study
+from unmask.training import metrics
 
 STEP = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<key>\w+)=(?P<value>[^\]]+)\])?")
 
@@ -113,7 +114,25 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
         "trained": trained(study, row) if row.train is not None else None,
         "checkpoint": row.checkpoint,
         "train_seconds": statistics.fmean(seconds) if seconds else None,
+        "curve": curve_of(study, row, tasks) if study.picture.get("kind") == "curves" else [],
     }
+
+
+def curve_of(study: Study, row: Row, tasks: Sequence[Task]) -> list[dict[str, float]]:
+    """Validation during the training of a row with the first seed, by passes over the training text."""
+    own = next((task for task in tasks if task.row == row.name and task.kind == "train"), None)
+    data = next((task for task in tasks if task.kind == "data"), None)
+    if own is None or data is None or not (own.folder / MODEL / metrics.FILE).is_file():
+        return []
+    size = read_json(data.folder / "tokens" / "manifest.json")["splits"]["train"]["tokens"]
+    train = train_of(row)
+    step = train.optim.batch * train.text.length / size
+    lines = metrics.read_metrics(own.folder / MODEL)
+    return [
+        {"passes": line["step"] * step, "valid": line["valid"], "error": line["error"]}
+        for line in lines
+        if "valid" in line
+    ]
 
 
 def trained(study: Study, row: Row) -> dict[str, Any]:

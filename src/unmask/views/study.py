@@ -222,7 +222,37 @@ def scaling_notes(table: Table) -> list[str]:
     return found
 
 
-PICTURES = {"bars": bars, "lines": lines, "isoflop": isoflop}
+def curves(table: Table) -> "Figure":
+    """Validation by passes over the training text; of each group the row that reaches the lowest is drawn thick."""
+    figure, (axes,) = panels(1, width=8)
+    rows = [row for row in table["rows"] if row["curve"]]
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    for at, group in enumerate(groups):
+        own = [row for row in rows if row["group"] == group]
+        best = min(own, key=lowest)
+        for row in own:
+            xs, ys = [point["passes"] for point in row["curve"]], [point["valid"] for point in row["curve"]]
+            label = f"{row['name']}: {lowest(row):.3f}" if row is best else None
+            axes.plot(
+                xs,
+                ys,
+                color=COLOURS[at % len(COLOURS)],
+                lw=2 if row is best else 0.7,
+                alpha=1 if row is best else 0.5,
+                label=label,
+            )
+    lows = [lowest(row) for row in rows]
+    axes.set(xlabel="passes over the training text", ylabel="nats per token, validation", xscale="log")
+    axes.set_ylim(min(lows) - 0.1, min(lows) + 1.5)
+    legend(axes)
+    return figure
+
+
+def lowest(row: Table) -> float:
+    return min(float(point["valid"]) for point in row["curve"])
+
+
+PICTURES = {"bars": bars, "lines": lines, "isoflop": isoflop, "curves": curves}
 
 
 def number_of(table: Table, name: str) -> int:
