@@ -22,7 +22,7 @@ from unmask.training.estimate import RunCost, estimate
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Train, settled
 
-RESULT, TOKENS, MODEL, CONFIG = "result.json", "tokens.jsonl", "run", "settings.toml"
+TOKENS, MODEL, CONFIG = "tokens.jsonl", "run", "settings.toml"
 GUESSED_VOCABULARY = 128  # ids of a tokenizer whose size the settings do not tell
 
 
@@ -41,10 +41,11 @@ class Task:
     data: Mapping[str, Any] | None = None  # the text to lay out
     seconds: float = 0.0  # train for so long: the number of steps is measured first
     measure: str = ""
+    result_file: str = "result.json"  # of a measurement
 
     @property
     def result(self) -> Path:
-        return self.folder / RESULT
+        return self.folder / self.result_file
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,17 @@ def measure_tasks(
         aside = (*verb.options, verb.aside, str(folder / TOKENS)) if verb.aside else verb.options
         command = (*said, *asked, *aside, "--out", str(folder / verb.out))
         name = f"{measure.name} of {row.name}, seed {seed}" + (f", {again}" if again is not None else "")
-        yield Task(name, "measure", row.name, seed, folder, command, tuple(needs), measure=measure.name)
+        yield Task(
+            name,
+            "measure",
+            row.name,
+            seed,
+            folder,
+            command,
+            tuple(needs),
+            measure=measure.name,
+            result_file=verb.result,
+        )
 
 
 def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], needs: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Run the commands of a plan: some at once, each in its own process; what is finished is kept, what failed is told.
 
 Every command has a fixed number of threads, so two at once compute what one after the other would. A killed training
-goes on where it stopped; a killed measurement begins again.
+goes on where it stopped, and so does a fine-tuning (classify); any other killed measurement begins again.
 """
 
 import ctypes

@@ -40,7 +40,8 @@ class Verb:
 
     options: tuple[str, ...] = ()  # always added
     aside: str = ""  # a file of numbers per token that it writes with these options, for paired differences
-    out: str = "result.json"  # what --out is given, so that the result is in result.json
+    out: str = "result.json"  # what --out is given
+    result: str = "result.json"  # the file with the result
 
 
 VERBS = {
@@ -48,7 +49,7 @@ VERBS = {
     "quality": Verb(),
     "suite": Verb(),
     "frontier": Verb(out="result"),
-    "classify": Verb(),
+    "classify": Verb(("--resume",), out="run", result="run/result.json"),
 }
 
 
