@@ -169,7 +169,8 @@ def ask(work: Work, among: Int[Tensor, " k"] | None = None) -> Ask | None:
     frozen = work.canvas.frozen[live, span.start : span.stop]
     lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=look.tokens.shape[1])
     spaced = None if work.canvas.spaced is None else work.canvas.spaced[live, span.start : span.stop]
-    return Ask(look.tokens, sigma, rows_where(where), live, look, span.start, lengths, frozen, spaced)
+    shown = work.policy.shown(look)
+    return Ask(shown, sigma, rows_where(where), live, look, span.start, lengths, frozen, spaced)
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
@@ -186,7 +187,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]
     logits = forbid(logits, look.mask)
-    tokens = drawn_within(work, asked, rows, logits)
+    tokens = drawn_within(work, asked, rows, work.policy.tilted(look, rows, logits))
     every = logits.log_softmax(-1)
     log_probs = every.gather(-1, tokens[:, None]).squeeze(-1)
     # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.

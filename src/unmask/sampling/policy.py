@@ -44,6 +44,7 @@ class Policy(Protocol):
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
     unshaped: ClassVar[bool] = False  # `choose` reads the network's own logits: only the tokens obey the constraints
     surest_first: ClassVar[bool] = False  # the most certain positions first; those without an alternative at once
+    of_masked_lm: ClassVar[bool] = False  # made for networks trained as masked language models
     budget: ClassVar[str | None] = None  # the field that `--steps` sets
     needs_budget: ClassVar[bool] = False
 
@@ -76,6 +77,14 @@ class Policy(Protocol):
         `unshaped` policy sees the network's own logits, and only there the mask's logit has a meaning.
         """
         return torch.ones_like(rows, dtype=torch.bool), look.memory
+
+    def shown(self, look: Look) -> Int[Tensor, "b w"]:
+        """The tokens that the network sees."""
+        return look.tokens
+
+    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """The logits that tokens are drawn from, at the committed flat positions: temperature comes after them."""
+        return logits
 
     def revise(
         self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]

@@ -304,6 +304,14 @@ def untuned(model: Model) -> str:
     )
 
 
+def unlike_masked_lm(model: Model, sampler: str) -> str:
+    """A warning for Gibbs sampling with a network that has seldom seen a text with a single blank."""
+    return (
+        f"this model was not trained as a masked language model but with {model.objective.name}; {sampler} redraws one "
+        f"token given all others, over and over. Its own sampler is {model.objective.facts.sampler}."
+    )
+
+
 def check_length(length: object) -> None:
     if not isinstance(length, int) or isinstance(length, bool):
         raise UserError(f"a length is a whole number of tokens; saw {length!r}.")
@@ -316,8 +324,13 @@ def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
     trained = model.spec.length
     check_length(length)
     seen = length if recipe.window is None else min(recipe.window, length)
-    if seen <= trained or (model.objective.facts.any_length and recipe.window is None):
-        return None if model.objective.facts.likelihood else untuned(model)
+    facts, policy = model.objective.facts, policy_in_force(model, recipe, with_defaults(model, recipe))
+    for_masked_lm = policy.of_masked_lm
+    if for_masked_lm and facts.likelihood:
+        return unlike_masked_lm(model, policy.name)
+    goes_on = facts.any_length or model.spec.carries
+    if seen <= trained or (goes_on and recipe.window is None):
+        return None if facts.likelihood or for_masked_lm else untuned(model)
     stride = max(1, trained // 2)
     return (
         f"the model was trained on {trained} tokens and is shown {seen}: expect poor text. Show it {trained} at a "

@@ -1,0 +1,87 @@
+"""Gibbs sampling with a masked language model: a position is hidden and drawn anew, given all others. [BERT-Mouth]
+
+It begins with all blanks hidden. If the network's conditionals are those of one distribution, that distribution stays
+as it is under every step. A masked language model's need not be: then the law of the samples depends on the order of
+the positions, and has no likelihood that can be computed.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.errors import UserError
+from unmask.random import WHERE, Dice
+from unmask.sampling.logits import only
+from unmask.sampling.policy import POLICIES, Look, Memory, Policy
+
+
+@POLICIES.register("gibbs", "Gibbs sampling: a random position at a time is drawn anew", scan="random")
+@POLICIES.register("gibbs-sequential", "Gibbs sampling from left to right, again and again", scan="sequential")
+@POLICIES.register("gibbs-parallel", "all positions drawn anew at once, again and again", scan="parallel", hide=False)
+@dataclass(frozen=True)
+class Gibbs(Policy):
+    """A fixed number of draws. Blanks that no draw has reached by then are filled one by one from the left."""
+
+    budget: ClassVar[str | None] = "steps"
+    revises: ClassVar[bool] = True
+    of_masked_lm: ClassVar[bool] = True
+
+    steps: int = 500  # draws of a row, one network call each
+    scan: Literal["random", "sequential", "parallel"] = "random"
+    hide: bool = True  # hide a position before it is drawn; false: the network sees the token that it replaces
+    burnin: int = 250  # draws from the whole distribution
+    top_k: int = 100  # draws after them are from this many most likely tokens; 0: from all
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "burnin", "top_k"):
+            if getattr(self, name) < (name == "steps"):
+                raise UserError(f"{name} must be {int(name == 'steps')} or more, not {getattr(self, name)}.")
+        if self.scan == "parallel" and self.hide:
+            raise UserError("a parallel scan that hides what it draws would see masks alone: set hide = false.")
+
+    @property
+    def law(self) -> str:
+        cut = f", the last {self.steps - self.burnin} from the {self.top_k} most likely tokens"
+        more = cut if self.top_k and self.burnin < self.steps else ""
+        return f"approximate (Gibbs sampling, {self.scan} scan, {self.steps} draws{more}; depends on the scan)"
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        """(draws so far (b), the last token drawn at each position (b w), −1: none)."""
+        return torch.zeros(len(hidden), dtype=torch.long, device=hidden.device), torch.where(hidden, -1, -1)
+
+    def place(self, look: Look, draw: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
+        """The positions of a draw, among those that are free."""
+        count = look.free.sum(1)
+        if self.scan == "parallel":
+            return look.free
+        turn = draw % count.clamp(min=1)
+        if self.scan == "random":
+            turn = (look.dice.grid(1, WHERE, number=draw)[:, 0] * count).long()
+        return look.free & (look.free.long().cumsum(1) - 1 == turn[:, None])
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        draw = look.memory[0]
+        now = self.place(look, draw) & look.hidden & (draw < self.steps)[:, None]
+        first = look.hidden & (look.hidden.long().cumsum(1) == 1)
+        where = torch.where(now.any(1, keepdim=True), now, first)
+        return where, torch.zeros(len(where), device=where.device)
+
+    def shown(self, look: Look) -> Int[Tensor, "b w"]:
+        last = look.memory[1]
+        return look.tokens if self.hide else torch.where(look.hidden & (last >= 0), last, look.tokens)
+
+    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        late = look.memory[0][rows // look.hidden.shape[1]] >= self.burnin
+        if not self.top_k or self.top_k >= logits.shape[-1] or not bool(late.any()):
+            return logits
+        return torch.where(late[:, None], only(logits, logits.topk(self.top_k, -1).indices), logits)
+
+    def revise(
+        self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
+    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+        draw = look.memory[0] + 1
+        again = self.place(look, draw) & ~look.hidden & (draw < self.steps)[:, None]
+        return again, (draw, torch.where(look.hidden, look.memory[1], look.tokens))
