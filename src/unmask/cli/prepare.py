@@ -7,7 +7,7 @@ tinystories, wikitext2, wikitext103) or `hf:NAME:CONFIG@SPLIT#REVISION` for a da
     unmask prepare my_texts/ --out data/
     unmask prepare lm1b --out data/ --tokenizer hf:bert-base-uncased
     unmask prepare hf:roneneldan/TinyStories --out data/ --vocab 8192
-    unmask prepare genome.fa.gz --out data/ --tokenizer dna
+    unmask prepare genome.fa.gz --out data/ --tokenizer dna --intervals splits.bed
     unmask prepare my_texts/ --out part1/ --part 1/2
     unmask prepare part1/ part2/ --merge --out data/
     unmask prepare data/ --verify
@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.manifest import MANIFEST, merge, read_json
+from unmask.text.corpus.manifest import MANIFEST, loss_lines, merge, read_json
 from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.shards import Division
@@ -43,7 +43,7 @@ class Settings:
     out: str = ""
     """Folder to write; new, or left by an interrupted run of the same command."""
     tokenizer: str = "bpe"
-    """byte, character, bpe, dna, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
+    """byte, character, bpe, dna, caduceus, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
     vocab: int = 4096
     """Size of a bpe vocabulary, the mask included."""
     sample: int = 256
@@ -79,7 +79,7 @@ def run(settings: Settings) -> None:
         workers = settings.workers or cores()
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
-        with gather(settings.source[0]) as sources:
+        with gather(settings.source[0], settings.layout) as sources:
             tokenizer = choose(
                 settings.tokenizer,
                 sources,
@@ -143,3 +143,5 @@ def print_summary(out: Path) -> None:
     print(f"{out}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards")
     for split, totals in manifest["splits"].items():
         print(f"  {split:<6} {totals['documents']:>12,} documents  {totals['tokens']:>15,} tokens")
+    for line in loss_lines(manifest):
+        print(f"  {line}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.dataset import DataSet
-from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
+from unmask.text.corpus.decompress import Chunk, chunks, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import check_text, objects, rows_of
 
@@ -34,8 +34,19 @@ class Layout:
     documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator, else file
     separator: str = SEPARATOR  # text between the documents of a .txt file
     field: str = "text"  # field of .jsonl, column of .csv or .parquet (a number if a .csv has no header)
+    intervals: str = ""  # BED file: the regions of a FASTA file to read, and in its fourth column their splits
+    stretch: int = 0  # bases to which each interval is stretched, as Caduceus does (1048576): splits then share bases
+    window: int = 0  # with --stretch: bases of the windows into which it is cut
 
     def __post_init__(self) -> None:
+        if (self.stretch or self.window) and not self.intervals:
+            raise UserError("--stretch and --window change the intervals of a BED file: give --intervals too.")
+        if not 0 <= self.window <= self.stretch or bool(self.stretch) != bool(self.window):
+            raise UserError(
+                "--stretch is cut into windows of --window bases: give both, the window not longer; saw "
+                f"{self.stretch} and {self.window}. Without them rows are cut within the intervals, by --length of "
+                "`unmask train`."
+            )
         if self.documents not in UNITS:
             raise unknown("unit of documents", self.documents, UNITS)
         if not self.separator:
@@ -57,7 +68,7 @@ def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
 def hub_pieces(data: DataSet, field: str) -> Iterator[Piece]:
     """The documents of a data set on the hub, streamed."""
     for row in data.rows():
-        yield from _whole(_field(row, field, f"data set {data.name!r}"), 0)
+        yield from cut_up(_field(row, field, f"data set {data.name!r}"), 0)
 
 
 def _text(path: Path, layout: Layout) -> Iterator[Piece]:
@@ -109,10 +120,10 @@ def _split(stream: Iterator[Chunk], between: re.Pattern[str], longest: int) -> I
 
 
 def _trimmed(text: str, at: int, begun: bool) -> Iterator[Piece]:
-    yield from _whole(text.rstrip() if begun else text.strip(), at)
+    yield from cut_up(text.rstrip() if begun else text.strip(), at)
 
 
-def _whole(text: str, at: int) -> Iterator[Piece]:
+def cut_up(text: str, at: int) -> Iterator[Piece]:
     """A document that is already in memory."""
     *cut, rest = _cuts(text)
     for piece in cut:
@@ -135,7 +146,7 @@ def _cuts(text: str, *, spare: int = 0) -> list[str]:
 
 def _jsonl(path: Path, layout: Layout) -> Iterator[Piece]:
     for content, where, at in objects(path):
-        yield from _whole(check_text(_field(content, layout.field, where), where), at)
+        yield from cut_up(check_text(_field(content, layout.field, where), where), at)
 
 
 def _field(record: dict, field: str, where: str) -> str:
@@ -159,7 +170,7 @@ def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
         elif row:
             if not 0 <= column < len(row):
                 raise UserError(f"{where} has {len(row)} columns; column {column + 1} was expected")
-            yield from _whole(row[column], at)
+            yield from cut_up(row[column], at)
 
 
 def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
@@ -176,7 +187,7 @@ def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
                 done += batch.num_rows
                 for value in batch.column(0):  # one text at a time: a few bytes can stand for many long ones
                     record = {layout.field: value.as_py()}
-                    yield from _whole(_field(record, layout.field, str(path)), size * done // total)
+                    yield from cut_up(_field(record, layout.field, str(path)), size * done // total)
     except UserError:
         raise
     except (OSError, ValueError, OverflowError, arrow.ArrowException) as error:
@@ -185,21 +196,72 @@ def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
 
 def _fasta(path: Path, layout: Layout) -> Iterator[Piece]:
     """A sequence is a document; its name is dropped, its lines are joined."""
+    return (piece for _, piece in named_pieces(path))
+
+
+class SequenceName(NamedTuple):
+    text: str  # the first word of the line after ">"
+    number: int  # of the sequence in its file
+
+
+def named_pieces(path: Path) -> Iterator[tuple[SequenceName, Piece]]:
+    """The pieces of the sequences of a FASTA file without white space, each with the name of its sequence."""
+    name: SequenceName | None = None
     held: list[str] = []
-    length, at, begun = 0, 0, False
-    for number, (line, at) in enumerate(lines(path), 1):
-        if line.startswith(">"):
-            if begun:
-                yield Piece("".join(held), True, at)
-            held, length, begun = [], 0, True
-        elif not begun and line.strip():
+    size, at, empty = 0, 0, True
+    for head, text, at in _heads_and_bodies(path):
+        if head:
+            if name is not None:
+                yield name, Piece("".join(held), True, at)
+            words = text.split(maxsplit=1)
+            name = SequenceName(words[0] if words else "", 0 if name is None else name.number + 1)
+            held, size, empty = [], 0, True
+            continue
+        letters = "".join(text.split())
+        if name is None and letters:
+            number, line = next((i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip())
             raise UserError(f"{path} is not FASTA: line {number} is {line[:40]!r}, not a name after '>'")
-        else:
-            held.append(line.strip())
-            length += len(held[-1])
-            if length >= PIECE:
-                for piece in _cuts("".join(held), spare=PIECE):  # a chromosome may be one line
-                    yield Piece(piece, False, at)
-                held, length = [], 0
-    if begun:
-        yield Piece("".join(held), True, at)
+        empty = empty and not letters
+        held.append(letters)
+        size += len(letters)
+        if name is not None and size >= PIECE:
+            for piece in _cuts("".join(held)):
+                yield name, Piece(piece, False, at)
+            held, size = [], 0
+    if name is not None:
+        if empty:
+            raise UserError(
+                f"{path} ends after the name of a sequence, {name.text!r}: the file is cut short. Copy it again, or "
+                "remove its last line."
+            )
+        yield name, Piece("".join(held), True, at)
+
+
+class Stretch(NamedTuple):
+    head: bool  # a whole line that begins with ">", without it; else lines of a sequence, or parts of them
+    text: str
+    at: int  # bytes of the file read so far
+
+
+def _heads_and_bodies(path: Path) -> Iterator[Stretch]:
+    """A FASTA file cut at the lines that begin with ">"; what is between them comes as it is read, for speed."""
+    head: list[str] | None = None  # of a name that the last chunk's end has cut
+    begins = True  # at the start of a line
+    for text, at in chunks(path):
+        start = 0
+        while start < len(text):
+            if head is None and begins and text[start] == ">":
+                head, start = [], start + 1
+            end = text.find("\n" if head is not None else "\n>", start)
+            after = len(text) if end < 0 else end + 1
+            if head is None:
+                yield Stretch(False, text[start:after], at)
+            else:
+                head.append(text[start:after])
+                if end >= 0:
+                    yield Stretch(True, "".join(head), at)
+                    head = None
+            begins = text[after - 1] == "\n"
+            start = after
+    if head is not None:
+        yield Stretch(True, "".join(head), at)

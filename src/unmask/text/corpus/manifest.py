@@ -5,7 +5,8 @@ manifest.json is written last, from all parts: its presence means that the data 
 """
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -42,10 +43,18 @@ def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, di
         "format": FORMAT,
         "tokenizer": {"fingerprint": tokenizer.fingerprint, "size": tokenizer.size, **special},
         "dtype": token_type(tokenizer.size).name,
-        "layout": asdict(layout),
+        "layout": described_layout(layout),
         "division": asdict(division),
         "sources": [{"name": s.name, "bytes": s.bytes, "sha256": s.sha256()} for s in sources],
     }
+
+
+def described_layout(layout: Layout) -> dict[str, Any]:
+    """The layout in a manifest; regions of sequences only if there are any, and by the name of their file."""
+    found = asdict(layout)
+    if not layout.intervals:
+        return {key: value for key, value in found.items() if key not in ("intervals", "stretch", "window")}
+    return {**found, "intervals": Path(layout.intervals).name}
 
 
 def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
@@ -108,8 +117,28 @@ def _merge(folders: Sequence[str | Path], out: Path) -> None:
     if files[0].parent != out:
         Tokenizer.load(files[0].parent).save(out)
     splits = {shard.split: _totals(shards, shard.split) for shard in shards}
-    write_manifest(out / MANIFEST, {**job, "splits": splits, "shards": [shard._asdict() for shard in shards]})
+    listed = [shard._asdict() for shard in shards]
+    write_manifest(out / MANIFEST, {**job, "splits": splits, **losses(shards), "shards": listed})
     clear_work(out)
+
+
+def losses(shards: Sequence[Shard]) -> dict[str, Any]:
+    """What of the text is not in the shards: letters that became another token, documents without a token."""
+    replaced = Counter[str]()
+    for shard in shards:
+        replaced.update(shard.replaced)
+    return {"replaced": dict(replaced), "empty": sum(shard.empty for shard in shards)}
+
+
+def loss_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What prepared data has lost, in words."""
+    replaced, empty = manifest.get("replaced", {}), manifest.get("empty", 0)
+    if replaced:
+        most = sorted(replaced.items(), key=lambda one: -one[1])
+        shown = ", ".join(f"{letter}: {count:,}" for letter, count in most[:8]) + (", ..." if most[8:] else "")
+        yield f"{sum(replaced.values()):,} letters that the vocabulary does not have were replaced ({shown})"
+    if empty:
+        yield f"{empty:,} documents without a token were left out"
 
 
 def clear_work(out: Path) -> None:

@@ -11,7 +11,7 @@ do not depend on the number of workers. A file gets its name only when it is com
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -75,6 +75,8 @@ class Shard(NamedTuple):
     documents: int  # number of documents that end in it
     tokens: int
     sha256: str
+    replaced: Mapping[str, int] = {}  # letters that became another token, such as "R as N"
+    empty: int = 0  # documents without a token, which are left out
 
 
 def token_type(size: int) -> np.dtype:
@@ -150,24 +152,26 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
     for split in sorted(set(group.splits)):
         mine = [i for i, side in enumerate(group.splits) if side == split]
         goes_on = group.goes_on and mine[0] == 0
-        tokens, ends = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
+        tokens, ends, empty = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
         data = ends.tobytes() + tokens.tobytes()
         name = f"{split}-{group.name}.bin"
         if data:
             write_whole(folder / SHARDS / name, data)
-            written.append(Shard(name, split, len(ends), len(tokens), sha256(data).hexdigest()))
+            replaced = tokenizer.replaced(group.texts[i] for i in mine)
+            digest = sha256(data).hexdigest()
+            written.append(Shard(name, split, len(ends), len(tokens), digest, replaced, empty))
     write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
     return written
 
 
 def _tokens(
     group: TextGroup, mine: list[int], tokenizer: Tokenizer, dtype: np.dtype, *, goes_on: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of some pieces of a group, an eos after each document, and where the documents end."""
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The tokens of some pieces, an eos after each document; where documents end, and how many have no token."""
     eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     parts = [np.zeros(0, dtype)]
     ends: list[int] = []
-    total = 0
+    total = empty = 0
     begun = goes_on  # whether the current document has a token
     for start in range(0, len(mine), 256):  # in batches, because the library's results are large
         some = mine[start : start + 256]
@@ -175,12 +179,13 @@ def _tokens(
             parts.append(ids.astype(dtype))
             total += len(ids)
             begun = begun or len(ids) > 0
+            empty += group.lasts[i] and not begun
             if begun and group.lasts[i]:
                 parts.append(eos)
                 total += len(eos)
                 ends.append(total)
                 begun = False
-    return np.concatenate(parts), np.array(ends, "<u4")
+    return np.concatenate(parts), np.array(ends, "<u4"), empty
 
 
 def shard_bytes(shard: Shard, size: int) -> int:

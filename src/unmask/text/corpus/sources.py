@@ -18,17 +18,15 @@ from unmask.text.corpus.dataset import DataSet, Unreadable, parse_data_set
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.formats import COMPRESSIONS, FORMATS, format_of
+from unmask.text.corpus.intervals import (
+    SPLITS,
+    check_intervals,
+    fingerprint_of,
+    places_of,
+    read_bed,
+    region_pieces,
+)
 from unmask.text.corpus.named import NAMED, Named, completed, corpus_name, home, part_of, repaired
-
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "valid": "valid",
-    "validation": "valid",
-    "val": "valid",
-    "dev": "valid",
-    "test": "test",
-}
 
 
 @dataclass(frozen=True)
@@ -60,15 +58,18 @@ class Source:
 
 
 @contextmanager
-def gather(where: str | Path) -> Iterator[list[Source]]:
+def gather(where: str | Path, layout: Layout | None = None) -> Iterator[list[Source]]:
     """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`.
 
-    A path that exists is read, even if it has the name of a corpus.
+    A path that exists is read, even if it has the name of a corpus. With intervals in the layout, the sources are
+    those regions of its FASTA files, by split.
 
     with gather("my_texts/") as sources: ...
     """
     place = str(where)
-    if place == "-":
+    if layout is not None and layout.intervals:
+        yield _regions(_files(place), layout)
+    elif place == "-":
         with TemporaryDirectory(prefix="unmask-") as folder:
             yield [_spooled(Path(folder))]
     elif place.startswith("hf:"):
@@ -175,6 +176,25 @@ def _files(place: str) -> list[Source]:
     if not any(source.bytes for source in sources):
         raise UserError(f"the data at {place} is empty: {len(sources)} file(s) of 0 bytes")
     return _named_splits(sorted(sources, key=lambda source: source.name))
+
+
+def _regions(sources: list[Source], layout: Layout) -> list[Source]:
+    """The regions of FASTA files that a BED file lists: one source for each file and split."""
+    bed, paths = Path(layout.intervals), [source.path for source in sources if source.path is not None]
+    for path in paths:
+        if format_of(path.name)[0] != "fasta":
+            raise UserError(f"--intervals are regions of FASTA files, and {path} is not one (.fa, .fasta, .fna).")
+    intervals, places = read_bed(bed), places_of(paths)
+    check_intervals(intervals, places, layout)
+    found = []
+    for source in sources:
+        mine = [one for one in intervals if places[one.name].path == source.path]
+        for split in dict.fromkeys(one.split for one in mine):
+            some = [one for one in mine if one.split == split]
+            name = f"{source.name}[{split or 'all'} of {bed.name} {fingerprint_of(bed)}]"
+            read = partial(region_pieces, source.path, some)
+            found.append(Source(name, source.path, source.bytes, split, read))
+    return sorted(found, key=lambda source: source.name)
 
 
 def _is_data(path: Path, root: Path) -> bool:

@@ -43,7 +43,7 @@ def read_documents(
     """
     if (folder := prepared_folder(where)) is not None:
         return _prepared(folder, tokenizer, split, limit)
-    with gather(where) as sources:
+    with gather(where, layout) as sources:
         sources, chosen = _of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
         return tokenized(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
