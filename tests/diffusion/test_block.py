@@ -154,7 +154,7 @@ def test_clipped_noise_draws_mostly_within_and_always_all():
         (lambda: Block(0), "at least one token"),
         (lambda: Block(16).check_length(12), "does not fit into rows of 12"),
         (lambda: Clipped(low=0.9, high=0.2), "low < high"),
-        (lambda: Clipped(floor=0), "missing from the bound"),
+        (lambda: Clipped(floor=0), "miss in the bound"),
     ],
 )
 def test_wrong_settings_are_refused(make, match):

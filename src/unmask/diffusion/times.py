@@ -134,8 +134,8 @@ class Clipped(Times):
             raise UserError(f"clipped times need 0 <= low < high <= 1; saw low {self.low}, high {self.high}.")
         if not 0 < self.floor <= 1:
             raise UserError(
-                f"the floor of clipped times must be above 0 and at most 1, or some numbers of masks would be missing "
-                f"from the bound; saw {self.floor}."
+                f"the floor of clipped times must be above 0 and at most 1, or some numbers of masks would miss "
+                f"in the bound; saw {self.floor}."
             )
 
     def at(self, even: Float[Tensor, " b"]) -> When:

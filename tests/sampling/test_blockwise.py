@@ -1,0 +1,245 @@
+"""Block diffusion as a process: the recorded runs, the law by enumeration, and a cache that changes nothing."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+
+import unmask
+from contracts.members import LETTERS, model_of
+from diffusion.test_block_exact import small_network
+from exact import chi_square_p, every_text
+from model.backbones.test_halves import GOLDEN, golden_network, random_network
+from model.golden import arrays_of, distance
+from unmask.diffusion.block import Block
+from unmask.diffusion.block_exact import Likelihood
+from unmask.errors import UserError
+from unmask.model.backbone import Piece
+from unmask.random import Noise
+from unmask.sampling.blockwise import Blockwise, uncached
+from unmask.sampling.masked import Sliding
+from unmask.sampling.policies.planned import Ancestral
+from unmask.sampling.policy import POLICIES, policy_of
+from unmask.sampling.process import answer, run
+from unmask.sampling.recipe import Recipe, doubt, method_for, samplers_for
+from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
+
+MASK = 6
+
+
+def process(network, size=4, window=64, policy=None, **options):
+    chosen = {} if policy is None else {"policy": policy}
+    return Blockwise(size, window, network.row_memory, **chosen, **options)
+
+
+def last(steps):
+    *_, end = steps
+    return end
+
+
+def replayed(cases, name, *, window=10**6, nucleus=1.0):
+    """A recorded run, drawn with our cache and the recorded random numbers; and the number of calls."""
+    network, mask, size = golden_network().freeze(), int(cases["mask_index"]), 4
+    row, memory, calls = torch.full((24,), mask), network.row_memory(), 0
+    row[0], left = int(cases["bos"]), list(range(len(cases[f"run_{name}_u"])))
+    told = cases[f"run_{name}_logits"][~cases[f"run_{name}_store"]]
+    for first in range(0, 24, size):
+        while (hidden := (row[first : first + size] == mask).nonzero().squeeze(1)).numel():
+            draw = left.pop(0)
+            piece = Piece(row[memory.filled : first + size], first, torch.arange(size), memory, size, window)
+            with torch.no_grad():
+                states, (memory,) = network.read_blocks([piece])
+            logits = network.head(states)
+            assert distance(logits[hidden], told[draw, 0][hidden]) < 5e-5
+            p = logits.double().index_fill(1, torch.tensor([mask]), -torch.inf).softmax(-1)
+            if nucleus < 1:
+                value, order = p.sort(-1, descending=True)
+                keep = value.cumsum(-1) <= nucleus
+                keep[:, 0] = True
+                p = torch.zeros_like(p).scatter(1, order, torch.where(keep, value, 0.0))
+            token = (p / (1e-10 - (cases[f"run_{name}_u"][draw, 0] + 1e-10).log())).argmax(-1)
+            at = int(hidden[int(cases[f"run_{name}_pick"][draw, 0])])
+            row[first + at] = token[at]
+            calls += 1
+    return row, calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "nucleus"), [("fh_p1", 1.0), ("fh_p0.9", 0.9)])
+def test_a_recorded_run_is_replayed_token_for_token_without_calls_that_only_store(name, nucleus):
+    cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
+    row, calls = replayed(cases, name, nucleus=nucleus)
+    assert torch.equal(row, cases[f"run_{name}_x"][0].long())
+    assert calls == int(cases[f"run_{name}_nfe"]) == 23
+    assert len(cases[f"run_{name}_store"]) == 29, "the original's calls"
+
+
+@pytest.mark.slow
+def test_a_window_that_slides_is_the_originals_cached_model():
+    cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
+    row, _ = replayed(cases, "slide", window=int(cases["run_slide_window"]))
+    assert torch.equal(row, cases["run_slide_x"][0].long())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "size"), [(False, 3), (True, 2)])
+def test_first_hitting_follows_the_likelihood_that_evaluation_gives(before, size):
+    network, texts, draws = small_network(before=before), every_text(3, 5), 1500
+    noise = Noise(torch.zeros(len(texts)), torch.zeros(len(texts), 5))
+    with torch.no_grad():
+        nats = Likelihood(size).nats(network.logits, texts, noise=noise, mask=3).bound.sum(1)
+    law = {tuple(text): float(p) for text, p in zip(texts.tolist(), (-nats).exp(), strict=True)}
+    drawn = last(run(process(network, size), network, blank(draws, 5, mask=3), seed=3)).canvas.tokens
+    assert chi_square_p(law, drawn) > 1e-3
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("window", [64, 8])
+def test_cached_and_recomputed_rows_are_equal_also_when_the_window_slides(before, window):
+    network, canvas = random_network(before=before), of_prompt([1, 2, 3], length=30, rows=3, mask=MASK)
+    one = process(network, window=window)
+    cached, again = (list(run(p, network, canvas, seed=5)) for p in (one, uncached(one)))
+    assert torch.equal(cached[-1].canvas.tokens, again[-1].canvas.tokens)
+    assert len(cached) == len(again) == 27, "1 call for the rest of the first block, 4 for each of 6, 2 for the last"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in sorted(POLICIES) if POLICIES[name].process == "masked"])
+def test_every_policy_fills_blocks_alike_with_and_without_a_cache(name):
+    if POLICIES[name].own:
+        pytest.skip("the reverse process of another objective")
+    network, canvas = random_network(before=True), of_prompt([1, 2], length=13, rows=2, mask=MASK)
+    one = process(network, policy=policy_of(name, steps=3 if POLICIES[name].budget else None))
+    ends = [last(run(p, network, canvas, seed=2)).canvas.tokens for p in (one, uncached(one))]
+    assert torch.equal(*ends)
+    assert (ends[0] != MASK).all()
+
+
+def elements(network, canvas, one, seed=0):
+    """Tokens that the network computes in each call."""
+    state, found = one.begin(canvas, seed=seed), []
+    while (asked := one.ask(state)) is not None:
+        found.append(sum(len(piece.tokens) for piece in asked.pieces))
+        state, _ = one.commit(state, asked, answer(network, asked))
+    return found
+
+
+def test_a_call_computes_one_block_and_the_one_before_it_once():
+    network, canvas = random_network(before=False), blank(1, 64, mask=MASK)
+    found = elements(network, canvas, process(network, window=16))
+    assert found == [4, 4, 4, 4, *[8, 4, 4, 4] * 15]
+
+
+def test_a_prompt_is_read_by_the_first_call():
+    network = random_network(before=True)
+    canvas = of_prompt([1, 2, 3, 4, 5, 0], length=12, mask=MASK)
+    assert elements(network, canvas, process(network)) == [8, 4, 8, 4, 4, 4]
+
+
+def test_rows_of_different_lengths_and_blanks_give_what_each_gives_alone():
+    network = random_network(before=True)
+    rows = [[1, MASK, 2, MASK, MASK], [0, 1, 2, 3, 4, 5, MASK, MASK, MASK, 2], [MASK] * 7]
+    together = last(run(process(network), network, of_rows(rows, mask=MASK), seed=1)).canvas.tokens
+    for i, row in enumerate(rows):
+        alone = last(run(process(network), network, of_rows([row], mask=MASK), seed=1, ids=torch.tensor([i])))
+        assert torch.equal(alone.canvas.tokens[0], together[i, : len(row)])
+        assert all(t == given for t, given in zip(together[i].tolist(), row, strict=False) if given != MASK)
+
+
+def test_text_after_a_block_is_not_seen_and_text_within_it_is():
+    network = random_network(before=True)
+    tokens = torch.tensor([[MASK, MASK, 1, MASK, MASK, 2, MASK, 3]])
+    one = process(network)
+
+    def first_logits(changed):
+        state = one.begin(of_tokens(changed, mask=MASK), seed=0)
+        asked = one.ask(state)
+        return answer(network, asked).logits
+
+    told = first_logits(tokens)
+    after, within = tokens.clone(), tokens.clone()
+    after[0, 5], within[0, 2] = 4, 4
+    assert torch.equal(first_logits(after), told)
+    assert not torch.allclose(first_logits(within), told)
+
+
+def test_the_memory_of_a_finished_row_is_freed():
+    network = random_network(before=True)
+    rows = [[1, 2, 3, 4, 5, MASK], [1, 2, 3, 4, MASK, MASK, MASK, MASK, MASK, MASK]]
+    one = process(network)
+    state = one.begin(of_rows(rows, mask=MASK), seed=0)
+    held = []
+    while (asked := one.ask(state)) is not None:
+        state, _ = one.commit(state, asked, answer(network, asked))
+        held.append([memory is not None for memory in state.memories])
+    assert held[0] == [False, True]
+    assert held[-1] == [False, False]
+    state = one.begin(of_rows(rows[1:], mask=MASK), seed=0)
+    asked = one.ask(state)
+    state, _ = one.commit(state, asked, answer(network, asked))
+    kept = weakref.ref(state.memories[0].pairs[0][0])
+    assert kept() is not None
+    del state, asked
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_model_says_its_blocks_and_its_window_and_takes_the_samplers_of_masked_diffusion(tmp_path):
+    model = model_of(tmp_path / "m", Block(size=3))
+    assert "threshold" in samplers_for(model)
+    assert method_for(model, Recipe()).law == "exact, in blocks of 3 tokens, each given the 9 tokens before it"
+    law = method_for(model, Recipe(sampler="entropy", top_p=0.9, window=6)).law
+    assert law.startswith("approximate (the model chooses the order")
+    assert law.endswith("sharpened by top-p 0.9, in blocks of 3 tokens, each given the 3 tokens before it")
+    assert method_for(model, Recipe(sampler="ancestral", steps=5)).process.policy == Ancestral(5)
+
+
+@pytest.mark.slow
+def test_a_model_writes_texts_of_any_length_and_stops_at_the_end_of_a_document(tmp_path):
+    model = model_of(tmp_path / "m", Block(size=4), text={"pack": "stream"})
+    assert doubt(model, 200, Recipe()) is None
+    one = unmask.sample(model, length=200, prompt="ab", seed=1, document=False)[0]
+    assert len(one.tokens) == 200
+    ended = unmask.sample(model, length=4096, prompt="ab", seed=1)[0]
+    assert ended.tokens[-1] == LETTERS.eos
+    assert len(ended.tokens) < 4096
+    assert ended.calls <= len(ended.tokens) + 4
+
+
+@pytest.mark.slow
+def test_patterns_hold_within_blocks(tmp_path):
+    model = model_of(tmp_path / "m", Block(size=4))
+    for sampler in ("first-hitting", "entropy"):
+        for one in unmask.sample(model, prompt="ab", length=12, n=3, pattern="(cab|bed)+", sampler=sampler):
+            assert set(one.text[2:].replace("cab", "").replace("bed", "")) <= {"\n"}, one.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"window": 7}, "at least two blocks of 4 tokens: give 8 or more; saw 7"),
+        ({"window": 12, "stride": 3}, "leave the stride out"),
+        ({"guidance": 2.0}, "guidance needs an mdlm model"),
+        ({"sampler": "analytic"}, "reverse process of sedd"),
+        ({"sampler": "autoregressive"}, "not for this model"),
+    ],
+)
+def test_what_a_block_model_cannot_do_is_refused(tmp_path, changes, match):
+    model = model_of(tmp_path / "m", "block")
+    with pytest.raises(UserError, match=match):
+        method_for(model, Recipe().changed(**changes))
+
+
+def test_a_cache_is_refused_by_a_network_that_cannot_give_one(tmp_path):
+    model = model_of(tmp_path / "m", "ar")
+    with pytest.raises(UserError, match="no cache of blocks"):
+        last(run(process(model.network), model.network, blank(1, 5, mask=model.mask)))
+    with pytest.raises(UserError, match="no cache of blocks"):
+        model_of(tmp_path / "mamba", "ar", "mamba").network.row_memory()
+
+
+def test_the_usual_stride_is_half_a_window():
+    assert Recipe(window=12).windows() == Sliding(12, 6) == Sliding.usual(12)
+    assert replace(Recipe(window=12), stride=5).windows() == Sliding(12, 5)
