@@ -1,0 +1,52 @@
+"""Numbers in docs/results.md come from records: a table after `<!-- records/NAME.json -->` holds only numbers of them."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+MARK = re.compile(r"<!-- (?P<records>records/[^ ]+(?: records/[^ ]+)*) -->\n(?P<table>(?:\|.*\n)+)")
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?!\w)")
+TABLES = [(match["records"].split(), match["table"]) for match in MARK.finditer((DOCS / "results.md").read_text())]
+
+
+def values(content: Any) -> Iterator[float]:
+    if isinstance(content, dict):
+        if {"good", "of"} <= content.keys() and content["of"]:
+            yield content["good"] / content["of"]
+        content = list(content.values())
+    if isinstance(content, list):
+        for one in content:
+            yield from values(one)
+    elif isinstance(content, str):
+        for found in NUMBER.findall(content):
+            yield float(found.replace(",", ""))
+    elif type(content) in (int, float):
+        yield abs(float(content))
+
+
+def recorded(patterns: list[str]) -> list[float]:
+    files = [path for pattern in patterns for path in sorted(DOCS.glob(pattern))]
+    assert files, f"no record is called {patterns}"
+    return [value for path in files for value in values(json.loads(path.read_text()))]
+
+
+def traced(number: str, known: list[float]) -> bool:
+    """Whether a number is a rounding of a recorded one, or of a recorded share in percent."""
+    digits, said = len(number.partition(".")[2]), float(number.replace(",", ""))
+    return any(abs(scale * value - said) <= 0.5000001 * 10**-digits for value in known for scale in (1, 100))
+
+
+def test_there_are_tables_with_records():
+    assert len(TABLES) >= 4
+
+
+@pytest.mark.parametrize(("records", "table"), TABLES, ids=[" ".join(records) for records, _ in TABLES])
+def test_every_number_of_a_table_is_in_its_records(records, table):
+    known = recorded(records)
+    missing = [number for number in NUMBER.findall(table) if not traced(number, known)]
+    assert not missing, f"{missing} are not in {records}"
