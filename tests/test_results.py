@@ -1,4 +1,4 @@
-"""Numbers in docs/results.md come from records: a table after `<!-- records/NAME.json -->` holds only numbers of them."""
+"""Numbers in docs/results.md come from records: a table after `<!-- records/NAME.json -->` holds only theirs."""
 
 import json
 import re
