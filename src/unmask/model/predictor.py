@@ -169,26 +169,28 @@ class Predictor(nn.Module):
         return before, after
 
     def encode(self, texts: Sequence[Text]) -> tuple[list[Encoded], int]:
-        """Texts as ids, cut to the length, and how many were cut; of a pair the longer text is cut first."""
+        """Texts as ids, cut to the length, and how many were cut."""
+        kept, lengths = self.encode_whole(texts)
+        return kept, sum(length > one.size for one, length in zip(kept, lengths, strict=True))
+
+    def encode_whole(self, texts: Sequence[Text]) -> tuple[list[Encoded], list[int]]:
+        """Texts as ids, cut to the length (of a pair the longer text first), and how many ids each had before."""
         pairs = [text for text in texts if not isinstance(text, str)]
         if pairs and len(pairs) < len(texts):
             raise UserError("some texts are pairs and some are not: classify them apart.")
         if pairs and self.tokenizer.eos is None:
             raise UserError("pairs of texts need a token between them, and the tokenizer has no eos.")
-        flat = (
-            [part for pair in pairs for part in pair] if pairs else [text for text in texts if isinstance(text, str)]
-        )
+        flat = [part for pair in pairs for part in pair] if pairs else [one for one in texts if isinstance(one, str)]
         ids = [one.tolist() for one in self.tokenizer.encode_batch(flat)]
         whole = [Encoded(*ids[i : i + 2]) for i in range(0, len(ids), 2)] if pairs else [Encoded(one) for one in ids]
         before, after = self.marks
         room = self.reading.length - len(before) - len(after) - bool(pairs)
         if room < 1:
             raise UserError(f"a length of {self.reading.length} leaves no room for text: give a larger --length.")
-        kept = [shortened(one, room) for one in whole]
-        for number, one in enumerate(kept, 1):
-            if not one.size and not before and self.reading.frame == "no":
+        for number, one in enumerate(whole, 1):
+            if not one.size and self.reading.frame == "no":
                 raise UserError(f"text {number} is empty: it has no tokens. Remove it from the data.")
-        return kept, sum(one.size > room for one in whole)
+        return [shortened(one, room) for one in whole], [one.size for one in whole]
 
     def batch(self, rows: Sequence[Encoded], other: Sequence[bool] = ()) -> Batch:
         """Rows padded to the longest; `other`: which of them are read on the other strand."""

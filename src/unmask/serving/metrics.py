@@ -36,7 +36,7 @@ class Metrics:
     def answered(self, route: str, status: int, seconds: float) -> None:
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
-        if status == 200 and route in ("/v1/completions", "/v1/infill", "/v1/score"):
+        if status == 200 and route in ("/v1/completions", "/v1/infill", "/v1/score", "/v1/classify"):
             self.recent += 0.1 * (seconds - self.recent)
 
     def seconds_of_a_request(self) -> float:

@@ -13,6 +13,7 @@ from unmask.registry import own_fields
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recorded, samplers_for
 from unmask.serving.http import answers
+from unmask.serving.http.classifying import predictor_of
 from unmask.serving.http.errors import check_name
 from unmask.serving.http.requests import Requests
 from unmask.serving.metrics import Metrics
@@ -31,6 +32,7 @@ def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> 
         defaults=defaults_of(model),
         samplers=samplers_of(model),
         labels=labels_of(requests),
+        classes=classes_of(requests),
     )
 
     @app.get("/v1/models")
@@ -99,3 +101,8 @@ def defaults_of(model: Model) -> answers.Defaults:
 def labels_of(requests: Requests) -> list[str]:
     folder = requests.controls.classifier
     return [] if folder is None else list(load_classifier(folder, requests.model).labels)
+
+
+def classes_of(requests: Requests) -> list[str]:
+    predictor = predictor_of(requests)
+    return [] if predictor is None else list(predictor.answer.labels)

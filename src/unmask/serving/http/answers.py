@@ -86,6 +86,22 @@ class Scores(BaseModel):
     data: list[ScoreAnswer]
 
 
+class ClassAnswer(BaseModel):
+    index: int
+    label: str | None = Field(description="The most likely label; null: a number is predicted.")
+    probabilities: dict[str, float] = Field(description="The probability of every label.")
+    number: float | None = Field(description="The predicted number; null: labels are predicted.")
+    tokens: int = Field(description="Tokens of the text that were read.")
+    cut: bool = Field(description="Whether the text was longer and was cut.")
+
+
+class Classes(BaseModel):
+    object: Literal["list"] = "list"
+    model: str
+    labels: list[str] = Field(description="All labels, in order; empty: a number is predicted.")
+    data: list[ClassAnswer]
+
+
 class SamplerField(BaseModel):
     name: str
     about: str
@@ -127,6 +143,7 @@ class ModelCard(BaseModel):
     defaults: Defaults = Field(description="The sampling settings in force unless a request gives others.")
     samplers: list[Sampler] = Field(description="Samplers for this model; its own reverse process first.")
     labels: list[str] = Field(description="What `towards` may be; empty: the server has no classifier.")
+    classes: list[str] = Field(description="Labels of /v1/classify; empty: it has none, or predicts a number.")
 
 
 class Models(BaseModel):

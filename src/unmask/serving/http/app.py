@@ -13,6 +13,7 @@ from unmask import __version__
 from unmask.model.checkpoint import Model
 from unmask.serving.engine import Engine
 from unmask.serving.http.about import add_facts
+from unmask.serving.http.classifying import add_classifying
 from unmask.serving.http.drawing import add_drawing
 from unmask.serving.http.errors import ERRORS, add_errors
 from unmask.serving.http.guard import Guard, Rules
@@ -53,6 +54,7 @@ def create(model: Model, service: Service) -> ASGIApp:
     add_errors(app)
     add_drawing(app, engine, requests, service.name)
     add_scoring(app, engine, requests, service.name)
+    add_classifying(app, engine, requests, service.name)
     add_facts(app, requests, service.name, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))

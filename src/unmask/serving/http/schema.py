@@ -217,3 +217,15 @@ class ScoreRequest(Request):
     texts: list[str] = Field(min_length=1, description="The texts to score.")
     passes: int = Field(default=16, ge=2, description="Forward passes per text; more lower the Monte Carlo error.")
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class ClassifyRequest(Request):
+    """Classify texts, or predict a number of each."""
+
+    texts: list[str | list[str]] = Field(min_length=1, description="The texts; a pair of texts is a list of two.")
+
+    @model_validator(mode="after")
+    def pairs(self) -> "ClassifyRequest":
+        if any(not isinstance(one, str) and len(one) != 2 for one in self.texts):
+            raise PydanticCustomError("texts", "a pair of texts is a list of two.")
+        return self

@@ -1,0 +1,68 @@
+"""Classification: the labels or numbers of texts, by a model that `unmask classify` wrote, and the route for it."""
+
+from time import monotonic
+
+import torch
+from fastapi import FastAPI, Request
+
+from unmask.model.predictor import Encoded, Predictor, is_predictor, of_model
+from unmask.serving.engine import Engine
+from unmask.serving.http import answers
+from unmask.serving.http.errors import check_name, unless_gone
+from unmask.serving.http.requests import Requests
+from unmask.serving.http.schema import ClassifyRequest
+from unmask.serving.refusal import late, wrong
+
+
+def predictor_of(requests: Requests) -> Predictor | None:
+    """The classifier of the served model; None: it was not fine-tuned for classification."""
+    model = requests.model
+    return of_model(model) if is_predictor(model.folder) else None
+
+
+async def classified(
+    engine: Engine, requests: Requests, predictor: Predictor, body: ClassifyRequest
+) -> list[answers.ClassAnswer]:
+    """The answers to all texts, some between two ticks, so that classification and sampling share the machine."""
+    requests.check_rows(len(body.texts), 1)
+    deadline = monotonic() + requests.limits.seconds
+    texts = [one if isinstance(one, str) else (one[0], one[1]) for one in body.texts]
+    rows, lengths = await engine.between(lambda: predictor.encode_whole(texts))
+    size = max(1, requests.limits.positions // predictor.reading.length)
+    found: list[answers.ClassAnswer] = []
+    for low in range(0, len(rows), size):
+        if monotonic() > deadline:
+            raise late(requests.limits.seconds)
+        some = rows[low : low + size]
+        values = await engine.between(lambda some=some: answered(predictor, some), again=True)  # type: ignore[misc]
+        for row, length, one in zip(some, lengths[low:], values, strict=False):
+            said = predictor.prediction(one)
+            found.append(
+                answers.ClassAnswer(
+                    index=len(found),
+                    label=said.label,
+                    probabilities=said.probabilities,
+                    number=said.number,
+                    tokens=row.size,
+                    cut=length > row.size,
+                )
+            )
+    return found
+
+
+def answered(predictor: Predictor, rows: list[Encoded]) -> list[list[float]]:
+    with torch.inference_mode():
+        return predictor.answers(rows, batch=len(rows)).tolist()
+
+
+def add_classifying(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
+    predictor = predictor_of(requests)
+
+    @app.post("/v1/classify")
+    async def classify(request: Request, body: ClassifyRequest) -> answers.Classes:
+        """The label of each text with the probabilities of all labels, or a number."""
+        check_name(body.model, name)
+        if predictor is None:
+            raise wrong("the served model is no classifier: serve a folder that `unmask classify` wrote.")
+        data = await unless_gone(request, classified(engine, requests, predictor, body))
+        return answers.Classes(model=name, labels=list(predictor.answer.labels), data=data)
