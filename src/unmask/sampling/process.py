@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Backbone, Memory, Piece, RowMemory
+from unmask.model.backbone import Memory, Piece, RowMemory
 from unmask.registry import Registry
 from unmask.sampling.policy import Look
 from unmask.text.prompt.canvas import Canvas
@@ -158,7 +158,7 @@ def answer(network: Any, question: Ask) -> Answer:
 
 
 @torch.inference_mode()
-def answers(network: Backbone, questions: Sequence[Ask]) -> list[Answer]:
+def answers(network: Any, questions: Sequence[Ask]) -> list[Answer]:
     """The answers to questions about pieces, of rows at any blocks, from one forward pass."""
     hidden, memories = network.read_blocks([piece for one in questions for piece in one.pieces])
     found, left = [], iter(memories)

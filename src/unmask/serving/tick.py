@@ -1,13 +1,15 @@
 """One tick: the questions of many requests in one forward pass, and their answers split again.
 
-Works of masked diffusion are joined. Any other process is `Running` and calls the network by itself, with its own
-memory. Each work has its own random numbers, and no position sees padding, so the result of a work does not depend on
-the other works of the tick, except for the last bits of float arithmetic.
+Works of masked diffusion are joined. Any other process is `Running`: it calls the network by itself, with its own
+memory, or, if it fills blocks, together with all others that do, each row with its memory. Each work has its own
+random numbers, and no position sees padding, so the result of a work does not depend on the other works of the tick,
+except for the last bits of float arithmetic.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -16,9 +18,11 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.masked import Masked, Work, ask, commit, look_at, within
-from unmask.sampling.process import Ask, Committed, Process, answer
+from unmask.sampling.process import Answer, Ask, Committed, Process, answer, answers
 from unmask.serving.batch import groups, join, passes, split_work, width
 from unmask.text.prompt.canvas import Canvas
+
+Made = TypeVar("Made")
 
 LOGITS = 2**26  # numbers that the head computes at a time: 256 MB
 
@@ -123,11 +127,8 @@ def advance(
     joint = {i: work for i, job in enumerate(jobs) if (work := joinable(job)) is not None}
     if len(joint) == 1 and not any(isinstance(jobs[i], Work) for i in joint):
         joint = {}  # nobody to join: its own memory serves better
-    turns: dict[int, Turn | Exception] = {
-        i: by_itself(network, job, tops[i])
-        for i, job in enumerate(jobs)
-        if i not in joint and isinstance(job, Running)
-    }
+    others = {i: job for i, job in enumerate(jobs) if i not in joint and isinstance(job, Running)}
+    turns = by_themselves(network, others, tops)
     own_drafts, own_tops = [drafts[i] for i in joint], [tops[i] for i in joint]
     found = jointly(network, list(joint.values()), drafts=own_drafts, tops=own_tops, vocab=vocab) if joint else []
     for i, turn in zip(joint, found, strict=True):
@@ -145,17 +146,39 @@ def rejoined(job: Job, work: Job) -> Job:
     return work if isinstance(job, Work) else replace(job, state=job.process.rejoined(job.state, work))
 
 
-def by_itself(network: Halves, job: Running, top: int) -> Turn | Exception:
-    """A process after one more network call of its own."""
+def by_themselves(network: Halves, jobs: Mapping[int, Running], tops: Sequence[int]) -> dict[int, Turn | Exception]:
+    """Processes after one more network call: each its own, but one for all that fill blocks, at whatever block."""
+    turns: dict[int, Turn | Exception] = {}
+    asked: dict[int, Ask] = {}
+    for i, job in jobs.items():
+        question = kept_apart(partial(job.process.ask, job.state))
+        if question is None:
+            question = ValueError("a finished process asks nothing")
+        if isinstance(question, Exception):
+            turns[i] = question
+        else:
+            asked[i] = question
+    blocks = [i for i in asked if asked[i].pieces]
+    together = kept_apart(lambda: answers(network, [asked[i] for i in blocks])) if blocks else []
+    known = {} if isinstance(together, Exception) else dict(zip(blocks, together, strict=True))
+    for i, question in asked.items():
+        turns[i] = kept_apart(partial(one_turn, network, jobs[i], question, known.get(i), tops[i]))
+    return turns
+
+
+def kept_apart(do: Callable[[], Made]) -> Made | Exception:
+    """The result, or the error: that of one request must not stop the others."""
     try:
-        asked = job.process.ask(job.state)
-        if asked is None:
-            raise ValueError("a finished process asks nothing")
-        after, brought = job.process.commit(job.state, asked, answer(network, asked))
-        now = Running(job.process, after)
-        return Turn(now, tokens_of(brought, top), hidden_again(job.canvas, now.canvas, brought))
-    except Exception as error:  # an error of one request must not stop the others
+        return do()
+    except Exception as error:
         return error
+
+
+def one_turn(network: Halves, job: Running, asked: Ask, known: Answer | None, top: int) -> Turn:
+    """A process after the answer to its question; None: the network is asked now."""
+    after, brought = job.process.commit(job.state, asked, answer(network, asked) if known is None else known)
+    now = Running(job.process, after)
+    return Turn(now, tokens_of(brought, top), hidden_again(job.canvas, now.canvas, brought))
 
 
 def tokens_of(brought: Committed, top: int) -> Tokens:
