@@ -100,10 +100,13 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
     data = gathered(asked.data, asked.columns, asked.split, number=asked.number)
     chosen_scores(asked.metrics, data.answer.kind)
     model = checkpoint.load(asked.model)
-    model.text_tokenizer()
     assert model.folder is not None
     begun = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
-    parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)  # an error now rather than after hours
+    # What is wrong is told before anything is written, and not after hours.
+    parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
+    trial = Predictor(model, data.answer, asked.reading)
+    for some in data.splits.values():
+        trial.encode([one.texts for one in some])
     with locked(out / LOCK):
         check_folder(asked, out, resume=resume)
         clear_drafts(out)

@@ -1,0 +1,109 @@
+"""`unmask classify` from a file to a model that answers; the same in Python; mistakes end with code 2."""
+
+import csv
+import gzip
+import json
+
+import pytest
+
+import unmask
+from tiny import checkpoint
+from unmask.cli.classify import Settings, default
+from unmask.cli.main import main
+
+pytestmark = pytest.mark.slow
+QUICK = ["--epochs", "1", "--batch", "8", "--device", "cpu"]
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    checkpoint(tmp_path / "model")
+    lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'good' if i % 3 else 'bad'}\n" for i in range(30)]
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(lines))
+    return tmp_path
+
+
+def classify(folder, *more, out="run", data="reviews.csv"):
+    data = str(folder / data) if (folder / data).exists() else data
+    return main(["classify", str(folder / "model"), data, "--out", str(folder / out), *QUICK, *more])
+
+
+def test_a_run_prints_its_scores_over_the_seeds_and_new_texts_are_answered(reviews, capsys):
+    assert classify(reviews, "--seeds", "2") == 0
+    said = capsys.readouterr()
+    assert "validation accuracy" in said.out
+    assert "2 seeds) on 3 texts" in said.out
+    assert "2 labels: bad, good; 27 texts for training, 3 for validation" in said.err
+    assert "left" in said.err
+    result = json.loads((reviews / "run/result.json").read_text())
+    assert result["labels"] == ["bad", "good"]
+    assert len(result["valid"]["accuracy"]["values"]) == 2
+    assert result["model"]["weights"]
+    (reviews / "new.jsonl").write_text('{"text": "abe"}\n{"text": "cdf"}\n')
+    command = ["classify", str(reviews / "run"), str(reviews / "new.jsonl"), "--predict", "--out"]
+    assert main([*command, str(reviews / "answers.csv")]) == 0
+    with (reviews / "answers.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    python = unmask.Predictor.load(reviews / "run").predict(["abe", "cdf"])
+    assert [line["prediction"] for line in lines] == [one.label for one in python]
+    (reviews / "new.csv").write_text("text,label\nabe,great\n")
+    assert main(["classify", str(reviews / "run"), str(reviews / "new.csv"), "--predict", "--out", "x.csv"]) == 2
+    assert "the label 'great' was not in the training data: bad, good" in capsys.readouterr().err
+
+
+def test_python_gives_the_numbers_of_the_command(reviews):
+    assert classify(reviews, "--seed", "3", "--lr", "0.01") == 0
+    files = [reviews / "model", reviews / "reviews.csv", reviews / "again"]
+    found = unmask.classify(*files, epochs=1.0, batch=8, seed=3, lr=0.01, device="cpu", quiet=True)
+    assert found["valid"] == json.loads((reviews / "run/result.json").read_text())["valid"]
+    with pytest.raises(unmask.UserError, match=r"no setting is called 'epoch'. Did you mean 'epochs'"):
+        unmask.classify(*files, epoch=1)
+
+
+def test_a_benchmark_has_its_protocol_and_a_submission(reviews, capsys):
+    for name, lines in (("train", 12), ("dev", 4), ("test", 3)):
+        rows = ["sentence\tlabel", *(f"ab{'cd'[i % 2]}\t{i % 2}" for i in range(lines))]
+        rows = ["index\tsentence", *(f"{i}\tabc" for i in range(lines))] if name == "test" else rows
+        folder = reviews / "glue" / "SST-2"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    assert classify(reviews, "--data-root", str(reviews), data="sst2") == 0
+    assert "the published SST-2 has 67,349 train texts, this one 12" in capsys.readouterr().err
+    result = json.loads((reviews / "run/result.json").read_text())
+    assert result["settings"]["tune"]["keep"] == "last"
+    assert result["settings"]["tune"]["lr"] == 2e-5
+    assert result["settings"]["tune"]["batch"] == 8  # said on the command line
+    assert "test" not in result
+    lines = (reviews / "run/seed-1/SST-2.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert [line[:2] for line in lines[1:]] == ["0\t", "1\t", "2\t"]
+
+
+def test_protocols_are_the_published_ones():
+    caduceus, mdlm = default(["--protocol", "caduceus"]), default(["--protocol=mdlm"])
+    assert (caduceus.seeds, caduceus.split.held_out, caduceus.tune.epochs, caduceus.tune.keep) == (5, 0.1, 10, "best")
+    assert (mdlm.seeds, mdlm.split.folds, mdlm.tune.steps, mdlm.reading.pool) == (5, 5, 16_000, "mean")
+    assert default(["runs/x", "human_ocr_ensembl"]) == caduceus
+    assert default(["runs/x", "mine.csv"]) == Settings()
+
+
+@pytest.mark.parametrize(
+    "more, content, message",
+    [
+        (["--label", "mood"], "text,label\na,1\nb,0\n", "no field is called 'mood'"),
+        ([], "", "holds no labelled text"),
+        ([], "text,label\na,1\nb,1\n", "have the label '1': nothing to learn"),
+        (["--metrics", "pearson"], "text,label\na,1\nb,0\n", "pearson does not score two classes"),
+        (
+            ["--protocol", "caducous"],
+            "text,label\na,1\nb,0\n",
+            "no protocol is called 'caducous'. Did you mean 'caduceus'",
+        ),
+        (["--strands", "both"], "text,label\na,1\nb,0\n" * 9, "only DNA has two strands"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_nothing_is_written(reviews, capsys, more, content, message):
+    (reviews / "bad.csv").write_text(content.replace("\ntext,label", ""))
+    assert classify(reviews, *more, data="bad.csv") == 2
+    assert message in capsys.readouterr().err
+    assert not (reviews / "run").exists()
