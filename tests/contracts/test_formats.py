@@ -59,11 +59,11 @@ def test_exactly_one_layout_knows_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"model_type": "bd3lm", "block_size": 4}, {"block_size": 4}, {"model_type": "gpt2"}]
+    "keys", [{"model_type": "bd4lm", "block_size": 4}, {"block_size": 4}, {"model_type": "gpt2"}]
 )
 def test_another_model_type_or_a_block_size_is_refused_by_name(keys, tmp_path):
     folder = change(official(tmp_path / "hub", "dit_tiny"), **keys)
-    with pytest.raises(UserError, match=r"does not know: .*(bd3lm|block_size 4|gpt2)"):
+    with pytest.raises(UserError, match=r"does not know: .*(bd4lm|block_size 4|gpt2)"):
         load(folder)
 
 

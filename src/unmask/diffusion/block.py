@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
 from unmask.diffusion.block_exact import ExactBound, Likelihood
-from unmask.diffusion.blocks import block_nats, check_size, in_blocks, in_rows
+from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
 from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.times import Count, Stratified, Times
@@ -53,6 +53,8 @@ class Block(Objective):
     times: Times = Count()  # count (number of masks), clipped:low=0.45,high=0.95,floor=0.1, stratified:low=0
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
 
+    given_first: bool = False  # the first token of a row is given and never predicted, as in the published models
+
     def __post_init__(self) -> None:
         check_size(self.size)
 
@@ -63,11 +65,22 @@ class Block(Objective):
         how = "by the number of masks" if self.times.by_count else "by t"
         return f"{bound}, blocks of {self.size}, continuous time, {how}"
 
+    @property
+    def leads(self) -> bool:
+        return self.given_first
+
+    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
+        return real[:, 1:].sum() if self.given_first else real.sum()
+
     def precise(self) -> Objective:
         return replace(self, times=Count())
 
     def variants(self) -> Mapping[str, Objective]:
-        return {one.name: one for one in (ExactBound(self.size), Likelihood(self.size))}
+        exact = (kind(self.size, self.given_first) for kind in (ExactBound, Likelihood))
+        return {one.name: one for one in exact}
+
+    def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
+        return {"clean": x0, "size": self.size}
 
     def check_length(self, length: int) -> None:
         if self.size > length:
@@ -91,7 +104,7 @@ class Block(Objective):
         the loss is then biased on purpose, and the bound is still a bound."""
         check_clean(x0, mask=mask)
         size = min(self.size, x0.shape[1])
-        given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
+        given = given_tokens(x0, frozen, first=self.given_first)
         x, u, kept = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
         when = self.times.at(block_times(noise.t, len(x) // len(x0)).flatten())
         free = (~kept).sum(1)

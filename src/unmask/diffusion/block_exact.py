@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.blocks import block_nats, check_size, in_blocks, in_rows
+from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
 from unmask.diffusion.bound import every_mask
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import Facts, Nats, Objective
@@ -37,8 +37,8 @@ def nats_by_set(
     if size > LARGEST:
         raise UserError(
             f"the exact numbers of blocks of {size} tokens take 2^{size} - 1 = {2**size - 1:,} forward passes for "
-            f"each text; at most {2**LARGEST - 1} (blocks of {LARGEST}) are done. Use the estimator 'block', a bound with "
-            "error bars."
+            f"each text; at most {2**LARGEST - 1} (blocks of {LARGEST}) are done. Use the estimator 'block', a bound "
+            "with error bars."
         )
     length = x0.shape[1]
     for columns in every_mask(size).to(x0.device):
@@ -85,6 +85,7 @@ class ExactBound(Objective):
     name: ClassVar[str] = "exact-bound"
     facts: ClassVar[Facts] = Facts(blockwise=True, noisy=False)
     size: int = 4
+    given_first: bool = False  # the first token of a row is given
 
     def __post_init__(self) -> None:
         check_size(self.size)
@@ -106,7 +107,7 @@ class ExactBound(Objective):
     ) -> Nats:
         """Nats per token, whatever the noise."""
         check_clean(x0, mask=mask)
-        given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
+        given = given_tokens(x0, frozen, first=self.given_first)
         found = self.by_sets(network, x0, given, min(self.size, x0.shape[1]), mask)
         return Nats(found, found)
 

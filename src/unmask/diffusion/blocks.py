@@ -1,7 +1,7 @@
 """Rows as blocks of S tokens, and the losses of all blocks from one pass."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -18,6 +18,12 @@ def in_blocks(values: Tensor, size: int, fill: float | bool) -> Tensor:
 def in_rows(blocks: Tensor, like: Tensor) -> Tensor:
     """The opposite: blocks (b·blocks, size) as values in the shape of `like`."""
     return blocks.reshape(len(like), -1)[:, : like.shape[1]]
+
+
+def given_tokens(x0: Int[Tensor, "b l"], frozen: Bool[Tensor, "b l"] | None, *, first: bool) -> Bool[Tensor, "b l"]:
+    """The tokens that are never hidden: the frozen ones, and the first of a row if it is always given."""
+    given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
+    return given | (torch.arange(x0.shape[1], device=x0.device) == 0) if first else given
 
 
 def block_nats(

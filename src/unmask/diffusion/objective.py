@@ -90,6 +90,11 @@ class Objective(ABC):
         return None
 
     @property
+    def leads(self) -> bool:
+        """Whether the first token of a row is given, never predicted: a bos is put before a text that has none."""
+        return self.facts.causal
+
+    @property
     def estimator(self) -> str:
         """The estimator that measures it best: its own `nats`, unless it names another."""
         return self.name
@@ -102,6 +107,10 @@ class Objective(ABC):
     def bounded(self) -> "Objective":
         """The objective whose number bounds −log p for a network trained with this one, with small variance."""
         return self.precise()
+
+    def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
+        """What the network is shown besides noisy rows of this clean text: options of `shapes.Network`."""
+        return {}
 
     def check_length(self, length: int) -> None:
         """Refuse training rows of a length that does not suit it."""

@@ -125,6 +125,9 @@ def network_log_probs(
         return objective.log_probs(network.head(hidden), x_t, mask=mask)
     if network.spec.shown_sigma and sigma is None:
         raise UserError("this network is conditioned on the noise level: give sigma, one number per row.")
+    if context := objective.context(x_t):
+        rows = torch.arange(x_t.numel(), device=x_t.device)
+        return objective.log_probs(network.logits(x_t, sigma, rows, **context).view(*x_t.shape, -1), x_t, mask=mask)
     return objective.log_probs(network.head(network.trunk(x_t, sigma)), x_t, mask=mask)
 
 

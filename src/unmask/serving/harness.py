@@ -90,7 +90,7 @@ class Harness(LM):
             separate=False,
             bos=self.tokenizer.bos,
             eos=self.tokenizer.eos,
-            causal=self.model.objective.facts.causal,
+            causal=self.model.objective.leads,
             frame=self.model.frame,
         )
         owners, passages = [], []
@@ -181,18 +181,20 @@ def greedy(model: Model, passage: Passage) -> bool:
     free = np.flatnonzero(~passage.frozen).tolist()
     if model.objective.facts.causal:
         rows = torch.tensor(free, device=x.device)
-        return bool((_best(model, x, torch.zeros(1), rows) == x[0, rows]).all())
+        return bool((_best(model, x, x, torch.zeros(1), rows) == x[0, rows]).all())
     for at in free:
         x_t = x.clone()
         x_t[:, [place for place in free if place >= at]] = model.mask
         share = torch.tensor([(x.shape[1] - at) / (len(free) + 1)])
-        if not bool(_best(model, x_t, level(share), torch.tensor([at], device=x.device)) == x[0, at]):
+        if not bool(_best(model, x, x_t, level(share), torch.tensor([at], device=x.device)) == x[0, at]):
             return False
     return True
 
 
-def _best(model: Model, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    logits = model.network.logits(x_t, sigma.to(x_t.device), rows)
+def _best(
+    model: Model, x: torch.Tensor, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    logits = model.network.logits(x_t, sigma.to(x_t.device), rows, **model.objective.context(x))
     return logits.index_fill(1, torch.tensor([model.mask], device=x_t.device), -torch.inf).argmax(1)
 
 

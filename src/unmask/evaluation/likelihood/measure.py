@@ -85,8 +85,8 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         separate=how.separate,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
-        causal=model.objective.facts.causal,
-        padded=how.pack == "rows" and model.learned_padding and not model.objective.facts.causal,
+        causal=model.objective.leads,
+        padded=how.pack == "rows" and model.learned_padding and not model.objective.leads,
         frame=model.frame,
     )
     passages, dropped = cut(data.documents, shape)
@@ -111,7 +111,7 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
     passages = []
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
-        if len(ids) and (lead is not None or len(before) or not model.objective.facts.causal):
+        if len(ids) and (lead is not None or len(before) or not model.objective.leads):
             size = len(answer.encode())
             passages.append(given_and_answer(before, ids, size=size, number=number, lead=lead, frame=model.frame))
     if not passages:
@@ -134,7 +134,7 @@ def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, da
 def lead_of(model: Model) -> int | None:
     """The token that a causal network sees before the first one: bos, or eos if there is no bos."""
     tokenizer = model.text_tokenizer()
-    return None if not model.objective.facts.causal else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
+    return None if not model.objective.leads else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
 
 
 def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:

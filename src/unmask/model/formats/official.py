@@ -69,15 +69,15 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
         if type(seen[0]) is not int:
             raise UserError(f"config.json says {names[0]} = {seen[0]!r:.60}: it must be a whole number.")
         found[field] = seen[0]
-    causal = _flag(config, "causal", not modulated)
+    causal = config_flag(config, "causal", not modulated)
     return Architecture(
         **found,
         dropout=_number(config, "dropout", 0.0),
-        time_conditioning=modulated and _flag(config, "time_conditioning", False),
-        tied=_flag(config, "tied", False),
+        time_conditioning=modulated and config_flag(config, "time_conditioning", False),
+        tied=config_flag(config, "tied", False),
         causal=causal,
         # The published causal network predicts, at each position, the token after it.
-        reads_before=_flag(config, "reads_before", causal),
+        reads_before=config_flag(config, "reads_before", causal),
     )
 
 
@@ -106,7 +106,7 @@ def is_published(config: dict[str, Any]) -> bool:
     return not {"causal", "reads_before", "tied"} & config.keys()
 
 
-def _flag(config: dict[str, Any], key: str, usual: bool) -> bool:
+def config_flag(config: dict[str, Any], key: str, usual: bool) -> bool:
     value = config.get(key, usual)
     if type(value) is not bool:
         raise UserError(f"config.json says {key} = {value!r:.60}: it must be true or false.")

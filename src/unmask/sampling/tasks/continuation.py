@@ -165,8 +165,8 @@ def beginning(
 ) -> list[int]:
     """The first tokens of a text: a document follows the eos of the previous one, or is a row that begins with bos.
 
-    The text of an encoder follows the first token of its frame. An autoregressive model always needs a token before
-    the first, its bos.
+    The text of an encoder follows the first token of its frame. A model whose first token is always given, as an
+    autoregressive one, needs a token before the text, its bos.
     """
     ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
@@ -174,13 +174,13 @@ def beginning(
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
     if model.frame is not None:
         return [model.frame.first, *ids]
-    if not model.objective.facts.causal:
+    if not model.objective.leads:
         if document and tokenizer.eos is None:
             raise UserError("this model's tokenizer has no eos token, so no beginning of a document can be marked.")
         first = tokenizer.bos if model.learned_padding else tokenizer.eos
         return [first, *ids] if document and first is not None else ids
     if tokenizer.bos is None:
-        raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with: name one.")
+        raise UserError("this model's tokenizer has no bos token for a text to begin with: name one.")
     return [tokenizer.bos, *ids]
 
 

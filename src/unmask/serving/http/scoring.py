@@ -31,14 +31,14 @@ def estimator_of(requests: Requests) -> Estimator:
 
 
 def passage_of(requests: Requests, text: str) -> Passage:
-    tokenizer, causal = requests.model.text_tokenizer(), requests.model.objective.facts.causal
+    tokenizer, causal = requests.model.text_tokenizer(), requests.model.objective.leads
     ids = encode_given(tokenizer, text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
     frame = requests.model.frame
     requests.check_length(len(ids) + causal + (0 if frame is None else SIZE))
     if causal and tokenizer.bos is None:
-        raise UserError("this autoregressive model's tokenizer has no bos token for a text to begin with.")
+        raise UserError("this model's tokenizer has no bos token for a text to begin with.")
     lead = tokenizer.bos if causal else None
     size = len(text.encode("utf-8", "replace"))
     return given_and_answer(
