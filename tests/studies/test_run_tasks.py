@@ -74,6 +74,21 @@ def test_a_broken_row_is_in_the_table_with_its_reason_and_stops_no_other(tmp_pat
     assert wrong["failure"] in said.out
 
 
+@pytest.mark.parametrize("kilobytes", [1, 8])
+def test_on_a_full_disk_finished_rows_are_kept_and_with_room_the_rest_goes_on(whole, tmp_path, kilobytes):
+    path, out = written(tmp_path), tmp_path / "out"
+    assert ran(path, out, "--rows", "MDLM") == 0
+    before = {file: file.read_bytes() for file in out.rglob("result.json")}
+    command = f"ulimit -f {kilobytes}; exec {sys.executable} -m unmask study {path} --out {out} --data-root {tmp_path} --jobs 0"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)  # no file can grow beyond it
+    assert ended.returncode == 2, ended.stderr
+    assert "could not write" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert {file: file.read_bytes() for file in before} == before
+    assert ran(path, out) == 0
+    assert values(out) == values(whole)
+
+
 def test_a_row_is_written_by_one_study_at_a_time(tmp_path, capsys):
     path = written(tmp_path, row=TINY["row"][:1])
     with locked(next_folder(path, tmp_path) / ".lock"):
