@@ -16,7 +16,7 @@ MASK = LETTERS.mask
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {name: model_of(folder / name, name) for name in ("mdlm", "d3pm", "sedd", "ar", "plaid")}
+    return {name: model_of(folder / name, name) for name in ("mdlm", *NAMES["objectives"])}
 
 
 def owner(models, name):

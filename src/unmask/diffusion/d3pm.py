@@ -1,8 +1,14 @@
-"""D3PM with an absorbing mask: T steps, the network may put mass on the mask, exact KL and reconstruction."""
+"""D3PM with an absorbing mask: T steps, the network may put mass on the mask, exact KLs.
+
+Two bounds are named. `austin` is D3PM's own: T steps, of which the first is −log p(x_0 | x_1). `reference` is that of
+the MDLM reference: the same and −log p(x_0 | x_0 itself) at all positions, a chain with one latent more, so it is
+valid and never smaller. The schedule of D3PM, by which the mutual information of x_t and x_0 falls linearly
+(β_t = 1/(T − t + 1)), is log-linear with eps = 0.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +20,7 @@ from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, is_complete
 from unmask.diffusion.times import Stratified, Times, check_total, steps
+from unmask.errors import UserError
 from unmask.random import Noise
 from unmask.shapes import Network
 
@@ -60,6 +67,27 @@ def step_nats(
     return spread(kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row)), rows, x0)
 
 
+def step_and_cross_entropy(
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    x_t: Int[Tensor, "b l"],
+    s: Level,
+    t: Level,
+    *,
+    mask: int,
+    frozen: Bool[Tensor, "b l"] | None,
+    zero_masking: bool = False,
+) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l"]]:
+    """The KL of the step, and −log p(x_0 | x_t) at all positions, visible ones too: the parts of the hybrid loss."""
+    rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
+    log_p = row_log_probs(network(x_t, t.sigma, rows), mask=mask, zero_masking=zero_masking)
+    log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
+    of_row = rows // x0.shape[1]
+    kl = kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row))
+    kl = torch.where(x_t.flatten()[rows] == mask, kl, 0.0)
+    return spread(kl, rows, x0), spread(-log_p_true, rows, x0)
+
+
 def reconstruction(
     network: Network,
     x0: Int[Tensor, "b l"],
@@ -75,6 +103,17 @@ def reconstruction(
     return spread(-log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1), rows, x0)
 
 
+BOUNDS = {
+    "reference": "with the reconstruction of clean text as in the MDLM reference",
+    "austin": "as its authors define it (Austin et al.)",
+}
+
+
+def check_hybrid(value: float) -> None:
+    if not value >= 0:
+        raise UserError(f"hybrid, the weight of the cross-entropy, must be 0 or more, not {value}.")
+
+
 @OBJECTIVES.register("d3pm", "D3PM with an absorbing mask, T steps")
 @dataclass(frozen=True)
 class D3PM(Objective):
@@ -86,9 +125,12 @@ class D3PM(Objective):
     steps: int = 1000  # T, the number of steps
     zero_masking: bool = False  # True: never predict the mask, an ablation in the MDLM paper
     times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
+    bound: Literal["reference", "austin"] = "reference"  # austin: D3PM's own, without reconstruction of clean text
+    hybrid: float = 0.0  # λ of the hybrid loss: the KL of a step + λ · cross-entropy at all positions; D3PM: 0.01
 
     def __post_init__(self) -> None:
         check_total(self.steps)
+        check_hybrid(self.hybrid)
 
     @property
     def means(self) -> str:
@@ -98,7 +140,11 @@ class D3PM(Objective):
             if whole
             else "a bound on -log p less the noise levels that its schedule leaves out"
         )
-        return f"{bound}, D3PM with {self.steps} steps"
+        return f"{bound}, D3PM with {self.steps} steps, {BOUNDS[self.bound]}"
+
+    def variants(self) -> Mapping[str, Objective]:
+        """Both bounds, by name, whichever was trained with."""
+        return {name: replace(self.precise(), bound=name) for name in BOUNDS}  # type: ignore[type-var]
 
     @property
     def grid(self) -> int | None:
@@ -115,16 +161,27 @@ class D3PM(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token: T times the KL of the step that contains t, plus the reconstruction of clean text."""
+        """Nats per token: T times the KL of the step that contains t; `reference` adds the reconstruction.
+
+        The hybrid loss is T times D3PM's, which does not scale its steps: λ then counts as it does there.
+        """
         check_clean(x0, mask=mask)
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         level, before = (self.schedule.at(j.to(when.t.dtype) / self.steps) for j in (i, i - 1))
         x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
-        kl = step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
-        clean = reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
-        bound = self.steps * kl / when.density[:, None] + clean
-        return Nats(bound, bound)
+        weight = self.steps / when.density[:, None]
+        ce = None
+        if self.hybrid:
+            kl, ce = step_and_cross_entropy(
+                network, x0, x_t, before, level, mask=mask, frozen=frozen, zero_masking=self.zero_masking
+            )
+        else:
+            kl = step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
+        bound = weight * kl
+        if self.bound == "reference":
+            bound = bound + reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
+        return Nats(bound if ce is None else bound + self.hybrid * weight * ce, bound)
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int

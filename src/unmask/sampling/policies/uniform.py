@@ -1,0 +1,31 @@
+"""The steps of a uniform D3PM: how many, and how the last one ends."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from unmask.diffusion.schedule import LogLinear, Schedule
+from unmask.diffusion.times import check_total
+from unmask.registry import derived
+from unmask.sampling.policy import POLICIES, Policy
+
+
+@POLICIES.register("d3pm-uniform", "the reverse process of a uniform D3PM: all tokens redrawn, T times")
+@dataclass(frozen=True)
+class UniformSteps(Policy):
+    """T steps of D3PM's p(x_s | x_t), from random tokens."""
+
+    process: ClassVar[str] = "uniform"
+    own: ClassVar[bool] = True
+    budget: ClassVar[str | None] = "steps"
+    revises: ClassVar[bool] = True
+
+    steps: int = 1000  # T
+    last: Literal["draw", "argmax"] = "draw"  # argmax: the last step takes the most likely tokens, as in D3PM
+    schedule: Schedule = derived(LogLinear())
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}" + (", the last step by argmax" if self.last == "argmax" else "")

@@ -1,0 +1,184 @@
+"""D3PM's two kernels: the recorded posteriors, explicit matrices, bounds by enumeration, and the hybrid loss."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from exact import DOUBLE, TableWorld, every_text
+from model.golden import FOLDER, arrays_of
+from unmask.diffusion.d3pm import D3PM, reconstruction
+from unmask.diffusion.d3pm_uniform import D3PMUniform, kl_of_uniform_step, log_step, random_ids, scrambled
+from unmask.diffusion.mlm import Ids
+from unmask.diffusion.schedule import Cosine, Level, LogLinear, complete
+from unmask.errors import UserError
+from unmask.evaluation.likelihood.estimators import estimator
+from unmask.random import Noise
+
+K, MASK = 3, 3  # ids of the tables below; the mask is the last
+
+
+def level(alpha: torch.Tensor) -> Level:
+    return Level(alpha, 1 - alpha, torch.zeros_like(alpha))
+
+
+def kernel(alpha: float) -> torch.Tensor:
+    return alpha * torch.eye(K, dtype=DOUBLE) + (1 - alpha) / K
+
+
+@pytest.mark.parametrize("a_s, a_t", [(0.7, 0.4), (0.3, 0.0), (1.0, 0.9)])
+def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t):
+    """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 the network's own prediction."""
+    p = torch.tensor([0.2, 0.5, 0.3], dtype=DOUBLE)
+    s, t = (level(torch.tensor([one], dtype=DOUBLE)) for one in (a_s, a_t))
+    log_p = torch.cat((p.log(), torch.tensor([-torch.inf], dtype=DOUBLE)))[None]
+    for x_t in range(K):
+        explicit = kernel(a_t / a_s)[:, x_t] * (p @ kernel(a_s))
+        explicit = p if a_s == 1 else explicit / explicit.sum()
+        found = log_step(log_p, torch.tensor([x_t]), s, t, mask=MASK).exp()[0]
+        assert torch.allclose(found[:K], explicit)
+        assert found[MASK] == 0
+        for x0 in range(K):
+            q = kernel(a_t / a_s)[:, x_t] * kernel(a_s)[x0]
+            q = q / q.sum()
+            kl = torch.where(q > 0, q * (q / explicit).log(), 0.0).sum()
+            ours = kl_of_uniform_step(log_p, torch.tensor([x0]), torch.tensor([x_t]), s, t, mask=MASK)
+            assert float(ours) == pytest.approx(float(kl), abs=1e-12)
+
+
+def test_the_steps_of_a_schedule_multiply_to_its_marginal_and_uniforms_give_it():
+    times = torch.linspace(0, 1, 6, dtype=DOUBLE)
+    alpha = complete(Cosine(), times).alpha
+    product = torch.eye(K, dtype=DOUBLE)
+    for s, t in pairwise(alpha):
+        product = product @ kernel(float(t / s))
+        assert torch.allclose(product, kernel(float(t)))
+    assert float(alpha[-1]) == pytest.approx(0)
+    u = (torch.arange(30_000, dtype=DOUBLE) + 0.5)[None] / 30_000
+    x_t = scrambled(torch.ones(1, 30_000, dtype=torch.long), torch.tensor([0.6], dtype=DOUBLE), u, vocab=4, mask=MASK)
+    assert torch.allclose(torch.bincount(x_t[0], minlength=4) / 30_000, torch.tensor([0.2, 0.6, 0.2, 0.0]), atol=1e-3)
+    assert sorted({*random_ids(u[0], vocab=5, mask=2).tolist()}) == [0, 1, 3, 4]
+
+
+@pytest.mark.slow
+def test_posteriors_and_losses_are_the_recorded_ones():
+    """The recording adds 1e-6 inside every logarithm: without that, probabilities agree to about 1e-4."""
+    case = arrays_of(FOLDER / "baselines" / "d3pm_uniform_cases.npz")
+    total, letters = int(case["T"]), case["q_one"].shape[-1]
+    alpha = torch.cumprod(1 - case["beta"].double(), 0)
+    # Row = from; the recording's kernel replaces with probability beta by any letter, the same one included.
+    assert torch.allclose(case["q_cum"][:, 0, 0].double(), alpha + (1 - alpha) / letters, atol=1e-5)
+    x = case["embed"][case["xt"]]
+    time = (torch.arange(1, total + 1) / total).view(total, 1, 1, 1)
+    mixed = x @ case["net_A"] + x.mean(2, keepdim=True) @ case["net_C"] + time * case["net_w"]
+    logits = torch.tanh(mixed) @ case["net_B"]
+    assert torch.allclose(logits, case["x0_logits"], atol=1e-5)
+    wide = torch.cat((logits, torch.full((*logits.shape[:-1], 1), -torch.inf)), -1).double()  # our mask, never used
+    for i in range(1, total):
+        n = case["x0"].numel()
+        t, s = (level(alpha[j].expand(n)) for j in (i, i - 1))
+        x_t, log_p = case["xt"][i].flatten(), wide[i].flatten(0, 1).log_softmax(-1)
+        p = log_step(log_p, x_t, s, t, mask=letters).exp()[:, :letters]
+        told = case["p_logp"][i].flatten(0, 1).double().softmax(-1)
+        assert torch.allclose(p, told, atol=2e-4)
+        with_eps = (case["q_one"][i].double()[:, x_t].T + 1e-6) * (
+            log_p.exp()[:, :letters] @ case["q_cum"][i - 1].double() + 1e-6
+        )
+        assert torch.allclose(with_eps / with_eps.sum(-1, keepdim=True), told, atol=3e-6)
+        kl = kl_of_uniform_step(log_p, case["x0"].flatten(), x_t, s, t, mask=letters)
+        assert torch.allclose(kl, case["kl"][i].flatten().double(), rtol=2e-3, atol=2e-4)
+
+
+def enumerated(world: TableWorld, total: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bound of every text of two letters over two ids, every x_t and step enumerated; and the sampler's law."""
+    texts = every_text(2, 2)
+    alpha = torch.linspace(1, 0, total + 1, dtype=DOUBLE)
+    size = len(texts)
+
+    def kernels(a):
+        one = a * torch.eye(2, dtype=DOUBLE) + (1 - a) / 2
+        return torch.stack([one[x[0]][texts[:, 0]] * one[x[1]][texts[:, 1]] for x in texts])  # (from, to)
+
+    logits = torch.stack([world.network(texts, torch.zeros(size), torch.arange(2 * size))]).view(size, 2, -1)
+    log_p = torch.cat((logits[..., :2].log_softmax(-1), torch.full((size, 2, 1), -torch.inf, dtype=DOUBLE)), -1)
+    bound, law = torch.zeros(size, dtype=DOUBLE), torch.full((size,), 1 / size, dtype=DOUBLE)
+    for i in range(total, 0, -1):
+        t, s = (level(alpha[j].expand(2 * size)) for j in (i, i - 1))
+        step = log_step(log_p.flatten(0, 1), texts.flatten(), s, t, mask=2).view(size, 2, -1).exp()
+        move = torch.stack([[x[0, y[0]] * x[1, y[1]] for y in texts][k] for x in step for k in range(size)])
+        law = law @ move.view(size, size)
+        at = kernels(alpha[i])
+        for number, x0 in enumerate(texts):
+            kl = kl_of_uniform_step(log_p.flatten(0, 1), x0.repeat(size), texts.flatten(), s, t, mask=2).view(size, 2)
+            bound[number] += (at[number][:, None] * kl).sum()
+    return bound, law
+
+
+class Pairs:
+    """A random answer for each of the four texts of two letters: ids 0 and 1, the mask 2."""
+
+    def __init__(self, seed: int) -> None:
+        self.table = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+    def network(self, x_t, sigma, rows):
+        return self.table[x_t[:, 0] * 2 + x_t[:, 1]].flatten(0, 1)[rows]
+
+
+@pytest.mark.parametrize("total", [1, 4])
+def test_the_bound_is_the_enumerated_one_and_a_bound(total):
+    world = Pairs(1)
+    bound, law = enumerated(world, total)
+    assert float(law.sum()) == pytest.approx(1)
+    assert (bound >= -law.log() - 1e-9).all()
+    assert float((-bound).exp().sum()) <= 1
+    cells = 40  # of the uniforms: 1 − α is a multiple of 1/T, and two letters halve it
+    u = (torch.arange(cells, dtype=DOUBLE) + 0.5) / cells
+    grid = torch.cartesian_prod(u, u)
+    objective = D3PMUniform(LogLinear(eps=0), steps=total)
+    for number, x0 in enumerate(every_text(2, 2)):
+        paid = 0.0
+        for i in range(total):
+            noise = Noise(torch.full((len(grid),), (i + 0.5) / total, dtype=DOUBLE), grid)
+            found = objective.nats(world.network, x0.repeat(len(grid), 1), noise=noise, mask=2, parts={"ids": Ids(3)})
+            paid += float(found.bound.sum(1).mean()) / total
+        assert paid == pytest.approx(float(bound[number]), rel=1e-9)
+
+
+@pytest.mark.parametrize("objective", [D3PM(steps=6), D3PMUniform(steps=6)], ids=lambda one: one.name)
+def test_the_hybrid_loss_adds_the_cross_entropy_at_all_positions_and_leaves_the_bound(objective):
+    world = TableWorld.random()
+    x0 = torch.tensor([[0, 2, 1], [1, 1, 0]])
+    noise = Noise(torch.tensor([0.4, 0.9], dtype=DOUBLE), torch.rand(2, 3, dtype=DOUBLE))
+    options = {"noise": noise, "mask": MASK, "parts": {"ids": Ids(4)}}
+    plain = objective.nats(world.network, x0, **options)
+    hybrid = replace(objective, hybrid=0.01).nats(world.network, x0, **options)
+    assert torch.allclose(hybrid.bound, plain.bound)
+    assert torch.equal(plain.loss, plain.bound)
+    added = (hybrid.loss - plain.loss) / (6 * 0.01)
+    assert (added > 0).all()  # at visible positions too
+    level_t = objective.schedule.at(torch.tensor([0.5, 1.0], dtype=DOUBLE))
+    if objective.name == "d3pm":
+        x_t = torch.where(noise.u < level_t.hidden[:, None], MASK, x0)
+        log_p = world.network(x_t, torch.zeros(2), torch.arange(6)).log_softmax(-1)
+        assert torch.allclose(added, -log_p.gather(-1, x0.flatten()[:, None]).view(2, 3))
+    with pytest.raises(UserError, match="hybrid"):
+        replace(objective, hybrid=-1)
+
+
+def test_austin_s_bound_is_the_reference_s_without_the_reconstruction_and_both_have_a_name():
+    world = TableWorld.random()
+    x0, mask = torch.tensor([[0, 2, 1]]), MASK
+    t, u = torch.tensor([0.55], dtype=DOUBLE), torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE)
+    frozen = torch.zeros(1, 3, dtype=torch.bool)
+    found = {}
+    for name in ("austin", "reference", "d3pm"):
+        one = estimator(name, objective=D3PM(steps=10))
+        found[name] = one.nats(world.network, x0, t=t, u=u, mask=mask, frozen=frozen)
+        assert ("Austin" if name == "austin" else "reference") in one.means
+    clean = reconstruction(world.network, x0, t, False, mask, None)
+    assert torch.equal(found["d3pm"], found["reference"])
+    assert torch.allclose(found["reference"] - found["austin"], clean, atol=1e-12)
+    assert torch.equal(
+        D3PM(steps=10, bound="austin").nats(world.network, x0, noise=Noise(t, u), mask=mask).loss, found["austin"]
+    )
