@@ -23,7 +23,7 @@ from pathlib import Path
 from test_readme import ROOT, arguments_of, blocks, commands
 from test_recipes import matches, rows_of
 
-PATIENCE = 1800  # seconds for one command, on a busy machine
+PATIENCE = 7200  # seconds for one command, on a busy machine
 
 
 class Wrong(Exception):

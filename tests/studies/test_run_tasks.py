@@ -79,7 +79,8 @@ def test_on_a_full_disk_finished_rows_are_kept_and_with_room_the_rest_goes_on(wh
     path, out = written(tmp_path), tmp_path / "out"
     assert ran(path, out, "--rows", "MDLM") == 0
     before = {file: file.read_bytes() for file in out.rglob("result.json")}
-    command = f"ulimit -f {kilobytes}; exec {sys.executable} -m unmask study {path} --out {out} --data-root {tmp_path} --jobs 0"
+    study = f"{sys.executable} -m unmask study {path} --out {out} --data-root {tmp_path} --jobs 0"
+    command = f"ulimit -f {kilobytes}; exec {study}"
     ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)  # no file can grow beyond it
     assert ended.returncode == 2, ended.stderr
     assert "could not write" in ended.stderr
