@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -23,12 +24,22 @@ def change(folder, **keys):
     return folder
 
 
+# Layouts of variants: the fields of a backbone in which they differ from its defaults.
+VARIANTS = {
+    "roberta": {"offset": 2},
+    "distilbert": {"segments": 0},
+    "albert": {"embedding": 8, "shared": True},
+    "mosaicbert": {"alibi": True, "gated": True, "joined": True, "vocab": 16},
+}
+
+
 def held_by(name: str, folder):
     """A checkpoint of ours with a network that a layout can hold, and the layout's reason to refuse the others."""
     layout, refusals = FORMATS[name](), []
-    for backbone, objective in product(NAMES["backbones"], ("mdlm", "ar")):
+    known = ["bert"] if name in VARIANTS else NAMES["backbones"]
+    for backbone, objective in product(known, ("mdlm", "ar")):
         try:
-            spec = spec_of(backbone, causal=objective == "ar")
+            spec = replace(spec_of(backbone, causal=objective == "ar"), **VARIANTS.get(name, {}))
             layout.config(spec, OBJECTIVES.entry(objective).make(), mask=LETTERS.mask, dtype="float32")
             return save(folder, network_of(spec), mask=LETTERS.mask, objective=objective, tokenizer=LETTERS)
         except UserError as error:

@@ -70,7 +70,7 @@ class BertSpec(EncoderSpec):
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         d, e, l = self.width, self.embedded, length or self.length
         layer = 8 * d * d + 4 * l * d + (6 if self.gated else 4) * d * self.hidden
-        mapped = 0 if e == d else 2 * e * d
+        mapped = 2 * e * d if self.embedding else 0
         return mapped + self.blocks * layer + rows * (2 * d * e + 2 * e * self.vocab)
 
     @property
@@ -137,7 +137,7 @@ class Bert(Encoder):
         if a.segments:
             parts["token_type_embeddings"] = nn.Embedding(a.segments, e)
         self.embeddings = table(**parts, LayerNorm=nn.LayerNorm(e, a.eps))
-        mapped = {} if e == a.width else {"embedding_hidden_mapping_in": nn.Linear(e, a.width)}
+        mapped = {"embedding_hidden_mapping_in": nn.Linear(e, a.width)} if a.embedding else {}
         layers = nn.ModuleList(Layer(a) for _ in range(1 if a.shared else a.blocks))
         self.encoder = table(**mapped, layer=layers)
         self.pooler = table(dense=nn.Linear(a.width, a.width)) if a.pooled else None
@@ -198,7 +198,7 @@ class Bert(Encoder):
         if a.segments:
             x = x + parts["token_type_embeddings"].weight[0]
         x = self.drop(parts["LayerNorm"](x))
-        if a.embedded != a.width:
+        if a.embedding:
             x = self.encoder["embedding_hidden_mapping_in"](x)
         visible: Tensor | None = seen(real, allowed)
         if a.alibi:

@@ -12,7 +12,7 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 from unmask import hub
 from unmask.errors import UserError
 from unmask.text.tokens.limits import BYTES, check_file, check_growth, check_ids
-from unmask.untrusted import parse_json, read_object, read_text
+from unmask.untrusted import parse_json, read_text
 
 TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.txt")  # one of them is in the folder of a tokenizer
 MASK = "<|mask|>"  # the name of a mask token that we add
@@ -21,9 +21,10 @@ MASK = "<|mask|>"  # the name of a mask token that we add
 ROLES = {
     "mask": ("[MASK]", "<mask>", MASK),
     "pad": ("[PAD]", "<pad>", "<|pad|>"),
-    "bos": ("[BOS]", "<s>", "[CLS]", "<|endoftext|>"),
-    "eos": ("[EOS]", "</s>", "[SEP]", "<|endoftext|>"),
+    "bos": ("[BOS]", "<s>", "[CLS]", "<cls>", "<|endoftext|>"),
+    "eos": ("[EOS]", "</s>", "[SEP]", "<eos>", "<|endoftext|>"),
 }
+ALSO = {"bos": "cls", "eos": "sep"}  # what the configs of encoders call the token before and after a text
 
 
 def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
@@ -37,7 +38,9 @@ def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
     core = _core(path)
     check_ids(list(core.get_vocab(with_added_tokens=True).values()))
     names = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
-    roles = {role: _find(core, _named(names, f"{role}_token", folder), usual) for role, usual in ROLES.items()}
+    named = {role: _named(names, f"{role}_token", folder) for role in ROLES}
+    named |= {role: named[role] or _named(names, f"{also}_token", folder) for role, also in ALSO.items()}
+    roles = {role: _find(core, named[role], usual) for role, usual in ROLES.items()}
     if roles["mask"] == roles["pad"]:  # a config that reuses one token for both
         roles["mask"] = _find(core, None, ROLES["mask"])
     if roles["mask"] is None or roles["mask"] == roles["pad"]:
@@ -77,6 +80,17 @@ def bert(vocabulary: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
     return Tokenizer.from_str(BertWordPieceTokenizer(words, lowercase=lowercase).to_str())
 
 
+def esm(vocabulary: str | Path) -> Tokenizer:
+    """ESM's amino acids, one id per letter, from its vocabulary; spaces separate letters, other text is unknown."""
+    words = {word.strip(): id for id, word in enumerate(Path(vocabulary).read_text(encoding="utf-8").splitlines())}
+    core = Tokenizer(models.BPE(words, [], unk_token="<unk>", fuse_unk=True))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.decoder = decoders.Fuse()
+    special = [word for word in words if len(word) > 1]
+    core.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    return core
+
+
 def _core(path: Path) -> Tokenizer:
     folder = path if path.is_dir() else path.parent
     wanted = "" if path.is_dir() else path.name
@@ -91,7 +105,10 @@ def _core(path: Path) -> Tokenizer:
             return gpt2(folder / "vocab.json", folder / "merges.txt")
         if wanted in ("", "vocab.txt") and (folder / "vocab.txt").is_file():
             read_text(folder / "vocab.txt", limit=BYTES)
-            lowercase = _json(folder / "tokenizer_config.json").get("do_lower_case")
+            config = _json(folder / "tokenizer_config.json")
+            if config.get("tokenizer_class") == "EsmTokenizer":
+                return esm(folder / "vocab.txt")
+            lowercase = config.get("do_lower_case")
             if lowercase not in (True, False, None):
                 raise UserError(f"do_lower_case in tokenizer_config.json is {lowercase!r:.40}, not true or false.")
             return bert(folder / "vocab.txt", lowercase=lowercase)
@@ -143,7 +160,11 @@ def _find(core: Tokenizer, named: str | None, usual: tuple[str, ...]) -> int | N
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.is_file() else {}
+    """A config of the tokenizer. Numbers may be of any size: other libraries write 10³⁰ for "no limit"."""
+    content = parse_json(read_text(path), str(path), strict=False) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(content).__name__}.")
+    return content
 
 
 def _from_hub(name: str) -> Path:

@@ -1,0 +1,260 @@
+"""Encoders of transformers load as they are, give its logits at every length, and are written back for it to read."""
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import UserError
+from unmask.model.backbones.bert import alibi_slopes
+from unmask.model.checkpoint import load
+from unmask.model.convert import convert
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+LONGEST = 12
+MASK = 14
+
+
+def bert(**keys):
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST, **SIZES, **keys}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**wide))
+
+
+def roberta(**keys):
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST + 2, "layer_norm_eps": 1e-5, **SIZES, **keys}
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(type_vocab_size=1, **wide))
+
+
+def distilbert(**keys):
+    narrow = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+    return transformers.DistilBertForMaskedLM(
+        transformers.DistilBertConfig(max_position_embeddings=LONGEST, **narrow, **keys)
+    )
+
+
+def albert(**keys):
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST, "embedding_size": 8, **SIZES, **keys}
+    return transformers.AlbertForMaskedLM(transformers.AlbertConfig(**wide))
+
+
+def modernbert(**keys):
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    wide = {"intermediate_size": 24, "local_attention": 6, "max_position_embeddings": 64, **ids, **SIZES, **keys}
+    return transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(**wide | {"num_hidden_layers": 4, "attn_implementation": "eager"})
+    )
+
+
+def esm(**keys):
+    rotary = {"position_embedding_type": "rotary", "emb_layer_norm_before": False, "token_dropout": True}
+    wide = {"intermediate_size": 24, "max_position_embeddings": 64, "mask_token_id": MASK, "pad_token_id": 1}
+    return transformers.EsmForMaskedLM(transformers.EsmConfig(**rotary, **wide, **SIZES, **keys))
+
+
+PEERS = {
+    "bert": bert,
+    "roberta": roberta,
+    "distilbert": distilbert,
+    "albert": albert,
+    "modernbert": modernbert,
+    "esm": esm,
+}
+
+
+def made(name, folder, **keys):
+    """A peer with weights that are random and not small, saved as transformers saves it; biases are not zero."""
+    torch.manual_seed(0)
+    peer = PEERS[name](**keys).eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    peer.save_pretrained(folder)
+    change(folder, mask_index=MASK)
+    return peer, folder
+
+
+def change(folder, **keys):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    return folder
+
+
+def tokens(rows=3, length=LONGEST, seed=0):
+    """Rows with a mask in the middle of the vocabulary, and without padding."""
+    x = torch.randint(4, SIZES["vocab_size"], (rows, length), generator=torch.Generator().manual_seed(seed))
+    x[:, length // 2 :][:, : length - 1] = MASK  # never all: ESM divides by the share of what is shown
+    return x
+
+
+def logits(network, x, **options):
+    with torch.no_grad():
+        return network.head(network.trunk(x, **options))
+
+
+def theirs(peer, x, **options):
+    with torch.no_grad():
+        return peer(x, **options).logits
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_logits_are_those_of_transformers_at_every_length_and_with_padding(name, tmp_path):
+    peer, folder = made(name, tmp_path / "hub")
+    network = load(folder).network
+    for length in range(1, LONGEST + 1):
+        x = tokens(length=length, seed=length)
+        close(logits(network, x), theirs(peer, x))
+    x, lengths = tokens(), torch.tensor([5, LONGEST, 1])
+    real = torch.arange(LONGEST) < lengths[:, None]
+    x = torch.where(real, x, peer.config.pad_token_id)
+    close(logits(network, x, lengths=lengths)[real], theirs(peer, x, attention_mask=real.long())[real])
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name in ("bert", "albert")])
+def test_segments_are_those_of_transformers(name, tmp_path):
+    peer, folder = made(name, tmp_path / "hub")
+    network, x = load(folder).network, tokens()
+    segments = (torch.arange(LONGEST) > 5).long().expand(3, -1)
+    with torch.no_grad():
+        pairs = network.segmented(x, segments)
+    close(logits(network, pairs), theirs(peer, x, token_type_ids=segments))
+    assert not torch.allclose(logits(network, pairs), logits(network, x), atol=1e-2)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_is_written_back_is_read_by_transformers(name, tmp_path):
+    peer, folder = made(name, tmp_path / "hub")
+    convert(folder, tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "back", to=name)
+    again, told = type(peer).from_pretrained(tmp_path / "back", output_loading_info=True)
+    # The head for contacts of ESM, and what follows from its config.
+    assert not [key for key in told["missing_keys"] if not ("contact_head" in key or key.endswith("inv_freq"))]
+    assert not told["unexpected_keys"]
+    assert not told["mismatched_keys"]
+    x = tokens()
+    close(theirs(again.eval(), x), theirs(peer, x))
+    assert load(tmp_path / "back").spec == load(folder).spec == load(tmp_path / "ours").spec
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_an_encoder_without_a_head_gets_a_new_one_and_says_so(name, tmp_path, caplog):
+    peer, folder = made(name, tmp_path / "hub")
+    peer.base_model.save_pretrained(tmp_path / "encoder")
+    change(tmp_path / "encoder", mask_index=MASK)
+    with caplog.at_level(logging.WARNING):
+        model = load(tmp_path / "encoder")
+    assert "without a head" in caplog.text
+    assert f"--init {tmp_path / 'encoder'}" in caplog.text
+    x = tokens()
+    with torch.no_grad():
+        close(model.network.trunk(x), peer.base_model(x)[0])
+    close(logits(model.network, x), logits(load(tmp_path / "encoder").network, x))
+    caplog.clear()
+    load(folder)
+    assert not caplog.text
+
+
+def mosaic_of(peer):
+    """The tensors of a BERT in MosaicBERT's layout: joined queries, keys and values, and a gate that is always 1."""
+    old, new = peer.state_dict(), {}
+    for name, tensor in old.items():
+        if not any(part in name for part in ("query", "key", "value", "intermediate", "position", "decoder")):
+            name = name.replace("0.output.dense", "0.mlp.wo").replace("0.output.LayerNorm", "0.mlp.layernorm")
+            new[name.replace("attention.mlp", "attention.output")] = tensor.contiguous()
+    for end in ("weight", "bias"):
+        parts = [old[f"bert.encoder.layer.0.attention.self.{kind}.{end}"] for kind in ("query", "key", "value")]
+        new[f"bert.encoder.layer.0.attention.self.Wqkv.{end}"] = torch.cat(parts)
+    return new
+
+
+def test_linear_biases_and_a_gated_mlp_are_those_of_mosaicbert(tmp_path):
+    """The attention of transformers' BERT with the biases as its mask; the MLP by its formula."""
+    peer, folder = made("bert", tmp_path / "hub", num_hidden_layers=1)
+    layer, x = peer.bert.encoder.layer[0], tokens()
+    tensors = mosaic_of(peer)
+    gated = torch.randn(2 * 24, 16, generator=torch.Generator().manual_seed(1))
+    tensors["bert.encoder.layer.0.mlp.gated_layers.weight"] = gated
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    change(folder, alibi_starting_size=LONGEST, auto_map={"AutoModel": "evil.py"})
+    peer.bert.embeddings.position_embeddings.weight.data.zero_()
+    place = torch.arange(LONGEST)
+    slopes = torch.tensor([2.0**-4, 2.0**-8])  # of two heads
+    biases = -slopes[None, :, None, None] * (place[:, None] - place).abs()
+    with torch.no_grad():
+        h = layer.attention(peer.bert.embeddings(x), attention_mask=biases)[0]
+        up, gate = (h @ gated.T).chunk(2, -1)
+        h = layer.output(torch.nn.functional.gelu(up) * gate, h)
+        wanted = peer.cls(h)
+    model = load(folder)
+    close(logits(model.network, x), wanted)
+    longer = tokens(length=40)
+    assert logits(model.network, longer).shape == (3, 40, 40)  # no table of positions
+    convert(folder, tmp_path / "back", to="mosaicbert")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(torch.equal(after[name], tensor) for name, tensor in tensors.items())
+    assert alibi_slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2]
+
+
+def test_the_pooler_of_a_file_is_kept_and_pools(tmp_path):
+    torch.manual_seed(0)
+    made("bert", tmp_path / "hub")
+    config = transformers.BertConfig.from_pretrained(tmp_path / "hub")
+    peer = transformers.BertModel(config).eval()
+    peer.save_pretrained(tmp_path / "encoder")
+    change(tmp_path / "encoder", mask_index=MASK)
+    model, x = load(tmp_path / "encoder"), tokens()
+    assert model.spec.pooled
+    with torch.no_grad():
+        close(model.network.pool(model.network.trunk(x)), peer(x).pooler_output)
+    assert {p.shape for p in model.network.idle} == {(16, 16), (16,)}
+
+
+def test_old_names_of_norms_and_parts_of_other_tasks_are_understood(tmp_path):
+    peer, folder = made("bert", tmp_path / "hub")
+    old = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if "LayerNorm" in name:
+            name = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        old[name] = tensor
+    old |= {"cls.seq_relationship.weight": torch.ones(2, 16), "bert.embeddings.position_ids": torch.arange(12)[None]}
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    x = tokens()
+    close(logits(load(folder).network, x), theirs(peer, x))
+    old["cls.predictions.decoder.weight"] += 1
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="they are tied"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder = True"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ({"num_hidden_layers": 3}, "is missing"),
+        ({"num_hidden_layers": 2**30}, "more layers than"),
+        ({"vocab_size": 39}, "has shape"),
+        ({"mask_index": 40}, "one of 0 to 39"),
+        ({"mask_index": None}, "which id is the mask"),
+        ({"unmask_objective": "ar"}, "cannot record that the objective is 'ar'"),
+    ],
+)
+def test_another_network_is_refused_by_name(keys, told, tmp_path):
+    _, folder = made("bert", tmp_path / "hub")
+    with pytest.raises(UserError, match=told):
+        load(change(folder, **keys))
+
+
+def test_a_row_longer_than_the_table_of_positions_is_refused(tmp_path):
+    network = load(made("bert", tmp_path / "hub")[1]).network
+    with pytest.raises(UserError, match=r"has 13 tokens, .* has 12 positions"):
+        network.trunk(tokens(length=13))
