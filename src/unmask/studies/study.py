@@ -172,7 +172,7 @@ def study_of(content: Table, path: Path, scale: str) -> Study:
         seconds=positive(content.get("seconds", 0), "seconds"),
         like=text(content, "like", rows[0].name),
         compare=table(content.get("compare", {}), "compare"),
-        data=data_of(content.get("data", {})),
+        data=data_of(content.get("data", {}), path.parent),
         measures=measures,
         columns=columns,
         rows=rows,
@@ -325,8 +325,11 @@ def column_of(one: Table, measures: Sequence[str]) -> Column:
     return column
 
 
-def data_of(one: Any) -> Table:
-    """Files by split, each a path or a table with a path and how to read it; or one source with its own splits."""
+def data_of(one: Any, here: Path) -> Table:
+    """Files by split, each a path or a table with a path and how to read it; or one source with its own splits.
+
+    {here} in a path is the folder of the study's file.
+    """
     one = table(one, "data")
     checked("key of [data]", one, (*SPLITS, "source", "prepare"))
     if one and not any(name in one for name in ("train", "test", "source")):
@@ -342,16 +345,16 @@ def data_of(one: Any) -> Table:
         files = one.get(split, [])
         files = files if isinstance(files, list) else [files]
         if split in one:
-            found[split] = [source_of(file, f"data.{split}") for file in files]
+            found[split] = [source_of(file, f"data.{split}", here) for file in files]
     return found
 
 
-def source_of(one: Any, title: str) -> Table:
+def source_of(one: Any, title: str, here: Path) -> Table:
     one = {"path": one} if isinstance(one, str) else table(one, title)
     checked(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
-    return one
+    return {**one, "path": one["path"].replace("{here}", str(here.absolute()))}
 
 
 def only(study: Study, names: Sequence[str]) -> Study:
