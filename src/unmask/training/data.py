@@ -26,6 +26,7 @@ from unmask.training.sizes import packed_for, vocabulary_for
 from unmask.training.state import resolved
 
 SQUEEZED = 3  # bytes of text per byte of a compressed file
+SHORT = 0.1  # share of the rows that --text.lengths random cuts
 A_WORKER = 32 << 20  # bytes of text per worker process
 
 
@@ -64,13 +65,19 @@ def opened(asked: Train, folder: str | Path) -> Data:
     rows = Packed(train, length, way, spec.framed)
     return Data(
         Tokenizer.load(folder),
-        lanes_for(spec, rows, asked) if spec.carries else Batches(rows, asked.optim.batch, asked.seed),
+        lanes_for(spec, rows, asked) if spec.carries else batches_for(rows, asked),
         Packed(held_out, length, way, spec.framed) if held_out.tokens else None,
     )
 
 
+def batches_for(rows: Packed, asked: Train) -> Batches:
+    return Batches(rows, asked.optim.batch, asked.seed, cut=SHORT if asked.text.lengths == "random" else 0.0)
+
+
 def lanes_for(spec: Spec, rows: Packed, asked: Train) -> Lanes:
     """The batches of a network that carries a memory from row to row."""
+    if asked.text.lengths != "whole":
+        raise UserError("a network that carries a memory from row to row needs whole rows: use --text.lengths whole.")
     lanes = Lanes(rows, asked.optim.batch)
     spec.check_lane(lanes.tokens)
     return lanes

@@ -43,6 +43,7 @@ class Text:
     )
     length: Annotated[int, also("--length")] = 128  # tokens per row
     pack: Annotated[Pack, also("--pack")] = "auto"  # stream, wrap, rows (a document each, its end learned), padded
+    lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
     documents: Annotated[str, also("--documents")] = (
         "auto"  # unit of a document in .txt files: file, line, paragraph, separator
     )

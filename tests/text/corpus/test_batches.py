@@ -1,6 +1,7 @@
 """Packing and batches: the reference's blocks, every row once an epoch, one order for every world."""
 
 import json
+from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 
@@ -228,3 +229,19 @@ def test_text_too_short_for_its_lanes_and_separate_documents_are_refused(tmp_pat
         Lanes(Packed(corpus, 5), 9)
     with pytest.raises(UserError, match=r"--text\.pack stream, not wrap"):
         Lanes(Packed(corpus, 5, "wrap"), 2)
+
+
+@pytest.mark.slow
+def test_a_share_of_the_rows_is_cut_to_a_random_length_whatever_the_world(batches):
+    short = replace(batches, packed=replace(batches.packed, length=8), size=60, cut=0.25)
+    steps = [short.at(step) for step in range(20)]
+    lengths = torch.cat([step.real.sum(1) for step in steps])
+    assert 0.15 < float((lengths < 8).double().mean()) < 0.35
+    assert set(lengths.tolist()) == set(range(2, 9)), "every length from two tokens on"
+    whole = replace(short, cut=0.0).at(3)
+    assert torch.equal(steps[3].tokens, whole.tokens)
+    assert bool(whole.real.all())
+    halves = [short.at(3, rank=rank, world=2).real for rank in (0, 1)]
+    assert torch.equal(torch.cat(halves), steps[3].real)
+    with pytest.raises(UserError, match="rows of a stream"):
+        replace(short, packed=replace(short.packed, way="wrap"))

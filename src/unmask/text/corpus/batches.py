@@ -10,8 +10,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.random import shuffled
+from unmask.random import shuffled, stream
 from unmask.text.corpus.rows import Batch, Packed
+
+CUT = 3  # the purpose of a random stream
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,28 @@ class Batches:
     packed: Packed
     size: int
     seed: int = 0
+    cut: float = 0.0  # share of the rows that are cut to a random length; the rest of such a row is not seen
 
     def __post_init__(self) -> None:
         check_size(self.size)
+        if self.cut and self.packed.way != "stream":
+            raise UserError(
+                f"random lengths are for rows of a stream: use --text.pack stream, or --text.lengths whole. Rows "
+                f"packed as {self.packed.way!r} have the lengths of their documents, or marks at their ends."
+            )
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
-        return self.packed.rows(self.numbers(step, rank=rank, world=world))
+        found = self.packed.rows(self.numbers(step, rank=rank, world=world))
+        if not self.cut:
+            return found
+        lengths = [self.length_at(step, int(place)) for place in rows_of(rank, self.size, world)]
+        return Batch(found.tokens, torch.arange(self.packed.length) < torch.tensor(lengths)[:, None])
+
+    def length_at(self, step: int, place: int) -> int:
+        """The length of a row of a step: the whole row, or uniform from 2 on."""
+        dice = stream(self.seed, CUT, row=place, number=step)
+        return self.packed.length if dice.random() >= self.cut else int(dice.integers(2, self.packed.length))
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
         """The row numbers of one rank at one step."""
