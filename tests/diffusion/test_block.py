@@ -1,12 +1,15 @@
 """The objective of block diffusion: recorded losses, both ends, and an unbiased bound."""
 
+import json
 from math import comb
+from pathlib import Path
 
 import pytest
 import torch
 
 from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
 from model.golden import arrays_of, distance
+from unmask.cli.main import main
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import Block, block_times
 from unmask.diffusion.blocks import block_nats
@@ -15,6 +18,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Clipped, Count, Stratified
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.checkpoint import load
 from unmask.random import Noise
 
 MASK = 6
@@ -160,3 +164,47 @@ def test_clipped_noise_draws_mostly_within_and_always_all():
 def test_wrong_settings_are_refused(make, match):
     with pytest.raises(UserError, match=match):
         make()
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_tunes_measures_and_samples(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(
+        "\n\n".join(f"The {n} cat sat on mat {n}. It was {n % 7} and sad." for n in range(200))
+    )
+    small = ["--data", "text.txt", "--tokenizer", "byte", "--length", "16", "--pack", "stream", "--optim.batch", "4"]
+    small += ["--model.width", "16", "--model.blocks", "1", "--model.heads", "2", "--run.preview-minutes", "0"]
+    small += ["--run.eval-rows", "4"]
+
+    def unmask(*words):
+        assert main(list(words)) == 0, capsys.readouterr()
+        return capsys.readouterr().out
+
+    block = ["--objective.name", "block", "--objective.size", "4"]
+    unmask("train", *small, "--out", "block", *block, "--steps", "6", "--text.lengths", "random")
+    unmask("train", *small, "--out", "mdlm", "--steps", "4")
+    tuned = ["--objective.times", "clipped:low=0.3,high=0.8", "--objective.weight", "bound", "--init", "mdlm"]
+    unmask("train", *small, "--out", "tuned", *block, *tuned, "--steps", "3")
+    assert load("tuned/last").objective == Block(4, Clipped(0.3, 0.8))
+    assert load("tuned/last").spec.reads_before, "the warm start of the first run is kept"
+    found = {
+        name: json.loads(unmask("evaluate", "block", "text.txt", "--rows", "6", "--estimator", name, "--json"))
+        for name in ("auto", "exact-bound", "likelihood")
+    }
+    assert found["auto"]["estimator"] == "block"
+    assert found["auto"]["standard_error"] > 0
+    assert found["exact-bound"]["standard_error"] == found["likelihood"]["standard_error"] == 0
+    assert found["likelihood"]["nats_per_token"] <= found["exact-bound"]["nats_per_token"]
+    assert not found["exact-bound"]["exact"]
+    assert found["likelihood"]["exact"]
+    off = found["auto"]["nats_per_token"] - found["exact-bound"]["nats_per_token"]
+    assert abs(off) < 5 * found["auto"]["standard_error"]
+    lines = unmask("sample", "block", "--prompt", "The ", "--length", "50", "--json", "--sampler", "threshold")
+    assert json.loads(lines)["law"].endswith("in blocks of 4 tokens, each given the 12 tokens before it")
+    assert main(["evaluate", "block", "text.txt", "--estimator", "duel"]) == 2
+    assert "Known: block, exact-bound, likelihood" in capsys.readouterr().err
+    assert main(["train", *small, "--out", "x", "--objective.name", "block", "--objective.size", "17"]) == 2
+    assert "does not fit into rows of 16" in capsys.readouterr().err
+    mamba = ["--model.name", "mamba", "--objective.name", "block"]
+    assert main(["train", "--data", "text.txt", "--out", "y", *mamba]) == 2
+    assert "cannot look block by block" in capsys.readouterr().err
