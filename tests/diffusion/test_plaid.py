@@ -1,5 +1,6 @@
 """Plaid equals its original term by term, is a bound by enumeration, and its sampler has the law of the data."""
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 from math import log, pi
@@ -260,7 +261,7 @@ def law(gamma, belief):
     """The words that ancestral steps through these levels give, by transitions of a grid: no random numbers."""
     mass = torch.exp(-(LINE**2) / 2)
     mass = mass / mass.sum()
-    for t, s in zip(gamma[:-1], gamma[1:], strict=True):
+    for t, s in itertools.pairwise(gamma):
         mean, variance = posterior(LINE[:, None], on_a_line(LINE, t, belief) @ SIGNS, s, t)
         step = torch.exp(-((LINE - mean) ** 2) / (2 * variance))
         mass = mass @ (step / step.sum(1, keepdim=True))
@@ -349,7 +350,7 @@ def test_deterministic_steps_converge_to_the_law_of_the_data_at_first_order():
 
     def chance(steps):
         gamma, z = torch.linspace(12, -6, steps + 1, dtype=torch.float64), start
-        for t, s in zip(gamma[:-1], gamma[1:], strict=True):
+        for t, s in itertools.pairwise(gamma):
             z = carried_on(z, on_a_line(z, t, TRUTH) @ SIGNS.squeeze(1), s, t)
         return float(density @ on_a_line(z, gamma[-1], TRUTH)[:, 0])
 

@@ -35,6 +35,7 @@ from unmask.model.backbone import BACKBONES, Backbone, build
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import read_note
 from unmask.model.model import Model
+from unmask.model.room import check_room
 from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, Told, joined, said_once
@@ -231,9 +232,21 @@ def inherited(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]
 
 def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None, team: Team) -> Denoiser:
     """What a phase begins with: a network, and the parameters of its objective."""
+    rows = min(asked.optim.micro or asked.optim.batch, asked.optim.batch // team.world)
+    check_room(phase.objective, rows=rows, vocab=data.tokenizer.size, less="--optim.micro")
     network = network_of(asked, phase, data, folder)
     network.compute = compute_type(asked.run.dtype, team.device)
-    return Denoiser(network, phase.objective)
+    return Denoiser(network, phase.objective, **inherited_parts(asked, phase, folder))
+
+
+def inherited_parts(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]:
+    """The parts and the state of the objective, if what a phase starts from was trained with the same one."""
+    source = str(folder) if folder else asked.init
+    if not source or not phase.objective.parts(vocab=1, width=1):
+        return {}
+    model = checkpoint.load(state.resolved(source), trainable=True)
+    same = model.parts and type(model.objective) is type(phase.objective)
+    return {"parts": model.parts, "state": model.state} if same else {}
 
 
 def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Backbone:

@@ -54,6 +54,8 @@ class Reading(NamedTuple):
 
     logits: Float[Tensor, "b l v"]
     x: Float[Tensor, "b l e"] | None  # None: the sampler makes it from the logits
+    scale: float = 1.0  # of the vectors, where the sampler makes them
+    wide: bool = False  # a step has the variance of the forward step, not that of the posterior
 
 
 class Continuous(Objective):
@@ -84,7 +86,7 @@ class Continuous(Objective):
         guess: Float[Tensor, "b s e"] | None,
         parts: Parts,
     ) -> Float[Tensor, "b l d"]:
-        """The network's input: clean text before, then noisy vectors; `guess` is the last estimate of the clean ones."""
+        """The network's input: clean text before, then noisy vectors; `guess` is the last estimate of clean ones."""
 
     @abstractmethod
     def meaning(
@@ -131,7 +133,17 @@ def posterior(
     """
     c = -torch.expm1(gamma_s - gamma_t)
     kept = alpha(gamma_t) / alpha(gamma_s) * torch.sigmoid(gamma_s) / torch.sigmoid(gamma_t)
-    return (kept * z + alpha(gamma_s) * c * x).to(z.dtype), c * torch.sigmoid(gamma_s)
+    return (kept * z + alpha(gamma_s) * c * x).to(z.dtype), posterior_variance(gamma_s, gamma_t)
+
+
+def posterior_variance(gamma_s: Float[Tensor, "..."], gamma_t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The variance of q(z_s | z_t, x): c σ_s²."""
+    return -torch.expm1(gamma_s - gamma_t) * torch.sigmoid(gamma_s)
+
+
+def forward_variance(gamma_s: Float[Tensor, "..."], gamma_t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The variance of q(z_t | z_s): c σ_t², β_t in the letters of [DDPM]."""
+    return -torch.expm1(gamma_s - gamma_t) * torch.sigmoid(gamma_t)
 
 
 def carried_on(

@@ -115,6 +115,10 @@ class Objective(ABC):
     def check_length(self, length: int) -> None:
         """Refuse training rows of a length that does not suit it."""
 
+    def room(self, *, rows: int, vocab: int) -> int:
+        """Bytes that a forward pass of so many rows needs besides those of the network."""
+        return 0
+
     def variants(self) -> Mapping[str, "Objective"]:
         """Other numbers for the same model, by the name of their estimator; their `nats` need no training."""
         return {}

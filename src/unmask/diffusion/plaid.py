@@ -86,7 +86,7 @@ class NoiseLevels(nn.Module):
 
 
 class Entry(nn.Module):
-    """The network's input: the noisy vector, the last estimate of the clean one, and the noise level, each projected."""
+    """The network's input: the noisy vector, the last estimate of the clean one and the noise level, projected."""
 
     def __init__(self, embed: int, width: int) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from unmask.diffusion.rows import rows_where
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
 from unmask.model.model import Model
+from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import Sliding, Span, Whole, Windows, drawn
@@ -44,12 +45,14 @@ class Denoising:
     guess: Float[Tensor, "b s e"] | None = None  # the last estimate of the clean vectors
 
 
+@PROCESSES.register("simplex", "the same in blocks from left to right, on the simplex of a vocabulary")
 @PROCESSES.register("continuous", "continuous diffusion: noise becomes vectors, and vectors become tokens")
 @dataclass(frozen=True)
 class Denoise(Process):
     """Continuous diffusion under a policy of steps."""
 
     name: ClassVar[str] = "continuous"
+
     objective: Continuous
     network: Backbone
     policy: Steps
@@ -86,16 +89,17 @@ class Denoise(Process):
     @torch.no_grad()
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Denoising:
         tokens = canvas.tokens
+        check_room(self.objective, rows=len(tokens), vocab=self.network.spec.vocab, less="--batch")
         ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
         spans = tuple(span for span in self.spans(canvas) if bool(free_in(canvas, span).any()))
         return self.entered(Denoising(canvas, keys(seed, ids), spans))
 
     def spans(self, canvas: Canvas) -> list[Span]:
         """The windows of a canvas; for an objective with blocks, a block each and the text before it."""
-        length, block = canvas.tokens.shape[1], self.objective.block
-        if block is None:
+        length, trained = canvas.tokens.shape[1], self.network.spec.length
+        if self.objective.block is None:
             return self.windows.spans(length)
-        trained = self.network.spec.length
+        block = min(self.objective.block, trained)
         seen = self.windows.context if isinstance(self.windows, Sliding) else trained
         if not block <= seen <= trained:
             raise UserError(
@@ -104,9 +108,9 @@ class Denoise(Process):
             )
         hidden = canvas.hidden.any(0).nonzero()
         begin = int(hidden[0]) if len(hidden) else length
-        ends = [min(first + block, length) for first in range(begin, length, block)]
-        starts = range(begin, length, block)
-        return [Span(max(0, end - seen), end, first, end) for first, end in zip(starts, ends, strict=True)]
+        firsts = range(begin, length, block)
+        ends = [min(first + block, length) for first in firsts]
+        return [Span(max(0, end - seen), end, first, end) for first, end in zip(firsts, ends, strict=True)]
 
     def noisy_from(self, span: Span) -> int:
         """The first column of a window that is noisy: all of it, or the block at its end."""

@@ -1,17 +1,16 @@
 """The estimated cost of a run, before it starts, and the clock of its previews."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 import torch
 
 from unmask.model import cost
 from unmask.model.backbone import Spec, build, skeleton
 from unmask.model.denoiser import Denoiser
+from unmask.model.room import machine_bytes
 from unmask.training import optim
 from unmask.training.loop import Rows, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
@@ -143,15 +142,6 @@ def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:
         torch.mm(a, b, out=out)
         best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best
-
-
-def machine_bytes() -> int:
-    """Bytes of memory that this process may use: the machine's, or its container's."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return whole
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unmask.diffusion.continuous import Reading, carried_on, posterior
+from unmask.diffusion.continuous import Reading, carried_on, forward_variance, posterior
 from unmask.diffusion.times import check_total
 from unmask.sampling.policy import POLICIES, Look, Policy
 
@@ -37,7 +37,7 @@ class Steps(Protocol):
         """z_s, from z_t and what the network said of it."""
 
 
-def nowhere(look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+def everywhere(look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
     """A policy of the continuous process wants every position in every call: the process asks by itself."""
     return look.hidden, torch.zeros(len(look.hidden), device=look.hidden.device)
 
@@ -62,7 +62,7 @@ class Gaussian(Policy):
         return f"grid-{self.steps} ({HELD})" if self.last == "draw" else f"approximate ({GREEDY}; {HELD})"
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return nowhere(look)
+        return everywhere(look)
 
     def moved(
         self,
@@ -75,6 +75,7 @@ class Gaussian(Policy):
     ) -> Float[Tensor, "b s e"]:
         assert reading.x is not None
         mean, variance = posterior(z, reading.x, gamma_s, gamma_t)
+        variance = forward_variance(gamma_s, gamma_t) if reading.wide else variance
         return mean + variance.sqrt().to(z.dtype) * normal
 
 
@@ -98,7 +99,7 @@ class DDIM(Policy):
         return f"approximate (deterministic steps{end}; {HELD})"
 
     def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return nowhere(look)
+        return everywhere(look)
 
     def moved(
         self,

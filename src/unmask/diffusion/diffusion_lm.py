@@ -1,0 +1,359 @@
+"""Diffusion-LM: diffusion of learned embeddings in T steps, which end by rounding to words. [Li 2022]
+
+    w → x_0 ~ N(E_w, σ_0²) → x_1 → .. → x_T,    the network predicts x_0,    p(w | x_0) = softmax(x_0 Eᵀ + b)
+
+Three numbers belong to it. The loss that trains it has the weights of no bound. The bound (ELBO) scores x_0 given the
+x_1 that was made from it. The number that its code prints takes x_0 and x_1 as independent given w. It is not this
+ELBO, but it is a bound too, on any network: it is at least the ELBO of a q that draws both independently, because
+KL(q(x_1..T | w) || p) ≤ E KL(q(x_1..T | x_0) || p) by convexity. For a denoiser it is looser: x_1 tells of x_0.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.diffusion.continuous import (
+    Continuous,
+    Parts,
+    Path,
+    Reading,
+    State,
+    VectorNetwork,
+    alpha,
+    forward_variance,
+    free_of,
+    level_of,
+    posterior_variance,
+    prior_nats,
+    sigma,
+    without_mask,
+)
+from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.rows import forbid, row_nats
+from unmask.diffusion.times import check_total, steps
+from unmask.errors import UserError
+from unmask.random import Noise
+
+CAP = 0.999  # largest share of the signal that a step takes away
+TOLD = 1000.0  # the network is told the time on a scale of this length
+SINES, INNER = 128, 512  # features of the time, and of the layer after them
+CLEAN, NOISY, FIRST = 0, 1, 2  # uses of random numbers
+
+Schedule = Literal["sqrt", "cosine"]
+
+
+def share_at(name: Schedule, u: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """ā(u), the share of the signal at time u in [0, 1]. [Li 2022: sqrt; Nichol 2021: cosine]"""
+    if name == "sqrt":
+        return 1 - torch.sqrt(u + 1e-4)
+    return torch.cos((u + 0.008) / 1.008 * math.pi / 2) ** 2
+
+
+@lru_cache(maxsize=64)
+def shares(name: Schedule, total: int) -> Float[Tensor, " t"]:
+    """ᾱ_i of the steps i = 0 .. T − 1: step 0 has already some noise, and no step takes more than `CAP`."""
+    at = share_at(name, torch.arange(total + 1, dtype=torch.float64) / total)
+    return torch.cumprod(1 - (1 - at[1:] / at[:-1]).clamp(max=CAP), 0)
+
+
+class Embedding(nn.Module):
+    """A vector for every id, and the bias of the rounding."""
+
+    def __init__(self, vocab: int, width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(vocab, width))
+        self.bias = nn.Parameter(torch.zeros(vocab))
+
+    def rounding(self, x: Float[Tensor, "*shape e"]) -> Float[Tensor, "*shape v"]:
+        """Logits of p(w | x_0)."""
+        return F.linear(x, self.matrix, self.bias)
+
+    @torch.no_grad()
+    def nearest(self, x: Float[Tensor, "*shape e"], mask: int) -> Float[Tensor, "*shape e"]:
+        """The nearest vector of a token, by distance: without the bias."""
+        near = F.linear(x, self.matrix, -self.matrix.square().sum(1) / 2)
+        return self.matrix[without_mask(near, mask).argmax(-1)]
+
+
+class Entry(nn.Module):
+    """From noisy vectors and the time to the network's input."""
+
+    def __init__(self, embed: int, width: int) -> None:
+        super().__init__()
+        self.up = nn.Sequential(nn.Linear(embed, width), nn.Tanh(), nn.Linear(width, width))
+        self.time = nn.Sequential(nn.Linear(SINES, INNER), nn.SiLU(), nn.Linear(INNER, width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Float[Tensor, "b l e"], told: Float[Tensor, " b"]) -> Float[Tensor, "b l d"]:
+        half = torch.arange(SINES // 2, dtype=torch.float64, device=x.device)
+        angles = told.double()[:, None] * torch.exp(-math.log(10000) * half / (SINES // 2))
+        time = self.time(torch.cat((angles.cos(), angles.sin()), -1).to(x.dtype))
+        found: Tensor = self.norm(self.up(x) + time[:, None])
+        return found
+
+
+class Terms(NamedTuple):
+    """The estimate of x_0 at one step of each row, and what it is compared with."""
+
+    x: Float[Tensor, "b l e"]  # x_0, around the embedding
+    mean: Float[Tensor, "b l e"]  # the embedding
+    found: Float[Tensor, "b l e"]  # x̂_0
+    used: Float[Tensor, "b l e"]  # x̂_0 as the sampler uses it: rounded to an embedding, or not
+
+
+def squared(a: Float[Tensor, "b l e"], b: Float[Tensor, "b l e"]) -> Float[Tensor, "b l"]:
+    """|a − b|², in float64."""
+    return (a.double() - b.double()).square().sum(-1)
+
+
+@OBJECTIVES.register("diffusion-lm", "Diffusion-LM: continuous diffusion of embeddings in T steps, with rounding")
+@dataclass(frozen=True)
+class DiffusionLM(Continuous):
+    """The Diffusion-LM objective: its own training loss, and a bound that is one."""
+
+    facts: ClassVar[Facts] = Facts(
+        conditionals=False,
+        asked=0.0,
+        sampler="gaussian",
+        process="continuous",
+        vectors=True,
+        unused=frozenset({"embedding", "head"}),
+    )
+
+    steps: int = 2000  # T, the number of steps
+    noise: Schedule = "sqrt"  # share of the signal over time: sqrt (the paper), cosine (as it was run on LM1B)
+    embed: int = 16  # numbers of a token's vector
+    clamp: bool = True  # round each estimate of x_0 to the nearest embedding, in the sampler and in its bound
+    variance: Literal["small", "large"] = "small"  # of a sampling step: that of the posterior, or of the forward step
+    both: bool = False  # every row pays a step and the first one, by two passes: as in evaluation
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+        if self.embed < 1:
+            raise UserError(f"embed must be at least 1, the numbers of a token's vector; saw {self.embed}.")
+
+    @property
+    def means(self) -> str:
+        return f"upper bound on -log p, Diffusion-LM with {self.steps} steps; the loss that trains it is none"
+
+    @property
+    def grid(self) -> int | None:
+        return self.steps
+
+    def precise(self) -> "DiffusionLM":
+        return replace(self, both=True)
+
+    def variants(self) -> Mapping[str, Objective]:
+        return {"printed": Printed(replace(self, both=False))}
+
+    def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
+        return {
+            "embedding": Embedding(vocab, self.embed),
+            "entry": Entry(self.embed, width),
+            "exit": nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, self.embed)),
+        }
+
+    def levels(self, device: torch.device) -> Float[Tensor, " t"]:
+        """γ of the steps 0 .. T − 1, and before them that of x_0: no noise."""
+        return level_of(torch.cat((torch.ones(1, dtype=torch.float64), shares(self.noise, self.steps)))).to(device)
+
+    def spread(self, gamma_s: Float[Tensor, "..."], gamma_t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The variance of a sampling step."""
+        return (posterior_variance if self.variance == "small" else forward_variance)(gamma_s, gamma_t)
+
+    def first_spread(self, levels: Float[Tensor, " t"]) -> Float[Tensor, ""]:
+        """The variance of the step to x_0: the posterior has none there, so that of the step before it is taken."""
+        return posterior_variance(levels[1], levels[2]) if self.steps > 1 else torch.sigmoid(levels[1])
+
+    def terms(
+        self,
+        network: VectorNetwork,
+        x0: Int[Tensor, "b l"],
+        index: Int[Tensor, " b"],
+        *,
+        clean: Float[Tensor, "b l e"],
+        noisy: Float[Tensor, "b l e"],
+        parts: Parts,
+        mask: int,
+    ) -> Terms:
+        """The network's estimate of x_0 at step `index` of each row; `clean` is the noise of x_0, `noisy` of x_t."""
+        levels, table = self.levels(x0.device), parts["embedding"]
+        mean: Tensor = table.matrix[x0]  # type: ignore[index]
+        x = mean + (sigma(levels[1]) * clean).to(mean.dtype)
+        signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
+        gamma = levels[index + 1][:, None, None]
+        x_t = (alpha(gamma) * signal + sigma(gamma) * noisy).to(mean.dtype)
+        found = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
+        used = table.nearest(found.detach(), mask) if self.clamp else found  # type: ignore[operator]
+        return Terms(x, mean, found, used)
+
+    def step_nats(self, found: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
+        """KL(q(x_{i−1} | x_i, x_0) || p) of a step i ≥ 1, each position: ½ (SNR_{i−1} − SNR_i) |x_0 − x̂_0|²."""
+        levels = self.levels(index.device)
+        s, t = (levels[(index + i).clamp(min=1)][:, None] for i in (0, 1))
+        own, wide = posterior_variance(s, t), self.spread(s, t)
+        drift = (alpha(s) * -torch.expm1(s - t)) ** 2 * squared(found.x, found.used)
+        extra = found.x.shape[-1] * (torch.log(wide / own) - 1 + own / wide)
+        return 0.5 * (extra + drift / wide)
+
+    def first_nats(self, found: Terms) -> Float[Tensor, "b l"]:
+        """log q(x_0 | w) − log p(x_0 | x_1), where x_1 is this x_0 with noise; the entropy of q in closed form."""
+        levels = self.levels(found.x.device)
+        v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
+        return 0.5 * (e * (torch.log(v / own) - 1) + squared(found.x, found.used) / v)
+
+    def first_printed(self, found: Terms) -> Float[Tensor, "b l"]:
+        """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: what the original code adds instead."""
+        levels = self.levels(found.x.device)
+        v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
+        return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(found.mean, found.used) / v)
+
+    def ends(self, found: Terms, x0: Int[Tensor, "b l"], parts: Parts, *, mask: int) -> Float[Tensor, "b l"]:
+        """The KL of x_T to the prior, and −log p(w | x_0)."""
+        rounding = row_nats(parts["embedding"].rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)  # type: ignore[operator]
+        return prior_nats(found.x, self.levels(x0.device)[-1]) + rounding.view(x0.shape)
+
+    def loss(
+        self, found: Terms, x0: Int[Tensor, "b l"], index: Int[Tensor, " b"], parts: Parts, *, mask: int
+    ) -> Float[Tensor, "b l"]:
+        """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
+        target = torch.where((index == 0)[:, None, None], found.mean, found.x)
+        rounding = row_nats(parts["embedding"].rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)  # type: ignore[operator]
+        last = torch.sigmoid(-self.levels(x0.device)[-1]) * found.x.square().mean(-1)
+        return (target - found.found).square().mean(-1) + rounding.view(x0.shape) + last
+
+    def nats(  # type: ignore[override]
+        self,
+        network: VectorNetwork,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Nats per token: the two ends, and T times the step that contains t; `both`: the first step apart."""
+        check_clean(x0, mask=mask)
+        assert parts is not None
+        free = free_of(x0, frozen)
+        clean, noisy = noise.normal(self.embed, CLEAN), noise.normal(self.embed, NOISY)
+        apart = self.both and self.steps > 1
+        total = self.steps - apart
+        index = steps(noise.t, total=total) - 1 + apart
+        found = self.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
+        first = (index == 0)[:, None]
+        each = total * torch.where(first, self.first_nats(found), self.step_nats(found, index))
+        if apart:
+            zero, other = torch.zeros_like(index), noise.normal(self.embed, FIRST)
+            each = each + self.first_nats(
+                self.terms(network, x0, zero, clean=clean, noisy=other, parts=parts, mask=mask)
+            )
+        bound = each + self.ends(found, x0, parts, mask=mask)
+        loss = bound if self.both else self.loss(found, x0, index, parts, mask=mask)
+        return Nats(torch.where(free, loss, 0.0), torch.where(free, bound, 0.0).detach())
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """The softmax of the network's own logits, which Diffusion-LM does not use: for self-tests."""
+        return forbid(logits, mask).log_softmax(-1)
+
+    def features(self, vocab: int) -> int:
+        return self.embed
+
+    def path(self, steps: int, parts: Parts) -> Path:
+        """The levels of the trained process, or of some of its steps, evenly spaced."""
+        if steps > self.steps:
+            raise UserError(f"this model has {self.steps} steps of noise: ask for at most so many; saw {steps}.")
+        levels = self.levels(parts["embedding"].matrix.device)  # type: ignore[arg-type]
+        index = torch.linspace(self.steps - 1, 0, steps, dtype=torch.float64, device=levels.device).round().long()
+        return Path(torch.cat((levels[index + 1], levels[:1])), index * (TOLD / self.steps))
+
+    def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
+        found: Tensor = parts["embedding"].matrix[tokens]  # type: ignore[index]
+        return found
+
+    def entered(
+        self,
+        network: Any,
+        before: Int[Tensor, "b c"],
+        z: Float[Tensor, "b s e"],
+        gamma: Float[Tensor, ""],
+        told: Float[Tensor, ""],
+        guess: Float[Tensor, "b s e"] | None,
+        parts: Parts,
+    ) -> Float[Tensor, "b l d"]:
+        found: Tensor = parts["entry"](z, told.expand(len(z)))
+        return found
+
+    def meaning(
+        self,
+        output: Float[Tensor, "b s _"],
+        z: Float[Tensor, "b s e"],
+        gamma: Float[Tensor, ""],
+        parts: Parts,
+        state: State,
+        *,
+        mask: int,
+    ) -> Reading:
+        table, x = parts["embedding"], parts["exit"](output)
+        x = table.nearest(x, mask) if self.clamp else x  # type: ignore[operator]
+        return Reading(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")  # type: ignore[operator]
+
+    def ended(self, reading: Reading, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int) -> Reading:
+        """x_0 is drawn too, and the tokens given it."""
+        assert reading.x is not None
+        width = self.first_spread(self.levels(normal.device)).sqrt()
+        x = reading.x + (width * normal).to(reading.x.dtype)
+        return reading._replace(logits=without_mask(parts["embedding"].rounding(x), mask), x=x)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Printed(Objective):
+    """The number that Diffusion-LM's code prints as its bound: for comparison."""
+
+    facts: ClassVar[Facts] = DiffusionLM.facts
+    name: ClassVar[str] = "printed"
+
+    model: DiffusionLM
+
+    @property
+    def means(self) -> str:
+        return f"upper bound on -log p as Diffusion-LM's code prints it, {self.model.steps} steps: not the ELBO"
+
+    def nats(  # type: ignore[override]
+        self,
+        network: VectorNetwork,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """T times the term of one step, and the two ends."""
+        check_clean(x0, mask=mask)
+        assert parts is not None
+        model = self.model
+        clean, noisy = noise.normal(model.embed, CLEAN), noise.normal(model.embed, NOISY)
+        index = steps(noise.t, total=model.steps) - 1
+        found = model.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
+        each = torch.where((index == 0)[:, None], model.first_printed(found), model.step_nats(found, index))
+        paid = model.steps * each + model.ends(found, x0, parts, mask=mask)
+        paid = torch.where(free_of(x0, frozen), paid, 0.0)
+        return Nats(paid, paid)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        return self.model.log_probs(logits, x_t, mask=mask)

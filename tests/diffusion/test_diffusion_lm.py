@@ -1,0 +1,315 @@
+"""Diffusion-LM equals its original term by term; its bounds are bounds by quadrature."""
+
+from dataclasses import dataclass, field, replace
+from math import log, pi
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial.hermite_e import hermegauss
+
+from unmask.diffusion.continuous import posterior, posterior_variance
+from unmask.diffusion.diffusion_lm import DiffusionLM, Embedding, Printed, shares
+from unmask.errors import UserError
+from unmask.random import Noise, keys
+from unmask.sampling.policies.gaussian import Gaussian
+
+GOLDEN = Path(__file__).parent.parent / "golden/baselines/diffusionlm_cases.npz"
+
+
+@dataclass
+class Mix:
+    """The recorded network: x̂_0 = tanh(x A + mean(x) C + s w) B. What it is told of the time arrives beside x."""
+
+    a: torch.Tensor
+    c: torch.Tensor
+    b: torch.Tensor
+    w: torch.Tensor
+    told: list = field(default_factory=list)
+    unseen: None = None
+
+    def entry(self, x, told):
+        self.told.append(told)
+        return x
+
+    def trunk(self, x, *, rows=None, lengths=None):
+        time = (self.told.pop() / 1000).to(x.dtype)[:, None, None] * self.w
+        return torch.tanh(x @ self.a + x.mean(1, keepdim=True) @ self.c + time) @ self.b
+
+    def head(self, hidden):
+        raise AssertionError
+
+    def embed(self, tokens):
+        raise AssertionError
+
+    def some(self, index):
+        return self
+
+
+@pytest.fixture(scope="module")
+def told():
+    with np.load(GOLDEN) as arrays:
+        return {name: torch.as_tensor(arrays[name]) for name in arrays.files}
+
+
+@pytest.fixture
+def mix(told):
+    return Mix(*(told[f"net_{name}"] for name in "ACBw"))
+
+
+def parts_of(told, network):
+    """The recorded embeddings, and one more for the mask."""
+    table = Embedding(16, 6).requires_grad_(False)
+    table.matrix[:-1], table.bias[:-1] = told["embedding"], told["logit_bias"]
+    return {"embedding": table, "entry": network.entry, "exit": torch.nn.Identity()}
+
+
+def close(found, expected, tolerance=3e-5):
+    found, expected = found.double(), expected.double()
+    assert ((found - expected).abs() / (1 + expected.abs())).max() < tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("total", [24, 2000])
+def test_the_schedule_is_that_of_the_original(told, total):
+    at, objective = told[f"sched{total}_index"], DiffusionLM(steps=total)
+    close(shares("sqrt", total)[at], told[f"sched{total}_alphas_cumprod"], 1e-9)
+    levels = objective.levels(torch.device("cpu"))
+    later = at > 0
+    variance = posterior_variance(levels[at], levels[at + 1])
+    close(variance, told[f"sched{total}_posterior_variance"], 1e-9)
+    logs = torch.where(later, variance.log(), objective.first_spread(levels).log())
+    close(logs, told[f"sched{total}_posterior_log_variance_clipped"], 1e-9)
+
+
+@pytest.mark.slow
+def test_the_posterior_is_that_of_the_original(told):
+    levels = DiffusionLM(steps=24).levels(torch.device("cpu"))
+    s, t = (levels[told["post_t"] + i][:, None, None] for i in (0, 1))
+    mean, variance = posterior(told["post_xt"], told["post_x0"], s, t)
+    close(mean, told["post_mean"])
+    close(variance.expand_as(mean), told["post_var"])
+
+
+@pytest.mark.parametrize("run", [0, 1, 2])
+def test_the_loss_is_that_of_the_original(told, mix, run):
+    objective, x0 = DiffusionLM(steps=24, embed=6), told["x0"]
+    parts, index = parts_of(told, mix), told[f"train{run}_t"].expand(3)
+    noise = {"clean": told[f"train{run}_noise_x0"], "noisy": told[f"train{run}_noise_xt"]}
+    found = objective.terms(mix, x0, index, **noise, parts=parts, mask=15)
+    target = found.mean if run == 0 else found.x
+    close((target - found.found).square().mean((1, 2)), told[f"train{run}_mse"])
+    close(objective.loss(found, x0, index, parts, mask=15).mean(1), told[f"train{run}_loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["small", "small_clamp", "large"])
+def test_the_printed_number_is_that_of_the_original(told, mix, kind):
+    objective = DiffusionLM(steps=24, embed=6, clamp="clamp" in kind, variance=kind.split("_")[0])
+    x0, parts, name = told["x0"], parts_of(told, mix), f"bound_{kind}"
+    terms = []
+    for turn, index in enumerate(range(23, -1, -1)):
+        at = torch.full((3,), index)
+        noise = {"clean": told[f"{name}_noise_x0"], "noisy": told[f"{name}_noise"][turn]}
+        found = objective.terms(mix, x0, at, **noise, parts=parts, mask=15)
+        terms.append(objective.step_nats(found, at) if index else objective.first_printed(found))
+    ends = objective.ends(found, x0, parts, mask=15)
+    close((sum(terms) + ends).mean(1), told[f"{name}_nats_per_token"])
+    bits = torch.stack([one.mean(1) for one in terms], 1) / 6 / log(2)
+    expected = told[f"{name}_terms_bits_per_dim"]
+    order = bits if (bits - expected[:, 1:-1]).abs().max() < 1 else bits.flip(1)
+    close(order, expected[:, 1:-1])
+    close(ends.mean(1) / 6 / log(2), expected[:, 0] + expected[:, -1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["clamp", "noclamp"])
+def test_a_run_is_that_of_the_original_token_for_token(told, mix, kind):
+    objective = DiffusionLM(
+        steps=24, embed=6, clamp=kind == "clamp", variance="small" if kind == "clamp" else "large"
+    )
+    parts, z = parts_of(told, mix), told[f"run_{kind}_xT"]
+    path, policy = objective.path(24, parts), Gaussian(24)
+    for call in range(24):
+        vectors = objective.entered(mix, told["x0"][:, :0], z, path.gamma[call], path.told[call], None, parts)
+        reading = objective.meaning(mix.trunk(vectors), z, path.gamma[call], parts, {}, mask=15)
+        normal = told[f"run_{kind}_noise"][call] * (call < 23)
+        z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
+        close(z, told[f"run_{kind}_path"][call])
+    assert torch.equal(parts["embedding"].rounding(z)[..., :-1].argmax(-1), told[f"run_{kind}_tokens"])
+
+
+@pytest.mark.slow
+def test_rounding_is_that_of_the_original(told, mix):
+    table = parts_of(told, mix)["embedding"]
+    close(table.nearest(told["round_in"], 15), told["round_out"], 1e-6)
+    close(table.rounding(told["round_in"])[..., :-1], told["logits_out"])
+
+
+# A world of three words, one position, one number per word: every number is an integral over a line or a plane.
+
+WORDS, T, LINE = 3, 4, torch.linspace(-9, 9, 1201, dtype=torch.float64)
+AT, OF = (torch.from_numpy(one) for one in hermegauss(60))
+OF = OF / (2 * pi) ** 0.5
+TABLE = torch.tensor([[-1.2], [0.3], [1.5], [0.0]], dtype=torch.float64)
+BIAS = torch.tensor([0.2, -0.4, 0.1, 0.0], dtype=torch.float64)
+
+
+def denoiser(x, told):
+    return 0.9 * torch.tanh(1.3 * x + 0.1) - 0.05 * told[:, None, None] / 1000
+
+
+def perverse(x, told):
+    """Points away from the truth."""
+    return -1.5 * x
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A network that is a function of the noisy number."""
+
+    function: object
+    unseen: None = None
+
+    def trunk(self, x, *, rows=None, lengths=None):
+        return x
+
+    def head(self, hidden):
+        raise AssertionError
+
+    def embed(self, tokens):
+        raise AssertionError
+
+    def some(self, index):
+        return self
+
+
+def world(function, **options):
+    table = Embedding(4, 1).double().requires_grad_(False)
+    table.matrix.copy_(TABLE)
+    table.bias.copy_(BIAS)
+    parts = {"embedding": table, "entry": function, "exit": torch.nn.Identity()}
+    return DiffusionLM(embed=1, **{"steps": T, "clamp": False, **options}), parts
+
+
+def exact_nll(objective, parts, function):
+    """−log p(w) by transitions of a grid through the steps of the sampler, x_0 and the word drawn at the end."""
+    path = objective.path(objective.steps, parts)
+    mass = torch.exp(-(LINE**2) / 2)
+    mass = mass / mass.sum()
+    for call in range(objective.steps):
+        z = LINE.view(-1, 1, 1)
+        reading = objective.meaning(
+            function(z, path.told[call].expand(len(z))), z, path.gamma[call], parts, {}, mask=3
+        )
+        mean, variance = posterior(z, reading.x, path.gamma[call + 1], path.gamma[call])
+        if call == objective.steps - 1:
+            variance = objective.first_spread(objective.levels(z.device))
+        step = torch.exp(-((LINE - mean[:, 0]) ** 2) / (2 * variance))
+        mass = mass @ (step / step.sum(1, keepdim=True))
+    return -(mass @ parts["embedding"].rounding(LINE[:, None])[:, :3].softmax(-1)).log()
+
+
+def quadrature(objective, parts, function, *, printed=False):
+    """The sum of all terms, each an integral over the noise of x_0 and of x_t."""
+    nodes, weights = torch.cartesian_prod(AT, AT), torch.cartesian_prod(OF, OF).prod(1)
+    totals = []
+    for w in range(WORDS):
+        x0 = torch.full((len(nodes), 1), w)
+        noise = {"clean": nodes[:, :1, None], "noisy": nodes[:, 1:, None]}
+        total = 0.0
+        for index in range(objective.steps):
+            at = torch.full((len(nodes),), index)
+            found = objective.terms(Answers(function), x0, at, **noise, parts=parts, mask=3)
+            first = objective.first_printed(found) if printed else objective.first_nats(found)
+            total = total + (weights * (objective.step_nats(found, at) if index else first)[:, 0]).sum()
+        totals.append(total + (weights * objective.ends(found, x0, parts, mask=3)[:, 0]).sum())
+    return torch.stack(totals)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("function", [denoiser, perverse])
+def test_the_bound_is_at_least_minus_log_p_and_its_exponentials_sum_to_at_most_one(function, clamp):
+    objective, parts = world(function, clamp=clamp)
+    bounds = quadrature(objective, parts, function)
+    nll = exact_nll(objective, parts, function)
+    assert torch.exp(-nll).sum() == pytest.approx(1, abs=1e-6)
+    assert (bounds >= nll - 1e-9).all()
+    assert torch.exp(-bounds).sum() <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+@pytest.mark.parametrize("function", [denoiser, perverse])
+def test_the_printed_number_is_not_the_elbo_and_yet_a_bound(function, steps):
+    """By convexity it is a bound on any network. It is looser for a denoiser; a perverse network puts it below the
+    ELBO, never below −log p."""
+    objective, parts = world(function, steps=steps)
+    true, printed = quadrature(objective, parts, function), quadrature(objective, parts, function, printed=True)
+    assert ((printed < true) == (function is perverse)).all()
+    assert (printed >= exact_nll(objective, parts, function) - 1e-9).all()
+    assert torch.exp(-printed).sum() <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["training", "evaluation", "printed"])
+def test_the_estimates_have_the_sum_over_all_steps_as_their_mean(kind):
+    objective, parts = world(denoiser)
+    expected = quadrature(objective, parts, denoiser, printed=kind == "printed")
+    rows = 60_000
+    t = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
+    chosen = {"training": objective, "evaluation": objective.precise(), "printed": Printed(objective)}[kind]
+    for w in range(WORDS):
+        noise = Noise(t, torch.zeros(rows, 1, dtype=torch.float64), keys(w, torch.arange(rows)))
+        found = chosen.nats(Answers(denoiser), torch.full((rows, 1), w), noise=noise, mask=3, parts=parts).bound
+        error = found.std() / rows**0.5
+        assert abs(found.mean() - expected[w]) < 4 * error
+        assert error < 0.05
+
+
+@pytest.mark.slow
+def test_an_estimate_that_is_right_makes_every_middle_term_zero():
+    objective, parts = world(denoiser, steps=6)
+    noise = {"clean": torch.zeros(5, 1, 1).double(), "noisy": torch.zeros(5, 1, 1).double()}
+    index = torch.arange(1, 6)
+    found = objective.terms(
+        Answers(denoiser), torch.ones(5, 1, dtype=torch.long), index, **noise, parts=parts, mask=3
+    )
+    assert (objective.step_nats(replace_used(found), index) == 0).all()
+
+
+def replace_used(found):
+    return found._replace(used=found.x)
+
+
+@pytest.mark.slow
+def test_the_loss_teaches_the_embeddings_through_x_0():
+    objective, parts = world(denoiser)
+    matrix = parts["embedding"].matrix.requires_grad_(True)
+    noise = Noise(
+        torch.tensor([0.6], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64), keys(1, torch.arange(1))
+    )
+
+    def loss():
+        return objective.nats(Answers(denoiser), torch.tensor([[1]]), noise=noise, mask=3, parts=parts).loss.sum()
+
+    (gradient,) = torch.autograd.grad(loss(), matrix)
+    step = 1e-6
+    with torch.no_grad():
+        matrix[1] += step
+        high = loss()
+        matrix[1] -= 2 * step
+        low = loss()
+    assert float(gradient[1]) == pytest.approx(float((high - low) / (2 * step)), rel=1e-4)
+    assert float(gradient[1]) != 0
+
+
+def test_settings_that_cannot_be_are_refused():
+    for bad, word in (({"embed": 0}, "embed"), ({"steps": 0}, "step")):
+        with pytest.raises(UserError, match=word):
+            replace(DiffusionLM(), **bad)
+    objective, parts = world(denoiser)
+    with pytest.raises(UserError, match="at most"):
+        objective.path(T + 1, parts)
