@@ -69,6 +69,10 @@ def test_evaluate_prints_one_object_with_its_record(folder, capsys):
     assert found["bits_per_byte"] == pytest.approx(
         found["nats_per_token"] * found["tokens"] / found["bytes"] / math.log(2)
     )
+    assert found["words"] == pytest.approx(len(TEXT.split()))
+    assert found["nats"] == pytest.approx(found["nats_per_token"] * found["tokens"])
+    assert found["perplexity_per_word"] == pytest.approx(math.exp(found["nats"] / found["words"]))
+    assert found["units"].keys() <= found.keys()
     low, high = found["interval"]
     assert low < found["nats_per_token"] < high
     assert 0 < found["standard_error"] < 1
@@ -136,7 +140,8 @@ def test_tables_say_what_each_number_is(folder, capsys):
     out = capsys.readouterr().out
     for word in (
         "nats per token",
-        "perplexity",
+        " per token",
+        " per word (between white space)",
         "bits per byte",
         "Jensen gap",
         "upper bound on -log p",

@@ -20,7 +20,8 @@ from unmask.evaluation.likelihood.measure import How
 from unmask.model.model import Model
 from unmask.text.corpus.tokenized import tokenized
 
-HEAD = ("text", "nats per token", "perplexity", "bits/byte", "tokens", "passes", "not the paper's set because")
+WHY = "not the paper's set because"
+HEAD = ("text", "nats per token", "perplexity per token", "per word", "bits/byte", "tokens", "passes", WHY)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def suite_table(results: Sequence[dict[str, Any]], missing: dict[str, str], form
     if form == "json":
         return json.dumps(suite_object(results, missing), ensure_ascii=False)
     rows = [suite_cells(one) for one in results] + [
-        (name, "-", "-", "-", "-", "-", why) for name, why in missing.items()
+        (name, "-", "-", "-", "-", "-", "-", why) for name, why in missing.items()
     ]
     if form == "markdown":
         return "\n".join(map(line, [HEAD, ["---"] * len(HEAD), *rows]))
@@ -97,6 +98,7 @@ def suite_cells(one: dict[str, Any]) -> tuple[str, ...]:
         one["set"] + (" (partial)" if one["partial"] else ""),
         f"{one['nats_per_token']:.4f}" + (f" ± {number(error)}" if error != 0 else ""),
         number(one["perplexity"], 2) + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
+        number(one["perplexity_per_word"], 2),
         number(one["bits_per_byte"]),
         f"{one['tokens']:,}",
         str(one["passes"]),

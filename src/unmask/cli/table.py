@@ -51,7 +51,9 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     around = "" if error == 0 else f" ± {number(error)}"
     yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
     if answer["perplexity"] is not None:
-        yield "perplexity", f"{answer['perplexity']:.2f}{between(answer['perplexity_interval'], 2, error)}"
+        yield "perplexity", f"{answer['perplexity']:.2f} per token{between(answer['perplexity_interval'], 2, error)}"
+    if answer["perplexity_per_word"] is not None:
+        yield "perplexity", f"{answer['perplexity_per_word']:.2f} per word (between white space)"
     if answer["bits_per_byte"] is not None:
         yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
     if answer["jensen_gap"] is not None:
@@ -68,8 +70,9 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     left = [f"{data[key]:,} {what}" for key, what in LEFT.items() if data.get(key)]
     yield (
         "scored",
-        f"{answer['tokens']:,} tokens, {answer['bytes']:,.0f} bytes, {answer['rows']:,} rows "
-        f"({answer['record']['settings']['pack']})" + (f"; not scored: {', '.join(left)}" if left else ""),
+        f"{answer['tokens']:,} tokens, {answer['words']:,.0f} words, {answer['bytes']:,.0f} bytes, "
+        f"{answer['rows']:,} rows ({answer['record']['settings']['pack']})"
+        + (f"; not scored: {', '.join(left)}" if left else ""),
     )
     yield "passes", f"{answer['passes']} in {answer['seconds']:.1f} s, estimator {answer['estimator']}"
     if answer["partial"]:

@@ -96,7 +96,7 @@ class Harness(LM):
         owners, passages = [], []
         for number, request in enumerate(requests):
             (text,) = request.args
-            document = Document(np.array(self.tokenizer.encode(text), np.int64), len(text.encode()))
+            document = Document.of(text, np.array(self.tokenizer.encode(text), np.int64))
             rows = cut([document], shape)[0] if len(document.tokens) else []
             owners += [number] * len(rows)
             passages += rows

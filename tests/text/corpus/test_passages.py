@@ -120,3 +120,16 @@ def test_nonsense_is_refused():
         cut(documents(5), Cut("wrap", 64, bos=98, eos=EOS))
     with pytest.raises(UserError, match="0 tokens in 2 documents"):
         cut(documents(0, 0), Cut("stream", 8, eos=EOS))
+
+
+@pytest.mark.parametrize(
+    "shape", [Cut(length=5, eos=EOS), Cut("rows", 5, eos=EOS), Cut(length=5, causal=True, eos=EOS)]
+)
+def test_words_are_divided_among_tokens_as_bytes_are_and_marks_have_none(shape):
+    text = [Document.of("a b  c\nd", np.arange(8)), Document.of("é", np.arange(3))]
+    assert [(one.bytes, one.words) for one in text] == [(8, 4), (2, 1)]
+    passages, _ = cut(text, shape)
+    given = 0 if shape.causal is False or shape.lead is not None else 1
+    assert sum(one.words for one in passages) == pytest.approx(5 - given * 4 / 8)
+    assert sum(one.bytes for one in passages) == pytest.approx(10 - given)
+    assert [one.continues for one in passages] == [shape.causal and i > 0 for i in range(len(passages))]

@@ -17,10 +17,17 @@ from unmask.evaluation.record import record
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.processes.team import Team
-from unmask.text.corpus.passages import WAYS, Cut, Passage, cut, given_and_answer, tokens_fingerprint
+from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
 
 T = TypeVar("T")
+UNITS = {
+    "nats": "all scored text",
+    "nats_per_token": "per token of the model's tokenizer",
+    "perplexity": "per token of the model's tokenizer",
+    "perplexity_per_word": "per word of the text, between white space",
+    "bits_per_byte": "per byte of the text in UTF-8",
+}
 PASSES = 4  # the default, if neither passes nor precision nor seconds are given
 
 
@@ -90,7 +97,8 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         frame=model.frame,
     )
     passages, dropped = cut(data.documents, shape)
-    kept = spread_evenly(passages, how.rows)
+    # A memory goes from row to row: the first rows then, not some of all.
+    kept = passages[: how.rows or None] if model.spec.carries else spread_evenly(passages, how.rows)
     about = {
         "name": data.name,
         "sha256": data.sha256,
@@ -112,8 +120,8 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
         if len(ids) and (lead is not None or len(before) or not model.objective.leads):
-            size = len(answer.encode())
-            passages.append(given_and_answer(before, ids, size=size, number=number, lead=lead, frame=model.frame))
+            scored = Document.of(answer, ids)
+            passages.append(given_and_answer(before, scored, number=number, lead=lead, frame=model.frame))
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
     kept = spread_evenly(passages, how.rows)
@@ -223,7 +231,10 @@ def result(work: Measurement, tally: Tally, *, seconds: float, **more: Any) -> d
         **asdict(likelihood),
         "perplexity": likelihood.perplexity,
         "perplexity_interval": likelihood.perplexity_interval,
+        "nats": likelihood.nats,
+        "perplexity_per_word": likelihood.perplexity_per_word,
         "bits_per_byte": likelihood.bits_per_byte,
+        "units": UNITS,
         "seconds": round(seconds, 3),
     }
     kept = record(work.model, seed=work.how.seed, settings=settings_of(work.how), data=dict(work.data))
@@ -256,10 +267,19 @@ def by_row(tally: Tally, *, tokens: bool = False, by_document: bool = False) -> 
         total = error_bars.log_mean(paid[:, None])[0] if tally.estimator.weighted else paid.mean()
         key = passage.document if by_document else number
         line = held.setdefault(
-            key, {"document": passage.document, "nats": 0.0, "tokens": 0, "bytes": 0.0, "passes": int(seen.sum())}
+            key,
+            {
+                "document": passage.document,
+                "nats": 0.0,
+                "tokens": 0,
+                "words": 0.0,
+                "bytes": 0.0,
+                "passes": int(seen.sum()),
+            },
         )
         line["nats"] += float(total)
         line["tokens"] += passage.scored
+        line["words"] += passage.words
         line["bytes"] += passage.bytes
         if tokens and not tally.estimator.weighted:
             end = len(passage.tokens) - passage.padding

@@ -36,7 +36,13 @@ def passages(
     for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True)):
         if len(ids) + len(front) < 2:
             raise UserError(f"pair {number // 2 + 1}: the sentence {text!r} has too few tokens to be scored.")
-        row = Passage(np.array([*front, *ids], np.int64), len(front), len(text.encode()), number // 2)
+        row = Passage(
+            np.array([*front, *ids], np.int64),
+            len(front),
+            len(text.encode()),
+            number // 2,
+            words=len(text.split()),
+        )
         found.append(framed(row, frame))
     return found
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ import torch
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import draws, error_bars
 from unmask.evaluation.likelihood.estimators import Estimator
+from unmask.model.denoiser import NetworkView
 from unmask.processes.team import Team
 from unmask.random import stream
 from unmask.shapes import Network
@@ -48,6 +49,7 @@ class Likelihood:
     data_standard_error: float  # Monte Carlo error and choice of text
     interval: tuple[float, float]  # 95 %, Monte Carlo
     tokens: int
+    words: float  # of the text, between white space; 0: not counted
     bytes: float
     rows: int
     passes: int
@@ -69,11 +71,21 @@ class Likelihood:
         return math.exp(min(self.interval[0], 700.0)), math.exp(min(self.interval[1], 700.0))
 
     @property
+    def nats(self) -> float:
+        """Of all scored text."""
+        return self.nats_per_token * self.tokens
+
+    @property
+    def perplexity_per_word(self) -> float | None:
+        """exp of the nats per word of the scored text; the nats of marks such as eos count, but not as words."""
+        return math.exp(min(self.nats / self.words, 700.0)) if self.likelihood and self.words else None
+
+    @property
     def bits_per_byte(self) -> float | None:
         """Bits per byte of the scored text; the nats of marks such as eos count, but not as bytes."""
         if not self.likelihood or not self.bytes:
             return None
-        return self.nats_per_token * self.tokens / self.bytes / math.log(2)
+        return self.nats / self.bytes / math.log(2)
 
 
 def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[int]]:
@@ -98,6 +110,29 @@ def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[
     return [batched[i] for i in order]
 
 
+def carried_batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[list[int]]]:
+    """For a network with a memory: texts of equal lengths go together, and each of their batches follows another.
+
+    A text is a passage and those that continue it. Texts are in random order, their passages are not.
+    """
+    texts: list[list[int]] = []
+    for number, passage in enumerate(passages):
+        if passage.continues and texts:
+            texts[-1].append(number)
+        else:
+            texts.append([number])
+    alike: dict[tuple[int, ...], list[list[int]]] = {}
+    for text in texts:
+        alike.setdefault(tuple(len(passages[number].tokens) for number in text), []).append(text)
+    found = []
+    for lengths, some in alike.items():
+        size = max(1, budget // max(lengths))
+        for start in range(0, len(some), size):
+            found.append([list(rows) for rows in zip(*some[start : start + size], strict=True)])
+    draws.check_seed(seed)
+    return [found[i] for i in stream(seed, draws.BATCH).permutation(len(found))]
+
+
 @torch.no_grad()
 def evaluate(
     network: Network,
@@ -112,7 +147,8 @@ def evaluate(
 ) -> Iterator[Tally]:
     """Pass after pass over the passages, endlessly if the estimator is random; yields after every batch.
 
-    A team shares the batches of a pass and combines the results when the pass is complete.
+    A network that carries a memory (as a `NetworkView`) has that of the passage which a passage continues. A team
+    shares the batches of a pass and combines the results when the pass is complete.
 
     for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
         if tally.whole == 4: break
@@ -120,17 +156,28 @@ def evaluate(
     """
     if not passages:
         raise UserError("there is nothing to score: no row of text.")
-    work = batches(passages, budget=budget, seed=seed)
+    carrying = isinstance(network, NetworkView) and network.module.spec.carries
+    if carrying:
+        work = carried_batches(passages, budget=budget, seed=seed)
+    else:
+        work = [[rows] for rows in batches(passages, budget=budget, seed=seed)]
     times: tuple[np.ndarray, ...] = ()
     nats: tuple[np.ndarray, ...] = ()
     each = [np.zeros(len(passage.tokens)) for passage in passages]
-    mine = work if team is None else work[team.rank :: team.world]  # the same in every pass
+    shared = work if team is None else work[team.rank :: team.world]  # the same in every pass
+    mine = [(rows, number == 0) for group in shared for number, rows in enumerate(group)]
     while not nats or estimator.chance:
         number = len(nats)
         t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
         times, nats = (*times, t), (*nats, paid)
-        for done, rows in enumerate(mine, 1):
-            found = _nats(network, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
+        memory = None
+        for done, (rows, first) in enumerate(mine, 1):
+            view = network
+            if isinstance(network, NetworkView) and carrying:
+                view = replace(network, memory=None if first else memory, carried=[])
+            found = _nats(view, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
+            if isinstance(view, NetworkView) and view.carried:
+                memory = view.carried[0]
             paid[rows] = found.sum(1)
             for row, tokens in zip(rows, found, strict=True):
                 each[row] += tokens
@@ -138,7 +185,7 @@ def evaluate(
                 yield Tally(passages, estimator, times, nats, each, done, len(mine))
         together = each
         if team is not None and team.world > 1:
-            together = _together(team, paid, each, [row for rows in mine for row in rows], device)
+            together = _together(team, paid, each, [row for rows, _ in mine for row in rows], device)
         yield Tally(passages, estimator, times, nats, together, len(mine), len(mine))
 
 
@@ -189,7 +236,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
     seen = ~np.isnan(nats[0])
     nats, times = nats[:, seen], times[:, seen] * estimator.chance  # exact numbers do not depend on times
     tokens = np.array([p.scored for p in passages], float)[seen]
-    size = float(np.array([p.bytes for p in passages])[seen].sum())
+    words, size = np.array([(p.words, p.bytes) for p in passages], float)[seen].sum(0).tolist()
     if not seen.any():
         raise UserError("nothing has been scored yet.")
     documents = np.array([p.document for p in passages])[seen] if by_document else np.arange(len(tokens))
@@ -200,6 +247,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
         data_standard_error=error_bars.of_the_data(nats, tokens, times, documents),
         interval=error_bars.interval(total, error, freedom),
         tokens=int(tokens.sum()),
+        words=words,
         bytes=size,
         rows=len(tokens),
         passes=kept,

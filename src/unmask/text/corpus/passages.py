@@ -34,6 +34,12 @@ GROUP = 1000  # documents that the reference wraps together; the incomplete last
 class Document(NamedTuple):
     tokens: np.ndarray
     bytes: int  # of its text in UTF-8
+    words: int = 0  # of its text, between white space; 0: not counted
+
+    @classmethod
+    def of(cls, text: str, tokens: np.ndarray) -> "Document":
+        """A text with its sizes."""
+        return cls(tokens, len(text.encode()), len(text.split()))
 
 
 class Passage(NamedTuple):
@@ -43,6 +49,8 @@ class Passage(NamedTuple):
     document: int  # the document in which it begins
     padding: int = 0  # how many tokens at the end are padding: predicted, but not counted
     frame: Frame | None = None  # special tokens that are given wherever they stand
+    words: float = 0.0  # of the scored text, divided among the tokens as its bytes are; 0: not counted
+    continues: bool = False  # its first token is the last of the passage before
 
     @property
     def frozen(self) -> np.ndarray:
@@ -162,7 +170,8 @@ def _padded(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut,
         content = tokens[start : start + inner]
         padding = inner - len(content) if how.separate else 0
         row = np.array([how.bos, *content, *[how.eos] * padding], np.int64)
-        yield Passage(row, 1, float(weights[start : start + inner].sum()), first, padding)
+        size, words = weights[start : start + inner].sum(0).tolist()
+        yield Passage(row, 1, size, first, padding, words=words)
 
 
 def _windows(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut, first: int) -> Iterator[Passage]:
@@ -170,32 +179,41 @@ def _windows(tokens: np.ndarray, weights: np.ndarray, ends: np.ndarray, how: Cut
     if how.causal:
         given = 1
         if how.lead is not None:
-            tokens, weights, ends = np.append(how.lead, tokens), np.append(0.0, weights), ends + 1
-    upto = np.append(0.0, np.cumsum(weights))
+            tokens, weights, ends = np.append(how.lead, tokens), np.vstack((np.zeros(2), weights)), ends + 1
+    upto = _summed(weights)
     stride = how.length - how.causal if how.stride is None else how.stride
     for start, context, stop in windows(len(tokens), length=how.length, stride=stride, given=given):
         begins = first + int(np.searchsorted(ends, start + context, "right"))
-        yield Passage(tokens[start:stop], context, float(upto[stop] - upto[start + context]), begins)
+        size, words = (upto[stop] - upto[start + context]).tolist()
+        goes_on = how.causal and start > 0 and context == 1
+        yield Passage(tokens[start:stop], context, size, begins, words=words, continues=goes_on)
+
+
+def _summed(weights: np.ndarray) -> np.ndarray:
+    """The bytes and words before each token, and in all."""
+    return np.vstack((np.zeros(2), np.cumsum(weights, 0)))
 
 
 def _wrap(documents: Sequence[Document], how: Cut) -> Iterator[Passage]:
     inner = how.length - 2
     for first in range(0, len(documents), GROUP):
         tokens, weights, ends = _joined(documents[first : first + GROUP], how)
-        upto = np.append(0.0, np.cumsum(weights))
+        upto = _summed(weights)
         for start in range(0, len(tokens) - inner + 1, inner):
             row = np.array([how.bos, *tokens[start : start + inner], how.eos], np.int64)
             begins = first + int(np.searchsorted(ends, start, "right"))
-            yield Passage(row, int(how.causal), float(upto[start + inner] - upto[start]), begins)
+            size, words = (upto[start + inner] - upto[start]).tolist()
+            yield Passage(row, int(how.causal), size, begins, words=words)
 
 
 def _joined(documents: Sequence[Document], how: Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Documents in one stream: the tokens, the bytes of each, and where the documents end."""
-    tokens, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
+    """Documents in one stream: the tokens, the bytes and words of each (n, 2), and where the documents end."""
+    tokens, weights = [np.zeros(0, np.int64)], [np.zeros((0, 2))]
     for document in documents:
         size, mark = len(document.tokens), _mark(document, how)
         tokens += [np.asarray(document.tokens, np.int64), np.array(mark, np.int64)]
-        weights += [np.full(size, document.bytes / max(size, 1)), np.zeros(len(mark))]
+        each = np.array([document.bytes, document.words]) / max(size, 1)
+        weights += [np.tile(each, (size, 1)), np.zeros((len(mark), 2))]
     ends = np.cumsum([len(document.tokens) + len(_mark(document, how)) for document in documents])
     return np.concatenate(tokens), np.concatenate(weights), ends
 
@@ -217,8 +235,9 @@ def tokens_fingerprint(rows: Iterable[Document | Passage]) -> str:
 
 
 def given_and_answer(
-    given: np.ndarray, answer: np.ndarray, *, size: int, number: int, lead: int | None, frame: Frame | None = None
+    given: np.ndarray, answer: Document, *, number: int, lead: int | None, frame: Frame | None = None
 ) -> Passage:
-    """An answer of `size` bytes to a prompt: only the answer is scored."""
+    """An answer to a prompt: only the answer is scored."""
     front = [*([] if lead is None else [lead]), *given]
-    return framed(Passage(np.array([*front, *answer], np.int64), len(front), float(size), number), frame)
+    row = np.array([*front, *answer.tokens], np.int64)
+    return framed(Passage(row, len(front), float(answer.bytes), number, words=float(answer.words)), frame)

@@ -25,7 +25,7 @@ class TokenizedText:
     documents: list[Document]
     sha256: str  # of the tokens: equal for equal text and tokenizer
     split: str | None = None
-    bytes_are: str = "of the text"  # or of the decoded tokens, if the text itself is not stored
+    bytes_are: str = "of the text"  # and words; or of the decoded tokens, if the text itself is not stored
 
 
 def read_documents(
@@ -56,7 +56,7 @@ def tokenized(
     documents: list[Document] = []
     for some in _batched(texts, limit):
         for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
-            documents.append(Document(np.array(ids, np.int32), len(text.encode())))
+            documents.append(Document.of(text, np.array(ids, np.int32)))
     return TokenizedText(name, documents, tokens_fingerprint(documents), split)
 
 
@@ -106,5 +106,5 @@ def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int 
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)
     tokens = [corpus.document(number) for number in range(count)]
-    documents = [Document(ids, len(tokenizer.decode(ids).encode())) for ids in tokens]
+    documents = [Document.of(tokenizer.decode(ids), ids) for ids in tokens]
     return TokenizedText(str(folder), documents, tokens_fingerprint(documents), split, "of the tokens, decoded")
