@@ -9,6 +9,7 @@ and steps for the data and this machine.
     unmask train --data my_texts/ --out runs/mine
     unmask train --data my_texts/ --out runs/mine --resume
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
+    unmask train --data my_texts/ --out runs/bert --init bert-base-uncased --steps 1000
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
@@ -48,7 +49,7 @@ from unmask.training.folder import claimed, flat
 from unmask.training.loop import Diverged, Progress, State, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Text, Train, settled
-from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized
+from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized, tuning_encoder
 from unmask.training.state import Point
 from unmask.training.validation import Validation, validate
 
@@ -146,6 +147,8 @@ def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder:
     chosen = asked.text.pack == "auto"
     framed = starting_spec(asked).framed
     asked = packed_for(asked, document_lengths(folder), given=settings.given, framed=framed)
+    if framed and asked.init:
+        asked = tuning_encoder(asked, given=settings.given)
     if chosen:
         display.say(PACKED[asked.text.pack].format(length=asked.text.length))
     if not settings.minutes:

@@ -29,6 +29,7 @@ FEWEST = 20  # steps
 TIMES = 5  # validations of a run
 ASIDE = 0.1  # share of the time for validation, previews and checkpoints
 RARE = 2000  # bytes of text per id of a bpe vocabulary
+TUNING: dict[str, Any] = {"name": "adamw", "lr": 2e-4}  # of an encoder, unless other values are given
 SMALLEST, LARGEST = 512, 4096  # bpe vocabularies
 
 
@@ -58,6 +59,12 @@ def packed_for(
     if framed and text.pack == "auto":
         pack = "padded" if pack == "rows" else "wrap"
     return replace(asked, text=replace(text, pack=pack, length=length))
+
+
+def tuning_encoder(asked: Train, *, given: Collection[str] = ()) -> Train:
+    """The settings of a run that starts from an encoder: AdamW at a learning rate that keeps what it has learned."""
+    usual = {name: value for name, value in TUNING.items() if f"optim.{name}" not in given}
+    return replace(asked, optim=replace(asked.optim, **usual))
 
 
 def sized(
