@@ -75,10 +75,12 @@ SMALL = {
     "evaluate": "--rows 2 --passes 2",
     "suite": "--rows 2 --passes 2 --sets lambada",
     "classifier": "--steps 2",
+    "classify": "--epochs 1 --rows 8 --batch 8 --seeds 1 --length 16",
 }
 SMALLER = [
     ("steps=200", "steps=3"),
     ("steps=500", "steps=2"),
+    ("epochs=3, seeds=3", "steps=1, seeds=1, rows=8, length=16"),
     ('"width": 128', '"width": 16'),
     ("length=64", "length=16"),
 ]
