@@ -24,12 +24,12 @@ def test_a_masked_language_model_trains_and_reports_no_likelihood_and_others_sta
     assert all("bound" not in line for line in lines)
     assert main(["plot", str(out), "--out", str(tmp_path / "curve")]) == 0
     capsys.readouterr()
-    assert main(["evaluate", str(out), str(text), "--rows", "4"]) == 0
+    assert main(["evaluate", str(out), str(text), "--rows", "4", "--estimator", "mlm"]) == 0
     said = capsys.readouterr().out
     assert "not a likelihood" in said
     assert "perplexity" not in said
     assert "bits per byte" not in said
-    assert main(["evaluate", str(out), str(text), "--rows", "4", "--estimator", "count", "--json"]) == 0
+    assert main(["evaluate", str(out), str(text), "--rows", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["means"].startswith("upper bound on -log p")
     assert found["perplexity"] > 1
@@ -57,3 +57,31 @@ def test_sedd_trains_a_caduceus_without_the_noise_level_as_input(strands, tmp_pa
     assert main(["evaluate", str(out), str(text), "--rows", "4", "--json"]) == 0
     assert "score entropy" in json.loads(capsys.readouterr().out)["means"]
     assert main(["sample", str(out), "--length", "12"]) == 0
+
+
+@pytest.mark.slow
+def test_a_fasta_file_with_intervals_is_trained_on_and_evaluated_split_by_split(tmp_path, capsys):
+    genome, listed, out = tmp_path / "g.fa", tmp_path / "splits.bed", tmp_path / "run"
+    genome.write_text(">one\n" + "N" * 32 + "ACGGTCATRGCA" * 40 + "\n>two\n" + "GATTACA" * 40 + "\n")
+    listed.write_text("one\t0\t300\ttrain\none\t300\t400\tvalid\ntwo\t0\t100\ttest\n")
+    network = ["--model.name", "caduceus", "--model.width", "8", "--model.blocks", "1"]
+    common = ["--data", str(genome), "--intervals", str(listed), "--tokenizer", "caduceus", "--out", str(out)]
+    assert main(["train", *common, "--reverse-complement", *network, *SMALL]) == 0
+    said = capsys.readouterr().err
+    assert "cut within the intervals" in said
+    assert "letters that the vocabulary does not have were replaced (R as [UNK]" in said
+    assert "validation" in said
+    evaluate = ["evaluate", str(out), str(genome), "--intervals", str(listed), "--json", "--passes", "1"]
+    assert main([*evaluate, "--split", "train"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    ambiguous = genome.read_text().split("\n")[1][:300].count("R")
+    assert found["tokens"] == 300 - 32 - ambiguous
+    assert found["bytes"] == found["tokens"]
+    assert found["record"]["settings"]["pack"] == "windows"
+    assert main([*evaluate, "--split", "test"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 100
+    assert (
+        main(["train", *common[:-1], str(tmp_path / "bpe"), "--tokenizer", "byte", "--reverse-complement", *SMALL])
+        == 2
+    )
+    assert "not one of DNA" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from unmask.diffusion.mdlm import MDLM, cross_entropy, log_probs
 from unmask.diffusion.reverse import posterior, step
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
 from unmask.diffusion.schedule import Cosine, LogLinear, Polynomial
+from unmask.diffusion.times import Count, Stratified
 from unmask.errors import UserError
 from unmask.random import Noise
 
@@ -202,3 +203,14 @@ def test_nonsense_is_refused():
         row_nats(torch.zeros(1, 4), torch.tensor([5]), mask=3)
     with pytest.raises(Exception, match="b l"):  # jaxtyping names the shape that does not fit
         MDLM().nats(world.network, torch.tensor([[0, 1]]), mask=3, noise=noise)
+
+
+def test_a_row_without_free_tokens_costs_nothing_and_changes_no_other():
+    world, x0 = TableWorld.random(), torch.tensor([[0, 1, 2], [2, 1, 0]])
+    noise = Noise(torch.tensor([0.3, 0.6], dtype=DOUBLE), torch.rand(2, 3, dtype=DOUBLE))
+    frozen = torch.tensor([[True] * 3, [False] * 3])
+    for times in (Count(), Stratified()):
+        found = MDLM(times=times).nats(world.network, x0, noise=noise, mask=3, frozen=frozen)
+        alone = MDLM(times=times).nats(world.network, x0[1:], noise=noise.rows(slice(1, 2)), mask=3)
+        assert (found.bound[0] == 0).all()
+        assert torch.equal(found.bound[1:], alone.bound)

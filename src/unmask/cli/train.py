@@ -1,13 +1,10 @@
 """Train a model on your own texts.
 
-The default is the best recipe we have measured (docs/results.md): Muon, an autoregressive warm start, plain
-cross-entropy, a tied head; configs/ has the paper's. --config FILE reads settings from TOML; flags override them.
---resume continues the run in --out with its settings, or starts it if there is none. --minutes chooses network, batch
-and steps for the data and this machine.
+The default is the best recipe we have measured (docs/results.md); configs/ has the paper's. --config FILE reads
+settings from TOML; flags override them. --resume continues the run in --out with its settings, or starts it if there
+is none. --minutes chooses network, batch and steps for the data and this machine.
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
-    unmask train --data my_texts/ --out runs/mine
-    unmask train --data my_texts/ --out runs/mine --resume
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
     unmask train --data my_texts/ --out runs/bert --init bert-base-uncased --steps 1000
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
@@ -43,7 +40,7 @@ from unmask.processes.team import Team, Told, joined, said_once
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.process import policies_of
 from unmask.training import ema, state
-from unmask.training.data import Data, data_folder, document_lengths, opened, starting_spec
+from unmask.training.data import Data, data_folder, document_lengths, has_regions, opened, starting_spec
 from unmask.training.estimate import PreviewClock, duration, matrix_rate, step_rate
 from unmask.training.folder import claimed, flat
 from unmask.training.loop import Diverged, Progress, State, begin, train
@@ -57,6 +54,7 @@ Voice = Display | Silence
 PACKED = {
     "rows": "the documents are short: one per row of {length} tokens, with its end (--text.pack stream joins them)",
     "stream": "documents are joined and cut into rows of {length} tokens (--text.pack rows: one per row)",
+    "windows": "rows of {length} tokens are cut within the intervals (--text.pack stream joins them)",
     "padded": "the documents are short: one per row of {length} tokens (--text.pack wrap joins them)",
     "wrap": "documents are joined and cut into rows of {length} tokens (--text.pack padded: one per row)",
 }
@@ -146,7 +144,8 @@ def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder:
     """The settings of a new run, with the packing that suits its data and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
     framed = starting_spec(asked).framed
-    asked = packed_for(asked, document_lengths(folder), given=settings.given, framed=framed)
+    lengths, regions = document_lengths(folder), has_regions(folder)
+    asked = packed_for(asked, lengths, given=settings.given, framed=framed, regions=regions)
     if framed and asked.init:
         asked = tuning_encoder(asked, given=settings.given)
     if chosen:

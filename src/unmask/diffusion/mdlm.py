@@ -64,11 +64,13 @@ def by_count(
     check_clean(x0, mask=mask)
     given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
     free = (~given).sum(1)
-    k = counts(t, free)
+    some = free > 0  # a row without free tokens has no masks and costs nothing
+    k = torch.where(some, counts(t, free.clamp(min=1)), 0)
     x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
-    share = u.masked_fill(given, torch.inf).sort(1).values.gather(1, k[:, None] - 1).squeeze(1)
+    ordered = u.masked_fill(given, torch.inf).sort(1).values
+    share = torch.where(some, ordered.gather(1, (k[:, None] - 1).clamp(min=0)).squeeze(1), 0.0)
     nats = cross_entropy(network, x0, x_t, shown_sigma(schedule, share), mask=mask)
-    return nats, free.to(u.dtype) / k
+    return nats, free.to(u.dtype) / k.clamp(min=1)
 
 
 @OBJECTIVES.register("mdlm", "masked diffusion: a weighted mean of masked-language-model losses")
@@ -89,7 +91,7 @@ class MDLM(Objective):
     zero_masking: bool = True  # never predict the mask
     times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
-    whole: bool = True  # from no mask to all masks; false: as far as the schedule goes, as the reference (no bound)
+    whole: bool = True  # from no mask to all; false: the schedule's range, as the reference (no bound)
 
     def __post_init__(self) -> None:
         if self.steps is not None:

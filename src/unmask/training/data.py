@@ -15,11 +15,12 @@ from unmask.text.corpus.batches import Batches, LaneRows, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
-from unmask.text.corpus.manifest import MANIFEST, prepared_folder
+from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
 from unmask.text.corpus.prepare import choose, prepare
-from unmask.text.corpus.rows import Batch, Packed
+from unmask.text.corpus.rows import WHOLE, Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
+from unmask.text.tokens import bases
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
 from unmask.training.sizes import packed_for, vocabulary_for
@@ -57,21 +58,40 @@ class Data:
 def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
     length, way, share = asked.text.length, packing(asked, folder), asked.text.valid
-    one_each = way in ("rows", "padded")
-    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if one_each else length)
-    if one_each and train.stop is not None:  # no document was held out, and a part of one would not do
+    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if way in WHOLE else length)
+    if way in WHOLE and train.stop is not None:  # no document was held out, and a part of one would not do
         train, held_out = Corpus.open(folder), train.divided(0)[1]
-    spec = starting_spec(asked)
-    rows = Packed(train, length, way, spec.framed)
+    spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
+    known = bases.unscored(tokenizer)
+    rows = Packed(train, length, way, spec.framed, known)
+    strands = strands_of(tokenizer, asked)
     return Data(
-        Tokenizer.load(folder),
-        lanes_for(spec, rows, asked) if spec.carries else batches_for(rows, asked),
-        Packed(held_out, length, way, spec.framed) if held_out.tokens else None,
+        tokenizer,
+        lanes_for(spec, rows, asked) if spec.carries else batches_for(rows, asked, strands),
+        Packed(held_out, length, way, spec.framed, known) if held_out.tokens else None,
     )
 
 
-def batches_for(rows: Packed, asked: Train) -> Batches:
-    return Batches(rows, asked.optim.batch, asked.seed, cut=SHORT if asked.text.lengths == "random" else 0.0)
+def batches_for(rows: Packed, asked: Train, strands: np.ndarray | None) -> Batches:
+    short = SHORT if asked.text.lengths == "random" else 0.0
+    return Batches(rows, asked.optim.batch, asked.seed, cut=short, complement=strands)
+
+
+def strands_of(tokenizer: Tokenizer, asked: Train) -> np.ndarray | None:
+    """The complement of each id, if training rows are read from either strand of DNA."""
+    if not asked.text.reverse_complement:
+        return None
+    complement = bases.complement(tokenizer)
+    if complement is None:
+        raise UserError(
+            "--reverse-complement reads the other strand of DNA, and this vocabulary is not one of DNA: use the "
+            "tokenizer dna or caduceus, or leave it out."
+        )
+    if asked.model.carries:
+        raise UserError(
+            f"--reverse-complement turns rows round, and the network {asked.model.name!r} remembers the row before."
+        )
+    return complement
 
 
 def lanes_for(spec: Spec, rows: Packed, asked: Train) -> Lanes:
@@ -87,7 +107,13 @@ def packing(asked: Train, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
     if asked.text.pack != "auto":
         return asked.text.pack
-    return packed_for(asked, document_lengths(folder), framed=starting_spec(asked).framed).text.pack
+    framed = starting_spec(asked).framed
+    return packed_for(asked, document_lengths(folder), framed=framed, regions=has_regions(folder)).text.pack
+
+
+def has_regions(folder: str | Path) -> bool:
+    """Whether the documents are regions of sequences, from a file of intervals."""
+    return bool(read_json(Path(folder) / MANIFEST)["layout"].get("intervals"))
 
 
 def starting_spec(asked: Train) -> Spec:
@@ -119,14 +145,16 @@ def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:
 def write_data(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
     """Tokenize the text of a run into a folder."""
     text = asked.text
-    layout = Layout(text.documents, text.separator, text.field)
-    with gather(asked.data) as sources:
+    layout = Layout(text.documents, text.separator, text.field, text.intervals)
+    with gather(asked.data, layout) as sources:
         tokenizer = chosen_tokenizer(text, asked.init, sources, layout, say)
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
         for done in prepare(sources, tokenizer, folder, layout=layout, division=division, workers=workers):
             say(f"tokenizing: {done.line}")
+    for line in loss_lines(read_json(folder / MANIFEST)):
+        say(f"warning: {line}")
 
 
 def chosen_tokenizer(

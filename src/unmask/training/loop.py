@@ -160,7 +160,7 @@ def gradients(
     """Accumulate the gradients of a step; returns loss and bound per token and the tokens of all processes."""
     x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
     frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
-    total = team.sum(phase.objective.counted(real))
+    total = team.sum(phase.objective.counted(real)).clamp(min=1)  # a batch may have nothing to count
     drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN).to(team.device)
     first = team.rank * len(x0)  # this process's first row in the whole batch
     allowed = sight(phase, step, x0.shape[1])

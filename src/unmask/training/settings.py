@@ -23,7 +23,7 @@ def check_shares(**values: float) -> None:
             raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
 
 
-Pack = Literal["auto", "stream", "wrap", "rows", "padded"]
+Pack = Literal["auto", "stream", "wrap", "rows", "padded", "windows"]
 
 
 def also(flag: str) -> Any:
@@ -36,13 +36,13 @@ class Text:
     """How text becomes rows of tokens. The short names of the flags are those of `unmask prepare` and `evaluate`."""
 
     tokenizer: Annotated[str, also("--tokenizer")] = (
-        "auto"  # byte, character, bpe, dna, text8 or a path; auto: that of --init, or new bpe
+        "auto"  # byte, character, bpe, dna, caduceus, text8, a path; auto: of --init, else bpe
     )
     vocab: Annotated[int, also("--vocab")] = (
-        0  # size of a bpe vocabulary trained on the data; 0: by the amount of text, 512 to 4096
+        0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
     )
     length: Annotated[int, also("--length")] = 128  # tokens per row
-    pack: Annotated[Pack, also("--pack")] = "auto"  # stream, wrap, rows (a document each, its end learned), padded
+    pack: Annotated[Pack, also("--pack")] = "auto"  # rows: a document each, its end learned; windows: within one
     lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
     documents: Annotated[str, also("--documents")] = (
         "auto"  # unit of a document in .txt files: file, line, paragraph, separator
@@ -50,6 +50,10 @@ class Text:
     separator: Annotated[str, also("--separator")] = "<|endoftext|>"  # text between the documents of a .txt file
     field: Annotated[str, also("--field")] = (
         "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
+    )
+    intervals: Annotated[str, also("--intervals")] = ""  # BED file: regions of a FASTA file, with their splits
+    reverse_complement: Annotated[bool, also("--reverse-complement")] = (
+        False  # DNA: read each training row from one of its two strands, at random
     )
     valid: Annotated[float, also("--valid")] = (
         0.01  # share of the documents held out, if no file name marks a validation split
@@ -91,7 +95,7 @@ class Warm:
     """`recipe = warm`: first autoregressive, then masked diffusion with the same trunk."""
 
     share: float = 0.25  # share of the steps that are autoregressive
-    anneal: int = 0  # steps over which causal attention grows to both sides; 0: at once; also with --init
+    anneal: int = 0  # steps in which causal attention grows to both sides; 0: at once; also with --init
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -130,7 +134,7 @@ class Run:
 class Train:
     """A whole run."""
 
-    data: str = ""  # text: a file, a folder, a glob, -, a corpus (lm1b) or hf:NAME; or what `unmask prepare` made
+    data: str = ""  # a file, folder, glob, -, corpus (lm1b) or hf:NAME, or what `unmask prepare` made
     out: str = ""  # the run's folder
     steps: int = 2000  # updates of the weights
     seed: int = 1  # seed of the weights, the order of the data and the noise

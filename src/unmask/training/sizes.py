@@ -41,17 +41,25 @@ def vocabulary_for(size: int) -> int:
 
 
 def packed_for(
-    asked: Train, lengths: np.ndarray | None, *, given: Collection[str] = (), framed: bool = False
+    asked: Train,
+    lengths: np.ndarray | None,
+    *,
+    given: Collection[str] = (),
+    framed: bool = False,
+    regions: bool = False,
 ) -> Train:
     """The settings with the packing, and for `rows` the length, that suit documents of these lengths.
 
-    None: they cannot be packed one per row. `framed`: the network is an encoder, whose rows have a frame.
+    None: they cannot be packed one per row. `framed`: the network is an encoder, whose rows have a frame. `regions`:
+    the documents are regions of longer sequences, which rows may not join.
     """
     text = asked.text
     pack = text.pack
     if pack == "auto":
         joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
         pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[assignment, arg-type]
+        if regions and not (framed or asked.model.carries):
+            pack = "windows"
     length = text.length
     if pack == "rows" and text.pack == "auto" and "text.length" not in given and (framed or not asked.init):
         assert lengths is not None

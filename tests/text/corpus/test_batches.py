@@ -18,6 +18,7 @@ from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.rows import Packed, length_for, packing_for
 from unmask.text.corpus.shards import Shard
+from unmask.training.loop import given as given_in
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
 
@@ -245,3 +246,47 @@ def test_a_share_of_the_rows_is_cut_to_a_random_length_whatever_the_world(batche
     assert torch.equal(torch.cat(halves), steps[3].real)
     with pytest.raises(UserError, match="rows of a stream"):
         replace(short, packed=replace(short.packed, way="wrap"))
+
+
+def test_windows_are_cut_within_documents_and_hold_no_marks(tmp_path):
+    packed = Packed(corpus_of(tmp_path, [[4, 5, 6, 7, 8, 9, 10, 1], [4, 5, 1], [11, 12, 13, 1]]), 3, "windows")
+    assert len(packed) == 3
+    batch = packed.rows([0, 1, 2])
+    assert batch.tokens.tolist() == [[4, 5, 6], [7, 8, 9], [11, 12, 13]]
+    assert batch.real.all()
+    with pytest.raises(UserError, match=r"not one row of 9 \(windows\)"):
+        Packed(packed.corpus, 9, "windows")
+
+
+@pytest.mark.parametrize("way", ["stream", "rows", "padded", "windows"])
+def test_unscored_ids_are_seen_but_neither_hidden_nor_counted(way, tmp_path):
+    corpus = corpus_of(tmp_path, [[4, 11, 6, 7, 1], [11, 11, 8, 9, 1]])
+    plain, batch = (Packed(corpus, 4, way, unscored=ids).rows([0, 1]) for ids in ((), (11,)))
+    known = plain.tokens == 11
+    assert known.any()
+    assert torch.equal(batch.tokens, plain.tokens)
+    assert torch.equal(batch.real, plain.real & ~known)
+    assert torch.equal(batch.free, (plain.real if plain.free is None else plain.free) & ~known)
+    before, after = given_in(plain), given_in(batch)
+    assert torch.equal(after[0], known if before[0] is None else before[0] | known)
+    assert (after[1] is None and before[1] is None) or torch.equal(after[1], before[1])
+
+
+@pytest.mark.parametrize("way", ["stream", "rows", "windows"])
+def test_half_of_the_rows_are_the_other_strand_and_ranks_agree(way, tmp_path):
+    corpus = corpus_of(tmp_path, [[4, 5, 6, 4, 1]] * 40)
+    complement = np.arange(20)
+    complement[[4, 5]] = 5, 4
+    batches = Batches(Packed(corpus, 4 if way == "windows" else 6, way), 8, 3, complement=complement)
+    plain = Batches(batches.packed, 8, 3)
+    turned = 0
+    for step in range(10):
+        whole = batches.at(step)
+        halves = [batches.at(step, rank=rank, world=2).tokens for rank in (0, 1)]
+        assert torch.equal(torch.cat(halves), whole.tokens)
+        for row, number, before in zip(whole.tokens, plain.numbers(step), plain.at(step).tokens, strict=True):
+            content = batches.packed._content(int(number))
+            back = batches.packed._batch([complement[content][::-1]]).tokens[0]
+            assert torch.equal(row, before) or torch.equal(row, back)
+            turned += int(not torch.equal(row, before))
+    assert 20 < turned < 60

@@ -133,3 +133,16 @@ def test_words_are_divided_among_tokens_as_bytes_are_and_marks_have_none(shape):
     assert sum(one.words for one in passages) == pytest.approx(5 - given * 4 / 8)
     assert sum(one.bytes for one in passages) == pytest.approx(10 - given)
     assert [one.continues for one in passages] == [shape.causal and i > 0 for i in range(len(passages))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_windows_have_no_marks_and_unscored_ids_are_given_and_have_no_bytes(causal):
+    how = Cut(way="windows", length=4, bos=EOS, eos=EOS, causal=causal, unscored=(2, 7))
+    passages, dropped = cut(documents(6, 3), how)
+    assert all(EOS not in passage.tokens for passage in passages)
+    scored = [id for p in passages for id in p.tokens[~p.frozen].tolist()]
+    first = {0, 6} if causal else set()  # a causal network sees one token before it predicts
+    assert scored == [id for id in range(9) if id not in {2, 7} | first]
+    assert sum(passage.bytes for passage in passages) == 3 * len(scored)
+    assert sum(passage.scored for passage in passages) == len(scored)
+    assert dropped == 9 - len(scored)

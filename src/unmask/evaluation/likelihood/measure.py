@@ -19,6 +19,7 @@ from unmask.model.model import Model
 from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
+from unmask.text.tokens.bases import unscored
 
 T = TypeVar("T")
 UNITS = {
@@ -38,7 +39,7 @@ class How:
     estimator: str = "auto"
     """count, time, steps, order, weighted, duel, pseudo (mdlm); d3pm; sedd; ar. auto: the best for the model."""
     pack: str = "auto"
-    """Rows: stream, wrap (the paper), rows (a document each); auto: as trained."""
+    """Rows: stream, wrap (the paper), rows (a document each), windows (within one); auto: as trained."""
     length: int = 0
     """Tokens per row; 0: the model's length."""
     stride: int = 0
@@ -95,6 +96,7 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         causal=model.objective.leads,
         padded=how.pack == "rows" and model.learned_padding and not model.objective.leads,
         frame=model.frame,
+        unscored=unscored(tokenizer),
     )
     passages, dropped = cut(data.documents, shape)
     # A memory goes from row to row: the first rows then, not some of all.

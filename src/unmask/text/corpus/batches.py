@@ -11,9 +11,10 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.random import shuffled, stream
-from unmask.text.corpus.rows import Batch, Packed
+from unmask.text.corpus.rows import Batch, Packed, without
 
 CUT = 3  # the purpose of a random stream
+STRAND = 1  # distinguishes the coins of strands from the order of the rows
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Batches:
     size: int
     seed: int = 0
     cut: float = 0.0  # share of the rows that are cut to a random length; the rest of such a row is not seen
+    complement: np.ndarray | None = None  # of each id of DNA: half of the rows are read from the other strand
 
     def __post_init__(self) -> None:
         check_size(self.size)
@@ -39,11 +41,16 @@ class Batches:
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
-        found = self.packed.rows(self.numbers(step, rank=rank, world=world))
+        numbers, mine = self.numbers(step, rank=rank, world=world), rows_of(rank, self.size, world)
+        turned = None
+        if self.complement is not None:
+            turned = np.random.default_rng((self.seed, STRAND, step)).random(self.size)[mine] < 0.5
+        found = self.packed.rows(numbers, reversed=turned, complement=self.complement)
         if not self.cut:
             return found
-        lengths = [self.length_at(step, int(place)) for place in rows_of(rank, self.size, world)]
-        return Batch(found.tokens, torch.arange(self.packed.length) < torch.tensor(lengths)[:, None])
+        lengths = [self.length_at(step, int(place)) for place in mine]
+        short = Batch(found.tokens, torch.arange(self.packed.length) < torch.tensor(lengths)[:, None])
+        return without(short, self.packed.unscored)
 
     def length_at(self, step: int, place: int) -> int:
         """The length of a row of a step: the whole row, or uniform from 2 on."""

@@ -69,8 +69,12 @@ class Corpus:
         """The tokens of a document, its eos not included."""
         if not 0 <= index < self.documents:
             raise IndexError(f"document {index} of {self.documents}")
-        start = self._end(index - 1) if index else 0
-        return self.read(start, self._end(index) - (self.tokenizer["eos"] is not None))
+        return self.read(self._start(index), self._end(index) - (self.tokenizer["eos"] is not None))
+
+    def part(self, index: int, start: int, stop: int) -> np.ndarray:
+        """Some tokens of a document, which may be long."""
+        begin = self._start(index)
+        return self.read(begin + start, begin + stop)
 
     def lengths(self, most: int = 1_000_000) -> np.ndarray:
         """The tokens of each document, its eos not included; of the first `most` documents or a few more."""
@@ -108,6 +112,9 @@ class Corpus:
     def _ended(self) -> np.ndarray:
         """How many documents end before each shard, and in total."""
         return np.cumsum([0, *(shard.documents for shard in self.shards)])
+
+    def _start(self, document: int) -> int:
+        return self._end(document - 1) if document else 0
 
     def _end(self, document: int) -> int:
         index = int(np.searchsorted(self._ended, document, "right")) - 1

@@ -1,8 +1,9 @@
-"""Passages for evaluation: the rows of tokens that are scored, cut from documents by one of three packings.
+"""Passages for evaluation: the rows of tokens that are scored, cut from documents by one of four packings.
 
     stream   the documents one after another, an eos after each, cut every l tokens; nothing is dropped
     wrap     cut every l − 2 tokens, each row between bos and eos, incomplete rows dropped: as in the MDLM paper
     rows     one document per row, its eos included; a document longer than l becomes several rows
+    windows  the same without marks: for sequences
 
 Training (rows.py) has packings of the same names, but treats the last row differently: it drops an incomplete row of
 `stream` and the end of a long document of `rows`. Here both are scored, as shorter passages. Only `wrap`, which
@@ -27,7 +28,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.text.tokens.frame import SIZE, Frame
 
-WAYS = ("stream", "wrap", "rows")  # rows.py has the packings of training
+WAYS = ("stream", "wrap", "rows", "windows")  # rows.py has the packings of training
 GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
 
 
@@ -51,12 +52,15 @@ class Passage(NamedTuple):
     frame: Frame | None = None  # special tokens that are given wherever they stand
     words: float = 0.0  # of the scored text, divided among the tokens as its bytes are; 0: not counted
     continues: bool = False  # its first token is the last of the passage before
+    unscored: tuple[int, ...] = ()  # other tokens that are given wherever they stand
 
     @property
     def frozen(self) -> np.ndarray:
-        """Which tokens are given: the context, and the frame."""
-        context = np.arange(len(self.tokens)) < self.given
-        return context if self.frame is None else context | self.frame.marks(self.tokens)
+        """Which tokens are given: the context, the frame, and letters that stand for no base."""
+        given = np.arange(len(self.tokens)) < self.given
+        if self.frame is not None:
+            given |= self.frame.marks(self.tokens)
+        return given | np.isin(self.tokens, self.unscored) if self.unscored else given
 
     @property
     def scored(self) -> int:
@@ -67,7 +71,7 @@ class Passage(NamedTuple):
 class Cut:
     """How documents become passages."""
 
-    way: str = "stream"  # stream, wrap, rows
+    way: str = "stream"  # stream, wrap, rows, windows
     length: int = 128  # most tokens in a passage
     stride: int | None = None  # tokens from one passage to the next; None: no overlap
     separate: bool = True  # an eos after each document
@@ -76,6 +80,7 @@ class Cut:
     causal: bool = False  # whether the network needs a token before the first one it predicts
     padded: bool = False  # with `rows`: a bos before the document, and eos up to the end of the row
     frame: Frame | None = None  # of an encoder: around each row, and given
+    unscored: tuple[int, ...] = ()  # ids that are given wherever they stand
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -106,8 +111,13 @@ class Cut:
 
 
 def cut(documents: Sequence[Document], how: Cut) -> tuple[list[Passage], int]:
-    """The passages, and the number of tokens that are in none of them."""
-    passages = [passage for passage in _cut(documents, how) if passage.scored > 0]
+    """The passages, and the number of tokens that are in none of them or given."""
+    if how.way == "windows":
+        how = replace(how, way="rows", separate=False, bos=None, eos=None)
+    rows = _cut(documents, how)
+    if how.unscored:
+        rows = (row._replace(unscored=how.unscored) for row in rows)
+    passages = [passage for passage in rows if passage.scored > 0]
     total = sum(len(document.tokens) for document in documents)
     marks = sum(len(_mark(document, how)) for document in documents)
     if not passages:
@@ -215,7 +225,10 @@ def _joined(documents: Sequence[Document], how: Cut) -> tuple[np.ndarray, np.nda
         each = np.array([document.bytes, document.words]) / max(size, 1)
         weights += [np.tile(each, (size, 1)), np.zeros((len(mark), 2))]
     ends = np.cumsum([len(document.tokens) + len(_mark(document, how)) for document in documents])
-    return np.concatenate(tokens), np.concatenate(weights), ends
+    stream, weight = np.concatenate(tokens), np.concatenate(weights)
+    if how.unscored:
+        weight[np.isin(stream, how.unscored)] = 0.0
+    return stream, weight, ends
 
 
 def _mark(document: Document, how: Cut) -> list[int]:

@@ -1,9 +1,10 @@
-"""Rows for training: a corpus packed into rows of one length. Four packings:
+"""Rows for training: a corpus packed into rows of one length. Five packings:
 
     stream   the documents one after another, an eos between them, cut every l tokens: no token is wasted
     wrap     the same cut every l - 2 tokens, each row between bos and eos: as in the MDLM paper
     rows     one document per row after a bos, then eos up to the end of the row: lengths are learned
     padded   one document per row between bos and eos, its length given to the network: as in the paper for LM1B
+    windows  each document cut every l tokens, without marks; its incomplete end is left out: for sequences
 
 With `rows` the padding is part of what is learned: all positions but the bos are hidden and predicted, so that a
 sample ends by itself, at its first eos. A row is a function of its document, so the nats of the row bound −log p
@@ -14,12 +15,15 @@ With `padded` the network never sees the padding. It cannot choose a length, and
 
 Encoders have `framed` rows, packed as `wrap` or `padded`: bos, eos and padding are given (tokens/frame.py).
 
+Letters of DNA that stand for no base (`unscored`, tokens/bases.py) are seen and never hidden, learned or counted.
+
 Training needs rows of equal length, so it drops the incomplete last row of `stream` and `wrap`, and the tokens of a
 document beyond l with `rows` and `padded`. Evaluation (passages.py) scores such ends, except with `wrap`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +35,8 @@ from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.tokens.frame import Frame, frame_of
 
-WAYS = ("stream", "wrap", "rows", "padded")
+WAYS = ("stream", "wrap", "rows", "padded", "windows")
+WHOLE = ("rows", "padded", "windows")  # rows that begin with a document, or within one: they need whole documents
 FRAMED = ("wrap", "padded")  # for encoders
 FIT = 0.99  # share of the documents that must fit into a row for `auto` to choose `rows`
 
@@ -67,6 +72,7 @@ class Packed:
     length: int
     way: str = "stream"
     framed: bool = False  # for an encoder: the special tokens around a text are given
+    unscored: tuple[int, ...] = ()  # ids that are given wherever they stand
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -78,16 +84,17 @@ class Packed:
             )
         if self.length < 3:
             raise UserError(f"rows must be at least 3 tokens long, not {self.length}")
-        if self.way != "stream" and None in (self.corpus.tokenizer["bos"], self.corpus.tokenizer["eos"]):
+        marked = self.way not in ("stream", "windows")
+        if marked and None in (self.corpus.tokenizer["bos"], self.corpus.tokenizer["eos"]):
             raise UserError(f"packing {self.way!r} needs a tokenizer with bos and eos; use 'stream'")
-        if self.one_each and self.corpus.stop is not None:
+        if self.way in WHOLE and self.corpus.stop is not None:
             raise UserError(
                 f"packing {self.way!r} needs whole documents, and {self.corpus.folder} has too few to hold out"
             )
         if len(self) == 0:
             raise UserError(
-                f"the data in {self.corpus.folder} has {self.corpus.tokens} tokens: not one row of "
-                f"{self.length}. Use more text or a shorter length."
+                f"the data in {self.corpus.folder} has {self.corpus.tokens} tokens in {self.corpus.documents} "
+                f"documents: not one row of {self.length} ({self.way}). Use more text or a shorter length."
             )
 
     @property
@@ -103,17 +110,36 @@ class Packed:
     def __len__(self) -> int:
         if self.one_each:
             return self.corpus.documents
+        if self.way == "windows":
+            return int(self._windows[-1])
         return self.corpus.tokens // self._step
+
+    @cached_property
+    def _windows(self) -> np.ndarray:
+        """How many windows the documents up to each one have."""
+        return np.cumsum(self.corpus.lengths(most=max(1, self.corpus.documents)) // self.length)
 
     @property
     def _step(self) -> int:
         return self.length if self.way == "stream" else self.length - 2
 
-    def rows(self, numbers: Sequence[int] | np.ndarray) -> Batch:
-        """The rows with these numbers."""
-        ids = self.corpus.tokenizer
+    def rows(
+        self,
+        numbers: Sequence[int] | np.ndarray,
+        *,
+        reversed: Sequence[bool] | np.ndarray | None = None,
+        complement: np.ndarray | None = None,
+    ) -> Batch:
+        """The rows with these numbers; of some the other strand of their text, by the `complement` of each id."""
         contents = [self._content(int(number)) for number in numbers]
-        if self.way == "stream":
+        if reversed is not None and complement is not None:
+            flipped = zip(contents, reversed, strict=True)
+            contents = [complement[content][::-1] if turn else content for content, turn in flipped]
+        return without(self._batch(contents), self.unscored)
+
+    def _batch(self, contents: Sequence[np.ndarray]) -> Batch:
+        ids = self.corpus.tokenizer
+        if self.way in ("stream", "windows"):
             tokens = np.stack(contents).astype(np.int64)
             return Batch(torch.from_numpy(tokens), torch.ones(tokens.shape, dtype=torch.bool))
         filler = ids["eos"] if self.way == "rows" or ids["pad"] is None else ids["pad"]
@@ -141,4 +167,20 @@ class Packed:
     def _content(self, number: int) -> np.ndarray:
         if self.one_each:
             return self.corpus.document(number)[: self.length - (1 if self.way == "rows" else 2)]
+        if self.way == "windows":
+            document = int(np.searchsorted(self._windows, number, "right"))
+            start = (number - (int(self._windows[document - 1]) if document else 0)) * self.length
+            return self.corpus.part(document, start, start + self.length)
         return self.corpus.read(number * self._step, (number + 1) * self._step)
+
+
+def without(batch: Batch, unscored: Sequence[int]) -> Batch:
+    """A batch in which some ids are given wherever they stand: seen, but not hidden, learned or counted."""
+    known = torch.isin(batch.tokens, torch.tensor(unscored, dtype=torch.long)) if unscored else None
+    if known is None or not bool(known.any()):
+        return batch
+    lengths = batch.lengths
+    if batch.free is None and not bool(batch.real.all()):
+        lengths = batch.real.sum(1)
+    free = batch.real if batch.free is None else batch.free
+    return Batch(batch.tokens, batch.real & ~known, free & ~known, lengths)
