@@ -91,13 +91,13 @@ class Architecture(Spec):
     def incremental(self) -> bool:
         return self.causal
 
-    def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
-        """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
-        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
-
     @property
     def blockwise(self) -> bool:
         return not (self.causal or self.time_conditioning)
+
+    def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
+        """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
+        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
 
     def shown(self, sigma: bool) -> "Architecture":
         if sigma == self.time_conditioning:
@@ -247,10 +247,6 @@ class Transformer(Backbone):
         sight = Sight(turns, visible, causal=start == 0, cache=memory)
         return self.run(tokens, None, sight), memory.advanced(m)
 
-    def run(
-        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], sigma: Float[Tensor, "..."] | None, sight: Sight
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Embedding (of tokens), blocks and last norm."""
     def block_states(
         self,
         noisy: Int[Tensor, "b l"],
@@ -304,6 +300,10 @@ class Transformer(Backbone):
         if not self.spec.blockwise:
             raise UserError(cannot_look_blockwise(self.spec))
 
+    def run(
+        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], sigma: Float[Tensor, "..."] | None, sight: Sight
+    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+        """Embedding (of tokens), blocks and last norm."""
         x = x if x.is_floating_point() else self.embed(x)
         c = self.condition(sigma)
         with precision(x.device, self.compute):
