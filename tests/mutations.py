@@ -44,6 +44,8 @@ LOGITS, GUIDANCE = "sampling/test_logits.py", "sampling/test_guidance.py"
 INDEPENDENCE, PATTERNS = "sampling/test_independence.py", "sampling/patterns/test_constraint.py"
 CACHE = f"{INDEPENDENCE}::test_the_autoregressive_cache_changes_nothing_also_when_rows_differ_in_prompt_and_length"
 ROWS = "sampling/tasks/test_continuation_rows.py"
+BLOCK, EXACT = "diffusion/test_block.py", "diffusion/test_block_exact.py"
+HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
 
 MUTATIONS = {
     # The mathematics.
@@ -306,6 +308,48 @@ MUTATIONS = {
     ),
     "healing forgotten": Mutation(
         "sampling/tasks/continuation.py", "heals(prompt, tokenizer) and not constrained", "False", ROWS
+    ),
+    # Block diffusion.
+    "block: positions of the clean half go on": Mutation(
+        "model/backbones/halves.py",
+        "torch.cat([place, before, first - 1])",
+        "torch.cat([place, before + 1, first - 1])",
+        HALVES,
+    ),
+    "block: the clean half sees noise": Mutation(
+        "model/backbones/halves.py", "(k == 0) & same & (q == 0)", "(k == 0) & same & (q <= 1)", HALVES
+    ),
+    "block: a noisy block sees its clean text": Mutation(
+        "model/backbones/halves.py", "earlier | (same & (q == 1))", "earlier | (same & (q <= 1))", HALVES
+    ),
+    "block: a lead sees what it predicts": Mutation(
+        "model/backbones/halves.py", "position > position[:, None] + 1", "position > position[:, None]", HALVES
+    ),
+    "block: one share of masks for all blocks": Mutation("diffusion/block.py", "* GOLDEN % 1", "* 0.0", BLOCK),
+    "block: clipped noise without its density": Mutation(
+        "diffusion/block.py",
+        "(weight / when.density)[:, None]",
+        "weight[:, None]",
+        f"{BLOCK}::test_the_bound_is_unbiased_also_with_clipped_noise",
+    ),
+    "block: sets weighed without their size": Mutation(
+        "diffusion/block_exact.py", "1 / (k * comb(m, k))", "1 / comb(m, k)", EXACT
+    ),
+    "block: orders summed, not averaged": Mutation("diffusion/block_exact.py", "- log(len(members))", "- 0.0", EXACT),
+    "block: a window of one block more": Mutation(
+        "model/backbones/row_cache.py",
+        "seen = max(1, piece.window // piece.size)",
+        "seen = 1 + max(1, piece.window // piece.size)",
+        "sampling/test_blockwise.py::test_a_window_that_slides_is_the_originals_cached_model",
+    ),
+    "block: a cached lead sees what it predicts": Mutation(
+        "model/backbones/row_cache.py", "visible[-1] & (key != past)", "visible[-1]", ROW_CACHE
+    ),
+    "block: a plain network of the class as blocks": Mutation(
+        "model/formats/bd3lm.py",
+        'if not config_flag(config, "cross_attn", True):',
+        "if False:",
+        "model/formats/test_bd3lm.py",
     ),
 }
 

@@ -24,6 +24,7 @@ from unmask.sampling.policies.planned import Ancestral
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import answer, run
 from unmask.sampling.recipe import Recipe, doubt, method_for, samplers_for
+from unmask.sampling.score import log_likelihood
 from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
 
 MASK = 6
@@ -243,3 +244,38 @@ def test_a_cache_is_refused_by_a_network_that_cannot_give_one(tmp_path):
 def test_the_usual_stride_is_half_a_window():
     assert Recipe(window=12).windows() == Sliding(12, 6) == Sliding.usual(12)
     assert replace(Recipe(window=12), stride=5).windows() == Sliding(12, 5)
+
+
+@pytest.mark.slow
+def test_texts_for_a_blank_are_ranked_by_what_follows_too(tmp_path):
+    """By enumeration: the differences of the scores are those of log p(text), not of log p(blank | text before)."""
+    model = model_of(tmp_path / "m", Block(size=2))
+    rows = [torch.tensor([1, 2, token, 4, 5, 1]) for token in (3, 6, 7)]
+    frozen = torch.tensor([True, True, False, True, True, True])
+    assert model.objective.seen(frozen).tolist() == [True, True, False, True, False, False]
+    scores = [log_likelihood(model, row, frozen, looks=400, seed=1) for row in rows]
+    noise = Noise(torch.zeros(1), torch.zeros(1, 6))
+    with torch.no_grad():
+        bounds = [
+            model.objective.variants()["exact-bound"]
+            .nats(
+                model.network.logits,
+                row[None],
+                noise=noise,
+                mask=model.mask,
+                frozen=model.objective.seen(frozen)[None],
+            )
+            .bound.sum()
+            for row in rows
+        ]
+    for found, told in zip(scores, bounds, strict=True):
+        assert abs(found.nats + float(told)) < 5 * found.error
+
+
+def test_ancestral_steps_draw_every_token_also_in_the_last_step():
+    """The original's last step, at t = 0, fills what is still hidden with token 0."""
+    network = random_network(before=False)
+    with torch.no_grad():
+        network.output_layer.linear.bias[0] = -1e4
+    ended = last(run(process(network, policy=Ancestral(2)), network, blank(20, 8, mask=MASK), seed=0)).canvas.tokens
+    assert ((ended != 0) & (ended != MASK)).all()

@@ -79,6 +79,11 @@ class Block(Objective):
         exact = (kind(self.size, self.given_first) for kind in (ExactBound, Likelihood))
         return {one.name: one for one in exact}
 
+    def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:
+        """Without text after the block of the first blank: how likely it is depends on what fills the blank."""
+        number = torch.arange(len(frozen), device=frozen.device) // self.size
+        return frozen & (number <= number[~frozen].amin()) if bool((~frozen).any()) else frozen
+
     def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
         return {"clean": x0, "size": self.size}
 

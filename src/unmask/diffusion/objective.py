@@ -108,6 +108,10 @@ class Objective(ABC):
         """The objective whose number bounds −log p for a network trained with this one, with small variance."""
         return self.precise()
 
+    def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:
+        """The frozen tokens that the blanks of a text are given: those that the model sees when it fills them."""
+        return frozen
+
     def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
         """What the network is shown besides noisy rows of this clean text: options of `shapes.Network`."""
         return {}

@@ -48,6 +48,9 @@ def log_likelihood(
 ) -> Estimate:
     """A lower bound on log p(free tokens | frozen tokens), in nats.
 
+    A block model does not see text after a blank. Such text is scored too: log p(free tokens and what follows | what
+    is before them) ranks the texts for a blank as log p(free tokens | frozen tokens) would.
+
     looks   forward passes, at stratified times or numbers of masks
     unseen  frozen positions that the network sees as masks
 
@@ -56,6 +59,7 @@ def log_likelihood(
     """
     check_looks(looks)
     scored_by(model)
+    frozen = model.objective.seen(frozen)
     free = int((~frozen).sum())
     if free == 0:
         return Estimate(0.0, 0.0)
