@@ -123,3 +123,14 @@ def test_a_stop_text_within_a_token_cuts_its_part():
         assert not growing.over or "".join(growing.parts()) == growing.sent
     assert len(growing.parts()) == place + 1
     assert growing.parts()[-1] == piece[:2]
+
+
+def test_nothing_is_sent_while_every_token_may_still_be_replaced():
+    growing = Growing(LETTERS, [], [None] * 2, revised=True)
+    growing.moving = True
+    growing.put(0, LETTERS.encode("a")[0])
+    growing.put(1, LETTERS.encode("b")[0])
+    assert growing.more() == ""
+    growing.put(0, LETTERS.encode("c")[0])
+    growing.moving = False
+    assert growing.more() == "cb"

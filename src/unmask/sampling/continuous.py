@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from unmask.diffusion.continuous import Continuous, Path, alpha, sigma
 from unmask.diffusion.rows import rows_where
 from unmask.errors import UserError
-from unmask.model.backbone import Backbone
 from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
@@ -54,7 +53,7 @@ class Denoise(Process):
     name: ClassVar[str] = "continuous"
 
     objective: Continuous
-    network: Backbone
+    network: Any  # a backbone
     policy: Steps
     windows: Windows = field(default_factory=Whole)
     shape: Shape = field(default_factory=Shape)

@@ -32,7 +32,8 @@ def scored_by(model: Model) -> Objective:
     """The objective that bounds −log p of the model, with the estimator of smallest variance."""
     if not model.objective.facts.infills:
         raise UserError(
-            "blanks need a model that sees both sides; this one is autoregressive. Use a diffusion model."
+            f"blanks need a model that sees both sides; this one, of the objective {model.objective.name}, writes from "
+            "left to right. Use a masked diffusion model."
         )
     return model.objective.bounded()
 

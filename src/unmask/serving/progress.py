@@ -1,8 +1,8 @@
 """Progress of a request: texts that fill in any order, and the final part at their beginning.
 
 A client that can only append text is sent the final part: up to the first blank, without an incomplete character at
-its end, and without a possible beginning of a stop text. If tokens may be hidden again, nothing is final until all
-of them are drawn.
+its end, and without a possible beginning of a stop text. If tokens may be hidden again or replaced, nothing is final
+until all of them are.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from unmask.sampling.recipe import Method
-from unmask.serving.tick import Alternatives, Job, Turn
+from unmask.serving.tick import Alternatives, Job, Running, Turn
 from unmask.text.tokens.pieces import UNFINISHED, pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -50,6 +50,7 @@ class Growing:
     healed: bool = False  # its first token contains the space at the end of the prompt, which is not sent again
     sent: str = ""
     settled: int = field(default=0, init=False)  # tokens up to the first blank, or up to the end
+    moving: bool = field(default=False, init=False)  # every token may still be replaced, as in continuous diffusion
     ended: bool = field(default=False, init=False)  # by a stop text or an end token, whatever is still hidden
 
     def put(self, position: int, token: int | None) -> None:
@@ -103,7 +104,7 @@ class Growing:
 
     def advance(self) -> bool:
         """Advance over the known tokens at the front; returns whether there were any."""
-        if self.revised and None in self.ids:
+        if self.revised and (self.moving or None in self.ids):
             return False
         before = (self.settled, self.ended)
         while not self.over and (id := self.ids[self.settled]) is not None:
@@ -156,6 +157,8 @@ class Filling:
         self.calls += 1
         width = turn.work.canvas.tokens.shape[1]
         brought = turn.brought
+        for answer in self.answers:
+            answer.moving = isinstance(turn.work, Running) and not turn.work.done
         for number, (at, id) in enumerate(zip(brought.rows, brought.ids, strict=True)):
             row, position = divmod(at, width)
             self.put(row, position, id)

@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Film:
-    """A finished text and the forward pass that filled each token; tokens never move."""
+    """A finished text and the forward pass since which each token has stood there; tokens never move."""
 
     cells: tuple[Cell, ...]
     caption: str
@@ -36,13 +36,23 @@ class Film:
 
 def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *, caption: str = "") -> Film:
     """The film of a sample or an infilled template."""
-    came = {event.position: event for event in trace}
+    came = settling(trace)
     cells = []
     for position, piece in enumerate(pieces(tokenizer, tokens)):
         event = came.get(position)
         shown = "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in piece)
         cells.append(Cell(shown, event.call, event.log_prob) if event else Cell(shown, 0, 0.0))
     return Film(tuple(cells), caption)
+
+
+def settling(trace: Iterable[Event]) -> dict[int, Event]:
+    """The event since which each position has had its last token."""
+    came: dict[int, Event] = {}
+    for event in trace:
+        before = came.get(event.position)
+        if before is None or before.token != event.token:
+            came[event.position] = event
+    return came
 
 
 def html(film: Film, *, seconds: float = 6.0) -> str:

@@ -42,7 +42,10 @@ class Continue:
         given = beginning(model, tokenizer, prompt, document=self.begins_document(model))
         after, frame = encode_given(tokenizer, self.suffix), model.frame
         if after and not model.objective.facts.infills:
-            raise UserError("an autoregressive model cannot fill in before given text: leave the suffix out.")
+            raise UserError(
+                f"a model of the objective {model.objective.name} cannot fill in before given text: leave the suffix "
+                "out."
+            )
         if frame is not None:
             after = [*after, frame.last]
         total = model.spec.length if self.length is None else self.length

@@ -258,7 +258,10 @@ class Requests:
 
     def check_infills(self) -> None:
         if not self.model.objective.facts.infills:
-            raise wrong("an autoregressive model cannot fill blanks; use /v1/completions, or serve a masked model.")
+            raise wrong(
+                f"a model of the objective {self.model.objective.name} writes from left to right and cannot fill "
+                "blanks; use /v1/completions, or serve a masked model."
+            )
 
     def check_rows(self, prompts: int, n: int) -> None:
         if prompts * n > self.limits.rows:

@@ -79,8 +79,12 @@ function begin(recording, said, before) {
 }
 
 function step(recording, { call, committed, draft, masked = [] }) {
-  for (const { candidate, position, token, text, confidence } of committed)
-    Object.assign(recording.candidates[candidate][position], { id: token, text, confidence, call });
+  for (const { candidate, position, token, text, confidence } of committed) {
+    const now = recording.candidates[candidate][position];
+    if (now.call && now.id !== token) // replaced, as in continuous diffusion
+      now.past.push({ text: now.text, confidence: now.confidence, given: false, call: now.call, until: call });
+    Object.assign(now, { id: token, text, confidence, call });
+  }
   for (const { candidate, position } of masked) { // what stood there is kept for the slider
     const token = recording.candidates[candidate][position], { text, confidence } = token;
     token.past.push({ text, confidence, given: false, call: token.call, until: call });

@@ -1,0 +1,85 @@
+"""A training step of the continuous rivals against an MDLM step of the same trunk whose head runs everywhere.
+
+    python bench/rivals.py
+
+The kinds take turns in one process, one step each, and the figures are medians: what else the machine does hits all
+alike. Plaid must compute logits at every position, so it is compared with an MDLM step that does so too; plain MDLM,
+with logits at the hidden positions only, is what users train.
+"""
+
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+
+from unmask.diffusion.diffusion_lm import DiffusionLM
+from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.objective import Objective
+from unmask.diffusion.plaid import Plaid
+from unmask.diffusion.ssd_lm import SSDLM
+from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.denoiser import Denoiser
+from unmask.text.corpus.rows import Batch
+from unmask.training.loop import begin, train
+from unmask.training.phases import phases
+from unmask.training.settings import Optim, Text, Train
+
+SHAPE, ROWS, ROUNDS = Architecture(2049, length=128, width=256, blocks=6, heads=4), 16, 9
+
+
+class Everywhere:
+    """A network whose head runs at every position, whichever rows are asked for."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer, self.plain = transformer, transformer.logits
+        transformer.logits = self.logits  # type: ignore[method-assign]
+
+    def logits(self, x: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor, **options: object) -> torch.Tensor:
+        every = self.plain(x, sigma, torch.arange(x.numel()), **options)  # type: ignore[arg-type]
+        return every[rows]
+
+
+def steps(objective: Objective, *, everywhere: bool = False) -> Iterator[float]:
+    """Seconds of each step of a loop."""
+    asked = Train(
+        steps=10**6,
+        recipe="plain",
+        text=Text(length=SHAPE.length),
+        model=SHAPE,
+        objective=objective,
+        optim=Optim(name="adamw", lr=1e-3, batch=ROWS, ema=0.9999),
+    )
+    network = Transformer(SHAPE)
+    if everywhere:
+        Everywhere(network)
+    real = torch.ones(ROWS, SHAPE.length, dtype=torch.bool)
+    tokens = torch.randint(SHAPE.vocab - 1, (ROWS, SHAPE.length), generator=torch.Generator().manual_seed(0))
+    state = begin(Denoiser(network, objective), asked)
+    for progress in train(state, phases(asked)[0], asked, lambda _: Batch(tokens, real), mask=SHAPE.vocab - 1):
+        yield progress.seconds
+
+
+def main() -> None:
+    kinds = {
+        "MDLM, logits everywhere": steps(MDLM(), everywhere=True),
+        "MDLM, logits where hidden": steps(MDLM()),
+        "Plaid": steps(Plaid()),
+        "Diffusion-LM": steps(DiffusionLM()),
+        "SSD-LM": steps(SSDLM()),
+    }
+    began, seconds = time.perf_counter(), {name: list[float]() for name in kinds}
+    for name, kind in kinds.items():
+        next(kind)  # the first step allocates
+        seconds[name] = []
+    for _ in range(ROUNDS):
+        for name, kind in kinds.items():
+            seconds[name].append(next(kind))
+    like = median(seconds["MDLM, logits everywhere"])
+    for name, found in seconds.items():
+        print(f"{name:28s} {1000 * median(found):7.0f} ms   {median(found) / like:5.2f} x")
+    print(f"{ROUNDS} rounds in turn, {ROWS} rows of {SHAPE.length}, {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
