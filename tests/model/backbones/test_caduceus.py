@@ -10,12 +10,19 @@ from safetensors.torch import load_file
 from contracts.members import network_of
 from model.formats.caduceus_files import published
 from model.golden import FOLDER, arrays_of, dna_cases, dna_gradients, relative
+from unmask.diffusion.bound import exact_bound
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, build
 from unmask.model.backbones.caduceus import BothWays, Caduceus, CaduceusSpec, reverse
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
 from unmask.model.formats.caduceus import CaduceusLayout
+from unmask.random import TOKEN, Dice
+from unmask.sampling import masked
+from unmask.sampling.logits import Shape
+from unmask.sampling.masked import fill
+from unmask.sampling.policies.planned import Ancestral, FirstHitting
+from unmask.text.prompt.canvas import of_tokens
 from unmask.text.tokens import vocabulary
 
 NAMES = ["ps_fused", "ps_unfused", "ph", "ph_untied_mult"]
@@ -197,3 +204,59 @@ def test_the_complement_of_a_new_network_is_that_of_its_tokenizer():
     assert CaduceusSpec(vocab=12, equivariant=True, complement="0-1").reading(vocabulary.dna()).complement == "0-1"
     with pytest.raises(UserError, match="vocabulary of bases"):
         spec.reading(vocabulary.byte())
+
+
+STRANDS = pytest.mark.parametrize("exchange", [True, False], ids=["exchanged", "apart"])
+
+
+@pytest.mark.slow
+@STRANDS
+def test_at_the_size_of_the_paper_the_other_strand_gives_the_same_logits_to_the_last_bit(exchange, generator):
+    net = network_of(CaduceusSpec(vocab=8, width=118, blocks=4, equivariant=True, exchange=exchange), scale=0.05)
+    partners, x = net.complement(torch.device("cpu")), torch.randint(5, (2, 200), generator=generator)
+    with torch.no_grad():
+        one, other = (net.head(net.trunk(tokens)) for tokens in (x, partners[x].flip(1)))
+    assert torch.equal(other.flip(1)[..., partners], one)
+    assert float(one.std()) > 0.01
+
+
+@STRANDS
+def test_the_exact_bound_of_a_sequence_is_that_of_its_reverse_complement(exchange):
+    """Over all 63 masks of 6 bases; a network without strands tells them apart."""
+    spec = CaduceusSpec(vocab=8, width=16, blocks=2, equivariant=True, exchange=exchange)
+    tokens = torch.tensor([0, 2, 3, 3, 0, 1])
+    for one, equal in ((spec, True), (replace(spec, equivariant=False), False)):
+        net = network_of(one)
+        back = torch.tensor([3, 2, 1, 0, 4, 5, 6, 7])[tokens].flip(0)
+        with torch.no_grad():
+            bounds = [float(exact_bound(net.logits, row, mask=7)) for row in (tokens, back)]
+        assert (abs(bounds[0] - bounds[1]) < 1e-4 * bounds[0]) == equal
+
+
+def mirrored(length: int) -> type[Dice]:
+    """Dice whose numbers belong to positions counted from the end, and whose tokens are drawn from the last id on."""
+
+    class Mirrored(Dice):
+        def grid(self, width, purpose, *, number=None):
+            return super().grid(width, purpose, number=number).flip(1)
+
+        def at(self, row, column, number, purpose):
+            u = super().at(row, length - 1 - column, number, purpose)
+            return 1 - u if purpose == TOKEN else u
+
+    return Mirrored
+
+
+@STRANDS
+@pytest.mark.parametrize("policy", [FirstHitting(), Ancestral(7)], ids=["first-hitting", "ancestral"])
+def test_drawing_on_the_other_strand_with_mirrored_dice_gives_the_mirrored_text(policy, exchange, monkeypatch):
+    net = network_of(CaduceusSpec(vocab=8, width=16, blocks=2, equivariant=True, exchange=exchange))
+    partners, shape = net.complement(torch.device("cpu")), Shape(banned=(4, 5, 6))
+    given = torch.tensor([[7] * 5 + [0, 2, 3] + [7] * 12, [1] + [7] * 19])
+    with torch.no_grad():
+        (*_, one) = fill(net, of_tokens(given, mask=7), policy, seed=3, shape=shape)
+        monkeypatch.setattr(masked, "Dice", mirrored(20))
+        (*_, other) = fill(net, of_tokens(partners[given].flip(1), mask=7), policy, seed=3, shape=shape)
+    text = one.canvas.tokens
+    assert set(text.flatten().tolist()) == {0, 1, 2, 3}
+    assert torch.equal(partners[other.canvas.tokens].flip(1), text)

@@ -157,11 +157,12 @@ class BothWays(nn.Module):
         assert one.in_proj is not None
         assert one.out_proj is not None
         u, gate = one.in_proj(x).chunk(2, -1)
-        gate = other_gate = F.silu(gate)
+        # Of a strided tensor, equal numbers are rounded differently at different places: strands would not be equal.
+        gate = other_gate = F.silu(gate.contiguous())
         other_u, out = u, one.out_proj
         if other.in_proj is not None and other.out_proj is not None:
             other_u, other_gate = other.in_proj(x).chunk(2, -1)
-            other_gate, out = F.silu(other_gate), other.out_proj
+            other_gate, out = F.silu(other_gate.contiguous()), other.out_proj
         y, _ = one.scanned(u)
         other_y, _ = other.scanned(reverse(other_u, back))
         other_y = reverse(other_y, back)
@@ -310,12 +311,16 @@ class Caduceus(Backbone):
     def head(self, hidden: Float[Tensor, "*shape e"]) -> Float[Tensor, "*shape v"]:
         """Logits; with two strands the sum of both, where the other strand votes for the complement."""
         weight = self.embeddings.word_embeddings.weight if self.lm_head is None else self.lm_head.weight
+        kind = torch.promote_types(hidden.dtype, torch.float32)
         if self.spec.equivariant:
             one, other = hidden.chunk(2, -1)
             hidden = torch.stack((one, other.flip(-1)))
+            if hidden.device.type == "cpu" and self.compute in (None, torch.float32):
+                # A product of matrices rounds a row by its place, and a strand has the other's rows in reverse.
+                hidden, weight = hidden.double(), weight.double()
         with precision(hidden.device, self.compute):
             logits = F.linear(hidden, weight)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = logits.to(kind)
         return logits[0] + logits[1][..., self.complement(logits.device)] if self.spec.equivariant else logits
 
     def pool(self, hidden: Float[Tensor, "b l e"], lengths: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:
