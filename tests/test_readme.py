@@ -17,6 +17,11 @@ import pytest
 import tyro
 
 from unmask.cli.main import main, verbs
+from unmask.model.backbone import build
+from unmask.model.backbones.bert import BertSpec
+from unmask.model.checkpoint import save
+from unmask.model.convert import convert
+from unmask.text.tokens.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,7 +64,7 @@ def test_every_import_in_the_docs_works():
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how/*.md"))]
 COMMAND = re.compile(r"(unmask|torchrun|python|pip|make|curl|srun) ")
-NEEDED = 7  # lines and blocks that say what they need and our tests do not have: the hub, a person who presses Ctrl-C
+NEEDED = 8  # lines and blocks that say what they need and our tests do not have: the hub, a person who presses Ctrl-C
 ELSEWHERE = {"extend.md": "tests/test_extend.py runs its commands, with its files as a package"}
 ENDLESS = {"serve": "until it is stopped", "study": "trains many models; tests/studies runs such files"}
 # What makes a command of the docs small; a value replaces the one that is given.
@@ -209,10 +214,25 @@ def world(tmp_path_factory):
         for out, flags in (("runs/mine", ""), ("runs/warm", ""), ("runs/ar", "--objective.name ar")):
             line = f"train --data my_texts/ --out {out} --text.vocab 300 --text.pack stream {flags} {SMALL['train']}"
             assert main(line.split()) == 0
+        bert_in(folder / "my_bert")
         assert main(["prepare", "my_texts/", "--out", "data/"]) == 0
         for out in ("a.json", "b.json"):
             assert main(["evaluate", "runs/mine", "held_out.txt", "--rows", "2", "--out", out]) == 0
     return folder
+
+
+def bert_in(folder: Path) -> None:
+    """A small BERT with random weights, as transformers keeps one."""
+    words = sorted({*re.findall(r"[a-z]+|[.]", TEXT.lower()), "##s", *"abcdefghijklmnopqrstuvwxyz/,"})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join([*special, *words]) + "\n")
+    tokenizer = Tokenizer.load(folder)
+    network = build(BertSpec(vocab=tokenizer.size, length=64, width=16, blocks=1, heads=2))
+    save(folder / "ours", network, mask=tokenizer.mask, objective="mlm", tokenizer=tokenizer)
+    convert(folder / "ours", folder / "again", to="bert")
+    for file in (folder / "again").iterdir():
+        file.rename(folder / file.name)
 
 
 def made_small(words: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ is none. --minutes chooses network, batch and steps for the data and this machin
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
-    unmask train --data my_texts/ --out runs/bert --init bert-base-uncased --steps 1000
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
