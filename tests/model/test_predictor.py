@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
-from contracts.test_backbones import CASES
 from tiny import checkpoint
 from unmask.errors import UserError
 from unmask.files import appearing
-from unmask.model.backbone import BACKBONES
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.model.predictor import Answer, Encoded, Predictor, Reading, shortened, write_predictor
@@ -19,6 +17,17 @@ from unmask.text.tokens.vocabulary import dna
 ANSWER = Answer(("bad", "good", "so so"))
 TEXTS = ["abc", "abcdefgh", "a", "hgf ed", "bb.", "ab"]
 BASES = dna()
+
+
+def builds(name: str, causal: bool) -> bool:
+    """Whether a backbone can see both sides, or only the past: some refuse one of the two."""
+    try:
+        return spec_of(name, causal=causal).causal == causal
+    except UserError:
+        return False
+
+
+CASES = [(name, causal) for name in NAMES["backbones"] for causal in (False, True) if builds(name, causal)]
 
 
 def predictor(
@@ -122,6 +131,15 @@ def test_a_pair_has_a_token_between_its_texts_and_is_cut_where_it_is_longer():
 
 
 @pytest.mark.slow
+def test_no_more_is_read_than_a_network_has_positions():
+    assert predictor("bert", length=40).reading.length == LENGTH
+    assert predictor("transformer", length=40).reading.length == 40
+    rows, cut = predictor("bert", length=40).encode(["a" * 30])
+    assert cut == 1
+    assert predictor("bert").answers(rows).shape == (1, 3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first, second, room, kept", [(5, 2, 4, (2, 2)), (1, 9, 4, (1, 3)), (3, 3, 5, (3, 2))])
 def test_of_two_texts_the_longer_one_is_cut_first(first, second, room, kept):
     found = shortened(Encoded([1] * first, [2] * second), room)
@@ -191,4 +209,3 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(UserError, match=r"line 3: the label 'nan' is not a number"):
         Answer().target("nan", "line 3")
     assert predictor().encode([""])[0] == [Encoded([])]  # the frame is there
-    assert set(NAMES["backbones"]) == set(BACKBONES)

@@ -156,7 +156,9 @@ class Predictor(nn.Module):
             frame = "no" if dna else "yes"
         if asked.pool == "padded" and self.tokenizer.pad is None:
             raise UserError("the tokenizer has no padding token, so it cannot be read like text: choose --pool mean.")
-        return Reading(asked.length or spec.length, asked.pool, strands, frame)
+        # Networks with a table of positions read no more than it has.
+        reach = getattr(spec, "reach", None) or getattr(spec, "positions", 0) or asked.length
+        return Reading(min(asked.length, reach) or spec.length, asked.pool, strands, frame)
 
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
