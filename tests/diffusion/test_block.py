@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from contracts.members import model_of
 from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
 from model.golden import arrays_of, distance
 from unmask.cli.main import main
+from unmask.cli.train import inherited
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import Block, block_times
 from unmask.diffusion.blocks import block_nats
@@ -20,6 +22,8 @@ from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.random import Noise
+from unmask.training.phases import Phase
+from unmask.training.settings import Train
 
 MASK = 6
 
@@ -208,3 +212,14 @@ def test_the_command_line_trains_tunes_measures_and_samples(tmp_path, capsys, mo
     mamba = ["--model.name", "mamba", "--objective.name", "block"]
     assert main(["train", "--data", "text.txt", "--out", "y", *mamba]) == 2
     assert "cannot look block by block" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_settings_for_another_process_are_not_inherited(tmp_path):
+    """Those of a masked model were chosen for whole texts; a block model begins with its own, exact sampler."""
+    sampling = {"sampler": "entropy", "top_p": 0.75}
+    for name in ("mdlm", "block"):
+        folder = model_of(tmp_path / name, name, sampling=sampling).folder
+        for objective in (MDLM(), Block()):
+            kept = inherited(Train(init=str(folder)), Phase(0, 1, objective), None)
+            assert kept == (sampling if objective.name == name else {})

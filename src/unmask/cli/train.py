@@ -224,10 +224,13 @@ def inherited(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]
     if not source:
         return {}
     found, _ = checkpoint.find(state.resolved(source))
-    said = read_note(found).get("settings", {}).get("sampling") or {}
-    facts = phase.objective.facts
+    note = read_note(found)
+    said, origin = note.get("settings", {}).get("sampling") or {}, note.get("objective", "mdlm")
+    facts, origin = phase.objective.facts, origin if isinstance(origin, str) else origin.get("name")
     name = str(said.get("sampler", facts.sampler)).partition(":")[0]
-    fits = name == facts.sampler or (name in POLICIES and POLICIES[name].process == policies_of(facts.process))
+    alike = origin in OBJECTIVES and OBJECTIVES[origin].facts.process == facts.process
+    followed = alike and name in POLICIES and POLICIES[name].process == policies_of(facts.process)
+    fits = name == facts.sampler or followed
     return dict(said) if fits else {}
 
 
