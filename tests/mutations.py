@@ -29,6 +29,8 @@ class Mutation(NamedTuple):
 
 
 MATHEMATICS, MDLM, CORRUPTION = "diffusion", "diffusion/test_mdlm.py", "diffusion/test_corruption.py"
+PLAID, DIFFUSION_LM = "diffusion/test_plaid.py", "diffusion/test_diffusion_lm.py"
+SSD_LM, CONTINUOUS = "diffusion/test_ssd_lm.py", "sampling/test_continuous.py"
 SCHEDULE, TIMES = "diffusion/test_schedule.py", "diffusion/test_times.py"
 NOISE = "training/test_noise.py"
 LOOP, STATE = "training/test_loop.py", "training/test_state.py"
@@ -138,6 +140,56 @@ MUTATIONS = {
         "torch.tensor([0], device=x0.device), False",
         "torch.tensor([0], device=x0.device), True",
         MATHEMATICS,
+    ),
+    # Continuous diffusion.
+    "variance of a step": Mutation(
+        "diffusion/continuous.py",
+        "return -torch.expm1(gamma_s - gamma_t) * torch.sigmoid(gamma_s)",
+        "return -torch.expm1(gamma_s - gamma_t) * torch.sigmoid(gamma_t)",
+        PLAID,
+    ),
+    "weight of Plaid's diffusion is 1 % off": Mutation(
+        "diffusion/plaid.py", "(0.5 * torch.exp(-gamma) * rate)", "(0.505 * torch.exp(-gamma) * rate)", PLAID
+    ),
+    "Plaid's reconstruction is not divided by its share": Mutation(
+        "diffusion/plaid.py", "found.reconstruction / share", "found.reconstruction", PLAID
+    ),
+    "Plaid's schedule follows the loss itself": Mutation(
+        "diffusion/plaid.py", "torch.where(first, 1.0, 2 * own)", "torch.ones_like(own)", PLAID
+    ),
+    "self-conditioned rows teach the embeddings": Mutation(
+        "diffusion/plaid.py", "(gradient * kept[:, None])", "gradient", PLAID
+    ),
+    "the output prior is 1 % off": Mutation(
+        "diffusion/plaid.py", "(ramp * alpha(gamma) /", "(1.01 * ramp * alpha(gamma) /", PLAID
+    ),
+    "x_0 independent of x_1 in Diffusion-LM's bound": Mutation(
+        "diffusion/diffusion_lm.py",
+        "(torch.log(v / own) - 1) + squared(found.x, found.used)",
+        "(torch.log(v / own) - 1) + squared(found.mean, found.used)",
+        DIFFUSION_LM,
+    ),
+    "Diffusion-LM's first step is paid twice": Mutation(
+        "diffusion/diffusion_lm.py", "total = self.steps - apart", "total = self.steps", DIFFUSION_LM
+    ),
+    "rounding with the bias": Mutation(
+        "diffusion/diffusion_lm.py", "-self.matrix.square().sum(1) / 2)", "self.bias)", DIFFUSION_LM
+    ),
+    "SSD-LM's steps cost their cross-entropy": Mutation(
+        "diffusion/ssd_lm.py", "torch.where(t[row] > 1, kl, ce)", "ce", SSD_LM
+    ),
+    "a row pays one of its blocks": Mutation(
+        "diffusion/ssd_lm.py", "paid * (self.steps * span.of)[row]", "paid * self.steps", SSD_LM
+    ),
+    "SSD-LM keeps the old noise level": Mutation(
+        "sampling/policies/simplex.py", "sigma(gamma_s)", "sigma(gamma_t)", SSD_LM
+    ),
+    "given text keeps its noise": Mutation("sampling/continuous.py", "HELD + state.calls", "HELD", CONTINUOUS),
+    "rounded text replaces given text": Mutation(
+        "sampling/continuous.py",
+        "wanted = free_in(canvas, span).flatten()[at]",
+        "wanted = torch.ones_like(at, dtype=torch.bool)",
+        CONTINUOUS,
     ),
     # Training.
     "times weigh without their density": Mutation(

@@ -10,7 +10,7 @@ schedule is trained for low variance: it follows the gradient of the squared los
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -200,7 +200,7 @@ def terms(
 
     The gradients of self-conditioned rows reach the network alone, neither the embeddings nor the schedule.
     """
-    kept, levels = ~conditioned, parts["levels"]
+    kept, levels = ~conditioned, cast(NoiseLevels, parts["levels"])
     embedding: Tensor = parts["embedding"]()
     (low, high), (u, slope) = levels.ends(), levels.shape(torch.where(first, 0.0, t.double()))
     factor: list[Tensor] = []
@@ -358,9 +358,9 @@ class Plaid(Continuous):
         t = ((noise.t - share) / (1 - share)).clamp(0, 1)
         found = terms(network, x0, t=t, normal=normal, first=first, conditioned=conditioned, **common)
         bound = found.reconstruction / share + found.diffusion / (1 - share) + found.prior
-        return Nats(bound, bound, self.seen(found, first, free))
+        return Nats(bound, bound, self.moments(found, first, free))
 
-    def seen(self, found: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
+    def moments(self, found: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
         """Rows of both kinds, and sums of their nats per token and of its square."""
         each = torch.where(first, found.reconstruction.sum(1), found.diffusion.sum(1)) / free.sum(1).clamp(min=1)
         each = each.detach()
@@ -379,7 +379,7 @@ class Plaid(Continuous):
 
     def path(self, steps: int, parts: Parts) -> Path:
         """Levels at evenly spaced times, from 1 to 0; the last call, at t = 0, gives the tokens."""
-        t = torch.linspace(1, 0, steps + 1, dtype=torch.float64, device=parts["levels"].b1.device)
+        t = torch.linspace(1, 0, steps + 1, dtype=torch.float64, device=parts["levels"].b1.device)  # type: ignore[arg-type]
         gamma = parts["levels"](t)
         return Path(torch.cat((gamma, gamma[-1:])), gamma)
 

@@ -74,7 +74,7 @@ class Denoise(Process):
 
     @property
     def law(self) -> str:
-        return self.policy.law  # type: ignore[attr-defined, no-any-return]
+        return self.policy.law  # type: ignore[attr-defined]
 
     @property
     def settled(self) -> bool:
