@@ -51,7 +51,8 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
 
 def kind_of(model: Model) -> str:
     facts = model.objective.facts
-    kind = "Autoregressive" if facts.causal else "Masked diffusion" if facts.likelihood else "Masked"
+    diffusion = "Continuous diffusion" if facts.vectors else "Masked diffusion"
+    kind = "Autoregressive" if facts.causal else diffusion if facts.likelihood else "Masked"
     return f"{kind} language model ({model.objective.name})"
 
 
@@ -64,7 +65,8 @@ def front_matter(model: Model, license: str) -> Iterator[str]:
     yield "pipeline_tag: text-generation"
     yield "tags:"
     diffusion = model.objective.facts.likelihood and not model.objective.facts.causal
-    kind = ["masked-diffusion", "diffusion-language-model"] if diffusion else []
+    masked = ["masked-diffusion"] if not model.objective.facts.vectors else []
+    kind = [*masked, "diffusion-language-model"] if diffusion else []
     for tag in ("unmask", model.objective.name, *kind):
         yield f"- {tag}"
     if license:
