@@ -1,0 +1,103 @@
+"""Score variants of a sequence: how much a substitution changes log p, by pseudo-likelihood or by the bound.
+
+VARIANTS is a .vcf, .tsv or .csv file with the columns CHROM, POS, REF and ALT, or chr1:A123G,chr1:C200T. A score
+below 0 says that the model finds the alternative less probable. Of DNA both strands are scored and averaged.
+
+    unmask variants runs/dna genome.fa variants.vcf --out scores.tsv
+    unmask variants runs/protein proteins.fa P53:R175H,P53:G245S --by bound --passes 256
+    unmask variants runs/dna genome.fa chr20:A8000123G --logo site.png
+"""
+
+import sys
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from unmask.cli.flags import Place, Placing
+from unmask.cli.table import write_text
+from unmask.errors import UserError
+from unmask.evaluation.likelihood.variants import effects, position_probs, read_variants
+from unmask.text.corpus.documents import named_pieces
+from unmask.text.corpus.formats import format_of
+
+COLUMNS = ("name", "position", "ref", "alt", "score", "error", "forward", "reverse")
+AROUND = 15  # letters on either side of the first variant in a logo
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: Annotated[str, tyro.conf.Positional]
+    """The folder of a checkpoint or of a run, or a name on the hub."""
+    sequences: Annotated[str, tyro.conf.Positional]
+    """The FASTA file that the variants belong to."""
+    variants: Annotated[str, tyro.conf.Positional]
+    """The variants (see above)."""
+    by: Literal["auto", "pseudo", "bound"] = "auto"
+    """pseudo: hide the position, one pass; bound: of the whole window; auto: pseudo, for ar models exact."""
+    length: int = 0
+    """Letters of the window around a variant; 0: the model's length."""
+    strands: Literal["both", "forward"] = "both"
+    """Strands of DNA that are scored; other sequences have one."""
+    passes: int = 64
+    """bound: random draws of hidden tokens, shared by both letters."""
+    seed: int = 0
+    """Random seed."""
+    batch_tokens: int = 8192
+    """Tokens per forward pass."""
+    out: Path | None = None
+    """Write the table to a .tsv file instead of printing it."""
+    logo: Path | None = None
+    """Also draw what the model expects around the first variant: a sequence logo, .png or .svg."""
+    place: Placing = field(default_factory=Place)
+
+
+def run(settings: Settings) -> None:
+    path = Path(settings.sequences)
+    if not path.is_file() or format_of(path.name)[0] != "fasta":
+        raise UserError(f"{path} is not a FASTA file (.fa, .fasta, .fna, .faa).")
+    texts = {
+        name.text: "".join(piece.text for _, piece in pieces)
+        for name, pieces in groupby(named_pieces(path), key=lambda one: one[0])
+    }
+    variants = read_variants(settings.variants, list(texts))
+    if not variants:
+        raise UserError(f"{settings.variants!r} holds no variant.")
+    model = settings.place.load(settings.model)
+    found = effects(
+        model,
+        texts,
+        variants,
+        by=settings.by,
+        length=settings.length,
+        both=settings.strands == "both",
+        passes=settings.passes,
+        seed=settings.seed,
+        batch_tokens=settings.batch_tokens,
+    )
+    lines = ["\t".join(COLUMNS)]
+    for one in found:
+        values = asdict(one)
+        lines.append("\t".join(shown(values[column]) for column in COLUMNS))
+    table = "\n".join(lines) + "\n"
+    if settings.out is None:
+        print(table, end="")
+    else:
+        write_text(settings.out, table)
+        print(f"{len(lines) - 1} variants in {settings.out}", file=sys.stderr)
+    if settings.logo is not None:
+        from unmask.views.logo import letters_of, logo_figure
+
+        first = variants[0]
+        start = max(0, first.position - 1 - AROUND)
+        text = texts[first.name][start : first.position + AROUND]
+        ids, letters = letters_of(model.text_tokenizer())
+        figure = logo_figure(position_probs(model, text)[:, ids], letters, start=start + 1, mark=first.position)
+        figure.savefig(settings.logo, dpi=150)
+        print(settings.logo, file=sys.stderr)
+
+
+def shown(value: object) -> str:
+    return "" if value is None else f"{value:.5f}" if isinstance(value, float) else str(value)
