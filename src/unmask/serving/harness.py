@@ -129,7 +129,7 @@ class Harness(LM):
         if room < 0:
             raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
         before = before[len(before) - min(len(before), room) :]
-        return given_and_answer(before, ids, size=len(continuation.encode()), number=0, lead=lead, frame=frame)
+        return given_and_answer(before, Document.of(continuation, ids), number=0, lead=lead, frame=frame)
 
     def nats(self, passages: Sequence[Passage]) -> np.ndarray:
         """−log p of each passage in nats, the mean over the passes."""

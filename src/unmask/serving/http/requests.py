@@ -18,7 +18,7 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.regex import Check, unchecked
 from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policies.parallel import Klass
-from unmask.sampling.recipe import Method, Recipe, framing, method_for
+from unmask.sampling.recipe import Method, Recipe, framing, method_for, unused
 from unmask.sampling.score import log_likelihood
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
@@ -101,7 +101,7 @@ class Controls:
         """A pattern, or none, combined with sets of allowed tokens."""
         if pattern.constrains:
             return within_memory(replace(self.compiled(pattern, check), allowed=dict(places)))
-        banned = () if self.model.frame is None else framing(self.model, ends=False)
+        banned = () if self.model.frame is None else framing(self.model, ends=False) + unused(self.model)
         free = anything(self.model.text_tokenizer().size, mask=self.model.mask, banned=banned)
         return within_memory(Constraint(free, allowed=dict(places)).on(self.model.device))
 

@@ -19,7 +19,7 @@ from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
-from unmask.text.corpus.passages import Passage, given_and_answer
+from unmask.text.corpus.passages import Document, Passage, given_and_answer
 from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.tokenizer import encode_given
 
@@ -40,10 +40,8 @@ def passage_of(requests: Requests, text: str) -> Passage:
     if causal and tokenizer.bos is None:
         raise UserError("this model's tokenizer has no bos token for a text to begin with.")
     lead = tokenizer.bos if causal else None
-    size = len(text.encode("utf-8", "replace"))
-    return given_and_answer(
-        np.zeros(0, np.int64), np.array(ids, np.int64), size=size, number=0, lead=lead, frame=frame
-    )
+    scored = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
+    return given_and_answer(np.zeros(0, np.int64), scored, number=0, lead=lead, frame=frame)
 
 
 def next_batch(tallies: Iterator[Tally]) -> Tally:
