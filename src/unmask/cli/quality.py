@@ -3,6 +3,7 @@
     unmask sample runs/mine -n 64 --json > samples.jsonl
     unmask quality samples.jsonl --judge gpt2-large
     unmask quality runs/mine --judge runs/ar --n 64 --train stories.txt
+    unmask quality runs/dna --n 64 --kmers 6 --train held_out.fa
 
 A JUDGE is an autoregressive unmask model, a .gguf or llama2.c .bin file, or a causal model of transformers.
 """
@@ -21,10 +22,13 @@ from rich.status import Status
 
 from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
 from unmask.cli.samples import drawn_texts
-from unmask.cli.table import deliver, quality_lines
+from unmask.cli.table import deliver, quality_lines, sequence_lines
+from unmask.errors import UserError
 from unmask.evaluation.likelihood.measure import finite
 from unmask.evaluation.quality.assessment import SampleText, assess, read_samples, texts_fingerprint, training_texts
 from unmask.evaluation.quality.judges import Judge, judge
+from unmask.evaluation.quality.kmers import assess_sequences
+from unmask.evaluation.quality.molecules import assess_molecules
 from unmask.evaluation.record import record
 from unmask.model.model import Model, shipped
 from unmask.sampling.recipe import Recipe, recorded
@@ -41,6 +45,10 @@ class Settings:
     """The generative perplexity to report first; --json has all."""
     train: str = ""
     """Training text, to measure copies and the entropy of real text; empty: neither."""
+    kmers: int = 0
+    """Sequences: compare k-mers of 1 to K letters with those of --train (better held out); 0: words of text."""
+    molecules: bool = False
+    """SMILES: the share that is valid, distinct and new (needs rdkit)."""
     context: int = 0
     """The judge's context in tokens; 0: 1024, or its maximum if that is less."""
     tokens: int = 0
@@ -76,6 +84,12 @@ def run(settings: Settings) -> None:
         document = DOCUMENT[settings.document]
         texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length, document=document)
     training = list(training_texts(settings.train)) if settings.train else []
+    if settings.kmers or settings.molecules:
+        answer = sequence_quality([text.joined.strip() for text in texts], training, settings)
+        answer["record"] = quality_record(model, texts, None, settings)
+        answer = finite(answer)
+        deliver(answer, sequence_lines(answer), as_json=settings.json, out=settings.out)
+        return
     answer = judged_samples(texts, reader, settings, training)
     answer |= {"seconds": round(time.perf_counter() - began, 3), "drawn": drawn or None}
     answer["record"] = quality_record(model, texts, reader, settings)
@@ -83,6 +97,17 @@ def run(settings: Settings) -> None:
         print(f"unmask: warning: {answer['warning']}", file=sys.stderr)
     answer = finite(answer)
     deliver(answer, quality_lines(answer), as_json=settings.json, out=settings.out)
+
+
+def sequence_quality(texts: Sequence[str], training: Sequence[str], settings: Settings) -> dict[str, Any]:
+    if settings.judge:
+        raise UserError("--kmers and --molecules compare letters: leave out --judge.")
+    answer: dict[str, Any] = {}
+    if settings.kmers:
+        answer |= assess_sequences(texts, training, k=settings.kmers)
+    if settings.molecules:
+        answer["molecules"] = assess_molecules(texts, [line for text in training for line in text.split()])
+    return answer
 
 
 def judged_samples(
@@ -109,7 +134,7 @@ def judged_samples(
 def quality_record(
     model: Model | None, texts: Sequence[SampleText], reader: Judge | None, settings: Settings
 ) -> dict[str, Any]:
-    wanted = {name: getattr(settings, name) for name in ("definition", "context", "tokens", "train")}
+    wanted = {name: getattr(settings, name) for name in ("definition", "context", "tokens", "train", "kmers")}
     if model is not None:
         wanted |= {"n": settings.n, "length": settings.length, "document": settings.document}
         wanted |= recorded(model, settings.recipe)

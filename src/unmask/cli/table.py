@@ -134,6 +134,22 @@ def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "error bars", "standard errors over samples"
 
 
+def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines of the quality of sequences."""
+    if "spectra" in answer:
+        shares = answer["composition"].items()
+        yield "letters", "  ".join(f"{one} {s['samples']:.3f} ({s['held_out']:.3f})" for one, s in shares)
+        for one in answer["spectra"]:
+            found = f"{number(one['divergence'])} bits; held-out pieces as long: {number(one['floor'])}"
+            yield f"{one['k']}-mers", f"Jensen-Shannon divergence {found}"
+        yield "duplicates", f"{answer['duplicates']:.3f} of the samples"
+        yield "read", f"{answer['samples']} samples, {answer['letters']:,} letters; in brackets: held-out sequences"
+    if "molecules" in answer:
+        found = answer["molecules"]
+        new = "" if found["new"] is None else f", {found['new']:.3f} of these are not in the training text"
+        yield "molecules", f"{found['valid']:.3f} are valid, {found['distinct']:.3f} of these are distinct{new}"
+
+
 def plus(one: dict[str, Any], digits: int = 3) -> str:
     error = one["standard_error"]
     return f"{one['value']:.{digits}f} ± {'?' if error is None else f'{error:.{digits}f}'}"

@@ -1,0 +1,95 @@
+"""Quality of sequences (DNA, proteins, molecules): composition and k-mer spectrum against held-out ones.
+
+divergence   Jensen-Shannon divergence of two k-mer distributions, in bits: 0 if equal, 1 if disjoint
+floor        the same for pieces of held-out text as long as the samples: what perfect samples would have
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+
+DRAWS = 8  # sets of held-out pieces for the floor
+
+
+def kmer_codes(texts: Sequence[str], k: int, letters: str) -> np.ndarray:
+    """A number for each k-mer of the texts, in the base of the alphabet; k-mers with other letters are left out."""
+    table = np.full(0x110000, -1, np.int64)
+    table[[ord(letter) for letter in letters]] = np.arange(len(letters))
+    found = [np.zeros(0, np.int64)]
+    for text in texts:
+        ids = table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")]
+        if len(ids) >= k:
+            grams = np.lib.stride_tricks.sliding_window_view(ids, k)
+            grams = grams[(grams >= 0).all(1)]
+            found.append(grams @ len(letters) ** np.arange(k - 1, -1, -1))
+    return np.concatenate(found)
+
+
+def divergence(one: np.ndarray, other: np.ndarray) -> float:
+    """The Jensen-Shannon divergence of two samples of numbers, in bits."""
+    if not len(one) or not len(other):
+        return float("nan")
+    values, place = np.unique(np.concatenate((one, other)), return_inverse=True)
+    p = np.bincount(place[: len(one)], minlength=len(values)) / len(one)
+    q = np.bincount(place[len(one) :], minlength=len(values)) / len(other)
+    return entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+
+
+def entropy(p: np.ndarray) -> float:
+    """In bits."""
+    return float(-(p[p > 0] * np.log2(p[p > 0])).sum())
+
+
+def pieces_of(texts: Sequence[str], lengths: Sequence[int], *, seed: int) -> list[str]:
+    """Random pieces of texts, of these lengths; a piece is as long as its text at most."""
+    dice, sizes = np.random.default_rng(seed), np.array([len(text) for text in texts])
+    chosen = dice.choice(len(texts), len(lengths), p=sizes / sizes.sum())
+    found = []
+    for i, length in zip(chosen.tolist(), lengths, strict=True):
+        start = int(dice.integers(0, max(1, len(texts[i]) - length + 1)))
+        found.append(texts[i][start : start + length])
+    return found
+
+
+def assess_sequences(samples: Sequence[str], held_out: Sequence[str], *, k: int) -> dict[str, Any]:
+    """Composition and the spectra of 1-mers to k-mers, beside those of held-out sequences."""
+    samples = [text.upper() for text in samples if text]
+    held_out = [text.upper() for text in held_out if text]
+    if len(samples) < 2:
+        raise UserError(f"quality needs at least 2 samples that are not empty; saw {len(samples)}.")
+    if not held_out:
+        raise UserError("k-mers are compared with held-out sequences: give them with --train FILE.")
+    alphabet = Counter("".join(samples))
+    for text in held_out:
+        alphabet.update(text)
+    letters = "".join(sorted(alphabet))
+    if k < 1 or len(letters) ** k > 2**60:
+        raise UserError(f"--kmers must be at least 1 and {len(letters)}^k at most 2^60; saw {k}.")
+    lengths = [len(text) for text in samples]
+    spectra = []
+    for size in range(1, k + 1):
+        real = kmer_codes(held_out, size, letters)
+        floors = [
+            divergence(kmer_codes(pieces_of(held_out, lengths, seed=seed), size, letters), real)
+            for seed in range(DRAWS)
+        ]
+        found = divergence(kmer_codes(samples, size, letters), real)
+        spectra.append({"k": size, "divergence": found, "floor": float(np.mean(floors))})
+    return {
+        "samples": len(samples),
+        "letters": sum(lengths),
+        "duplicates": 1 - len(set(samples)) / len(samples),
+        "composition": {
+            letter: {"samples": share_of(letter, samples), "held_out": share_of(letter, held_out)}
+            for letter in letters
+        },
+        "spectra": spectra,
+    }
+
+
+def share_of(letter: str, texts: Sequence[str]) -> float:
+    return sum(text.count(letter) for text in texts) / max(1, sum(map(len, texts)))

@@ -1,0 +1,28 @@
+"""Molecules: how many SMILES are valid, distinct and new, by rdkit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from unmask.errors import UserError
+
+
+def assess_molecules(samples: Sequence[str], training: Sequence[str]) -> dict[str, Any]:
+    """The share of SMILES that are valid, of valid ones that are distinct, and of those that are not in the training
+    text, by their canonical form."""
+    try:
+        from rdkit import Chem, RDLogger
+    except ImportError:
+        raise UserError("--molecules checks SMILES with rdkit, which is not installed: pip install rdkit") from None
+    RDLogger.DisableLog("rdApp.*")
+
+    def canonical(text: str) -> str | None:
+        molecule = Chem.MolFromSmiles(text) if text else None
+        return None if molecule is None else Chem.MolToSmiles(molecule)
+
+    valid = [one for one in map(canonical, samples) if one is not None]
+    distinct, known = set(valid), {canonical(text) for text in training}
+    return {
+        "valid": len(valid) / max(1, len(samples)),
+        "distinct": len(distinct) / max(1, len(valid)),
+        "new": len(distinct - known) / max(1, len(distinct)) if training else None,
+    }

@@ -1,0 +1,64 @@
+"""k-mer spectra against their definition; samples of the held-out text itself are at the floor, others above it."""
+
+import json
+import random
+from collections import Counter
+from math import log2
+
+import pytest
+
+from unmask.cli.main import main
+from unmask.errors import UserError
+from unmask.evaluation.quality.kmers import assess_sequences, divergence, kmer_codes
+
+
+def test_codes_tell_k_mers_apart_and_leave_other_letters_out():
+    texts = ["ACGTACGA", "AC", "ACNGT"]
+    codes = Counter(kmer_codes(texts, 3, "ACGT").tolist())
+    grams = Counter(text[i : i + 3] for text in texts for i in range(len(text) - 2) if "N" not in text[i : i + 3])
+    assert sorted(codes.values()) == sorted(grams.values())
+
+
+def test_the_divergence_is_its_definition():
+    one, other = kmer_codes(["AAC"], 1, "ACGT"), kmer_codes(["ACCG"], 1, "ACGT")
+    p, q = {"A": 2 / 3, "C": 1 / 3, "G": 0.0}, {"A": 1 / 4, "C": 1 / 2, "G": 1 / 4}
+    wanted = sum(
+        (share * log2(share / ((p[letter] + q[letter]) / 2)) if share else 0.0) / 2
+        for side in (p, q)
+        for letter, share in side.items()
+    )
+    assert divergence(one, other) == pytest.approx(wanted)
+    assert divergence(one, one) == pytest.approx(0, abs=1e-12)
+    assert divergence(one, kmer_codes(["GGG"], 1, "ACGT")) == pytest.approx(1)
+
+
+def test_real_pieces_are_at_the_floor_and_shuffled_ones_above_it():
+    dice = random.Random(0)
+    text = "".join(dice.choice(["ACGGT", "TTAGC", "GATTACA"]) for _ in range(6000))
+    pieces = [text[i : i + 200] for i in range(0, 12_000, 200)]
+    shuffled = ["".join(dice.sample(piece, len(piece))) for piece in pieces]
+    real, mixed = (assess_sequences(some, [text], k=4) for some in (pieces, shuffled))
+    assert real["spectra"][3]["divergence"] < 2 * real["spectra"][3]["floor"]
+    assert mixed["spectra"][3]["divergence"] > 10 * mixed["spectra"][3]["floor"]
+    assert mixed["spectra"][0]["divergence"] == pytest.approx(real["spectra"][0]["divergence"])
+    assert sum(one["samples"] for one in real["composition"].values()) == pytest.approx(1)
+
+
+def test_too_little_to_compare_is_refused():
+    with pytest.raises(UserError, match="give them with --train"):
+        assess_sequences(["ACGT", "AC"], [], k=2)
+    with pytest.raises(UserError, match="at least 2 samples"):
+        assess_sequences(["ACGT"], ["ACGT"], k=2)
+    with pytest.raises(UserError, match="--kmers must be"):
+        assess_sequences(["ACGT", "ACGT"], ["ACGT"], k=40)
+
+
+@pytest.mark.slow
+def test_the_verb_compares_samples_with_a_fasta_file(tmp_path, capsys):
+    samples, real = tmp_path / "s.jsonl", tmp_path / "r.fa"
+    samples.write_text("".join(json.dumps({"text": "ACGT" * 20}) + "\n" for _ in range(3)))
+    real.write_text(">a\n" + "ACGT" * 400 + "\n")
+    assert main(["quality", str(samples), "--kmers", "3", "--train", str(real)]) == 0
+    said = capsys.readouterr().out
+    assert "3-mers" in said
+    assert "0.667 of the samples" in said
