@@ -240,7 +240,9 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, folder: Path | None, tea
     check_room(phase.objective, rows=rows, vocab=data.tokenizer.size, less="--optim.micro")
     network = network_of(asked, phase, data, folder)
     network.compute = compute_type(asked.run.dtype, team.device)
-    return Denoiser(network, phase.objective, **inherited_parts(asked, phase, folder))
+    denoiser = Denoiser(network, phase.objective, **inherited_parts(asked, phase, folder))
+    phase.objective.prepare(dict(denoiser.parts.items()), data.counts)
+    return denoiser
 
 
 def inherited_parts(asked: Train, phase: Phase, folder: Path | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ function: random numbers, learned parts and state are arguments.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -133,6 +133,14 @@ class Objective(ABC):
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         """Learned modules of the objective (embeddings, a schedule), trained and saved with the network."""
+        return {}
+
+    def prepare(self, parts: Mapping[str, nn.Module], counts: Callable[[], Int[Tensor, " v"]]) -> None:
+        """Set what follows from the training text: `counts` gives how often each id occurs in it."""
+        return
+
+    def for_sampler(self, parts: Mapping[str, nn.Module]) -> Mapping[str, Any]:
+        """The derived fields of its own sampler that follow from its parts."""
         return {}
 
     def state(self) -> dict[str, Tensor]:

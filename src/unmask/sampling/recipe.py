@@ -265,7 +265,9 @@ def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy
         return fitted_policy(sampler, steps=steps, schedule=schedule)
     if steps is None and kind.own and kind.budget is not None:
         steps = objective.grid
-    return policy_of(sampler, steps=steps, schedule=schedule)
+    policy = policy_of(sampler, steps=steps, schedule=schedule)
+    more = objective.for_sampler(model.parts) if policy.name == objective.facts.sampler else {}
+    return replace(policy, **more) if more else policy  # type: ignore[type-var]
 
 
 def owner_of(sampler: str) -> str:

@@ -7,6 +7,9 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.model import checkpoint
@@ -28,6 +31,7 @@ from unmask.training.state import resolved
 
 SQUEEZED = 3  # bytes of text per byte of a compressed file
 SHORT = 0.1  # share of the rows that --text.lengths random cuts
+COUNTED = 1 << 24  # tokens counted at once
 A_WORKER = 32 << 20  # bytes of text per worker process
 
 
@@ -42,6 +46,13 @@ class Data:
     @property
     def rows(self) -> int:
         return len(self.batches.packed)
+
+    def counts(self) -> Int[Tensor, " v"]:
+        """How often each id occurs in the training text."""
+        corpus, found = self.batches.packed.corpus, np.zeros(self.tokenizer.size, np.int64)
+        for start in range(0, corpus.tokens, COUNTED):
+            found += np.bincount(corpus.read(start, min(start + COUNTED, corpus.tokens)), minlength=len(found))
+        return torch.from_numpy(found)
 
     def valid(self, rows: int) -> Sequence[Batch | LaneRows]:
         """About the first `rows` held-out rows, in batches; in lanes, if the training rows are."""

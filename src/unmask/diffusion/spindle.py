@@ -1,0 +1,283 @@
+"""DiffusionBERT: masked diffusion in which frequent tokens stay visible longer than rare ones. [He et al. 2022]
+
+The spindle schedule moves each token's level by its frequency. Here a token's level depends on the token alone:
+
+    k_{t,v} = clip(1 − t + λ sin(πt) (f_v − f̄), 0, 1)        f_v = log(count_v + 1)/max, f̄ its mean over the text
+
+so that where a token is hidden says something about what it is, in the model as well: with r_v the chance that a
+hidden v is revealed from t to s,
+
+    p(x_s = v | x_t = m) = p_v r_v,   p(x_s = m | x_t = m) = Σ_v p_v (1 − r_v),
+    r_v = (k_{s,v} − k_{t,v})/(1 − k_{t,v})
+
+and T times the KL of a step is a bound on −log p. The published number is another one (`published`): it centres f
+over the row, gives the model the f of the very tokens that it is to predict, and takes the posterior of another
+schedule. Its exponentials can add up to more than 1, so it is no bound. With λ = 0 both are D3PM's.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.d3pm import check_hybrid
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.diffusion.schedule import LogLinear, shown_sigma
+from unmask.diffusion.times import Stratified, Times, check_total, steps
+from unmask.errors import UserError
+from unmask.random import Noise
+from unmask.shapes import Network
+
+MOST = 1 / math.pi  # with a larger λ a token could become visible again
+SHOWN = 0.999  # the published schedule keeps no token with more than this chance
+
+
+class Frequency(nn.Module):
+    """How often each id occurs in the training text: a table that is saved with the model."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()
+        self.counts: Tensor
+        self.register_buffer("counts", torch.zeros(vocab))
+
+    def fill(self, counts: Int[Tensor, " v"]) -> None:
+        if len(counts) != len(self.counts):
+            raise UserError(
+                f"the frequency table has {len(counts)} ids and the network {len(self.counts)}: it belongs to "
+                "another tokenizer. Count the tokens of the training text with the network's own."
+            )
+        self.counts.copy_(counts)
+
+    @property
+    def logarithmic(self) -> Float[Tensor, " v"]:
+        """f_v = log(count_v + 1)/max, in 0..1; all 0 before anything is counted."""
+        f = torch.log1p(self.counts)
+        return f / f.max().clamp(min=1e-9)
+
+    @property
+    def centred(self) -> Float[Tensor, " v"]:
+        """f_v less its mean over the training text."""
+        f = self.logarithmic
+        return f - (f * self.counts).sum() / self.counts.sum().clamp(min=1)
+
+
+def kept(t: Float[Tensor, "*b"], centred: Float[Tensor, "*b"], *, strength: float) -> Float[Tensor, "*b"]:
+    """k: the chance that a token is still visible at t; all are at t = 0, none at t = 1. [DiffusionBERT]"""
+    k = (1 - t + strength * torch.sin(math.pi * t) * centred).clamp(0, 1)
+    return torch.where(t <= 0, 1.0, torch.where(t >= 1, 0.0, k))
+
+
+def revealed(k_s: Float[Tensor, "*b"], k_t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """r = (k_s − k_t)/(1 − k_t): the chance that a token hidden at t is visible at s < t; a visible one never is."""
+    return ((k_s - k_t) / (1 - k_t).clamp(min=1e-12)).clamp(0, 1)
+
+
+def reveals(
+    s: Float[Tensor, " n"], t: Float[Tensor, " n"], centred: Float[Tensor, " v"], *, strength: float
+) -> Float[Tensor, "n v"]:
+    """r_v of the steps from t to s, for every id."""
+    k_s, k_t = (kept(*torch.broadcast_tensors(one[:, None], centred), strength=strength) for one in (s, t))
+    return revealed(k_s, k_t)
+
+
+def kl_of_spindle_step(
+    log_p: Float[Tensor, "n v"], true: Int[Tensor, " n"], r: Float[Tensor, "n v"]
+) -> Float[Tensor, " n"]:
+    """−r_w log p_w + (1 − r_w) log[(1 − r_w)/Σ_v p_v (1 − r_v)] at hidden positions. `log_p` is −∞ at the mask."""
+    r_true = r.gather(-1, true[:, None]).squeeze(-1)
+    log_p_true = log_p.gather(-1, true[:, None]).squeeze(-1)
+    stays = (log_p.exp() * (1 - r)).sum(-1).clamp(min=1e-30)  # in the last step nothing stays hidden
+    hidden = torch.xlogy(1 - r_true, 1 - r_true) - torch.xlogy(1 - r_true, stays)
+    return hidden - r_true * log_p_true
+
+
+@OBJECTIVES.register(
+    "diffusionbert", "DiffusionBERT: frequent tokens stay visible longer (spindle schedule), T steps"
+)
+@dataclass(frozen=True)
+class DiffusionBERT(Objective):
+    """The spindle schedule with the bound that belongs to it. Start from an encoder with --init."""
+
+    facts: ClassVar[Facts] = Facts(conditionals=False, asked=0.5, sampler="diffusionbert")
+
+    strength: float = 0.3  # λ of the spindle schedule; 0: every token alike
+    steps: int = 2048  # T, the number of steps
+    hybrid: float = 0.01  # λ of the hybrid loss: the KL of a step + λ · cross-entropy at all positions
+    times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+        check_hybrid(self.hybrid)
+        if not 0 <= self.strength <= MOST:
+            raise UserError(
+                f"strength must lie from 0 to 1/π = {MOST:.3f}, so that no hidden token becomes visible again as "
+                f"time goes on; saw {self.strength}."
+            )
+
+    @property
+    def means(self) -> str:
+        return f"upper bound on -log p, masked diffusion with a spindle schedule and {self.steps} steps"
+
+    @property
+    def grid(self) -> int | None:
+        return self.steps
+
+    def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
+        return {"frequency": Frequency(vocab)}
+
+    def prepare(self, parts: Mapping[str, nn.Module], counts: Callable[[], Int[Tensor, " v"]]) -> None:
+        table(parts).fill(counts())
+
+    def for_sampler(self, parts: Mapping[str, nn.Module]) -> Mapping[str, Any]:
+        return {"strength": self.strength, "frequency": table(parts).centred}
+
+    def variants(self) -> Mapping[str, Objective]:
+        precise = self.precise()
+        assert isinstance(precise, DiffusionBERT)
+        return {"published": Published(precise)}
+
+    def nats(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """Nats per token: T times the KL of the step that contains t."""
+        check_clean(x0, mask=mask)
+        f = table(parts).centred.to(noise.t)
+        when = self.times.at(noise.t)
+        i = steps(when.t, total=self.steps)
+        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
+        chosen = noise.u < 1 - kept(t[:, None].expand(x0.shape), f[x0], strength=self.strength)
+        x_t = torch.where(chosen if frozen is None else chosen & ~frozen, mask, x0)
+        asked = x_t == mask
+        if self.hybrid:
+            asked = torch.ones_like(asked) if frozen is None else ~frozen
+        rows = rows_where(asked)
+        logits = network(x_t, shown_sigma(LogLinear(), t).to(noise.t), rows)
+        log_p = forbid(logits, mask).log_softmax(-1)
+        of_row, true = rows // x0.shape[1], x0.flatten()[rows]
+        r = reveals(s[of_row], t[of_row], f, strength=self.strength).to(log_p)
+        kl = kl_of_spindle_step(log_p, true, r)
+        kl = torch.where(x_t.flatten()[rows] == mask, kl, 0.0)
+        weight = self.steps / when.density[:, None]
+        bound = weight * spread(kl, rows, x0)
+        if not self.hybrid:
+            return Nats(bound, bound)
+        ce = spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x0)
+        return Nats(bound + self.hybrid * weight * ce, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        """log p(x_0 | x_t): the mask is never predicted, visible tokens are."""
+        return forbid(logits, mask).log_softmax(-1)
+
+
+def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
+    found = None if parts is None else parts.get("frequency")
+    if not isinstance(found, Frequency):
+        raise ValueError("the spindle schedule needs a frequency table: give parts")
+    return found
+
+
+@dataclass(frozen=True)
+class Published(Objective):
+    """The number that the DiffusionBERT code computes. It is not a bound: see above."""
+
+    name: ClassVar[str] = "published"
+    facts: ClassVar[Facts] = Facts(likelihood=False, conditionals=False, asked=1.0, sampler="diffusionbert")
+
+    of: DiffusionBERT
+
+    @property
+    def means(self) -> str:
+        return f"what DiffusionBERT's code reports, {self.of.steps} steps; not a bound, so not a likelihood"
+
+    @property
+    def grid(self) -> int | None:
+        return self.of.steps
+
+    def nats(
+        self,
+        network: Network,
+        x0: Int[Tensor, "b l"],
+        *,
+        noise: Noise,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+        parts: Mapping[str, nn.Module] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Nats:
+        """T times the KL of one step; at the first step it is −log p(x_0 | x_1)."""
+        check_clean(x0, mask=mask)
+        total, free = self.of.steps, torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen
+        when = self.of.times.at(noise.t)
+        i = steps(when.t, total=total)
+        f = centred_by_row(table(parts).logarithmic[x0], free).to(noise.t)
+        k_t, k_s = (published_keep(j, f, total=total, strength=self.of.strength) for j in (i, i - 1))
+        x_t = torch.where((noise.u < 1 - k_t) & free, mask, x0)
+        rows = rows_where(free)
+        logits = network(x_t, shown_sigma(LogLinear(), i.to(when.t.dtype) / total).to(noise.t), rows)
+        log_p = logits.log_softmax(-1)
+        of_row = rows // x0.shape[1]
+        beta = 1 / (total - (i - 1)).to(log_p)  # of the step from i − 1 to i, whatever the token
+        kl = published_kl(
+            log_p, x0.flatten()[rows], x_t.flatten()[rows], k_s.flatten()[rows], beta[of_row], mask=mask
+        )
+        bound = total * spread(kl, rows, x0) / when.density[:, None]
+        return Nats(bound, bound)
+
+    def log_probs(
+        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
+    ) -> Float[Tensor, "b l v"]:
+        return logits.log_softmax(-1)
+
+
+def centred_by_row(f: Float[Tensor, "b l"], real: Bool[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+    """f less its mean over the real tokens of the row."""
+    return f - (f * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+
+
+def published_keep(
+    i: Int[Tensor, " b"], centred: Float[Tensor, "b l"], *, total: int, strength: float
+) -> Float[Tensor, "b l"]:
+    """The chance to be visible after step i, as coded: at most `SHOWN`, and 1 before the first step."""
+    t = (i.to(centred.dtype) / total)[:, None]
+    k = (1 - t + strength * torch.sin(math.pi * t) * centred).clamp(0, SHOWN)
+    return torch.where(t <= 0, 1.0, k)
+
+
+def published_kl(
+    log_p: Float[Tensor, "n v"],
+    true: Int[Tensor, " n"],
+    x_t: Int[Tensor, " n"],
+    k: Float[Tensor, " n"],
+    beta: Float[Tensor, " n"],
+    *,
+    mask: int,
+) -> Float[Tensor, " n"]:
+    """KL of x_0's posterior from the model's, as coded: both with the true token's k, and β of another schedule.
+
+    From a mask: q ∝ (x_0: β k, m: 1 − k), and p the same with the network's softmax, mass on the mask included, in
+    the place of x_0. A visible token stays what it is in both.
+    """
+    p, p_mask = log_p.exp(), log_p[:, mask].exp()
+    shown, stays = (beta * k)[:, None] * p, k * p_mask + 1 - k  # q(m | m) = 1
+    shown = shown.index_fill(-1, torch.tensor([mask], device=p.device), 0.0)
+    norm = shown.sum(-1) + stays
+    r = beta * k / (beta * k + 1 - k)
+    log_shown = (beta * k).log() + log_p.gather(-1, true[:, None]).squeeze(-1) - norm.log()
+    kl = torch.xlogy(r, r) - r * log_shown + torch.xlogy(1 - r, 1 - r) - (1 - r) * (stays.log() - norm.log())
+    return torch.where(x_t == mask, kl, 0.0)

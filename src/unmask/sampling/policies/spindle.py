@@ -1,0 +1,60 @@
+"""DiffusionBERT's reverse step: where a token is revealed depends on which one it is, so both are drawn together."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import LogLinear, shown_sigma
+from unmask.diffusion.spindle import reveals
+from unmask.diffusion.times import check_total, grid
+from unmask.registry import derived
+from unmask.sampling.policies.reverse import lots
+from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
+
+
+@POLICIES.register("diffusionbert", "DiffusionBERT's own reverse step")
+@dataclass(frozen=True)
+class SpindleReverse(Policy):
+    """T steps: a position is revealed with probability Σ_v p_v r_v, and its token then has the law ∝ p_v r_v."""
+
+    budget: ClassVar[str | None] = "steps"
+    own: ClassVar[bool] = True
+    unshaped: ClassVar[bool] = True
+
+    steps: int = 2048  # T
+    strength: float = derived(0.3)  # λ of the schedule
+    frequency: Tensor | None = derived(None, compare=False)  # centred, of each id; None: all alike
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}"
+
+    def time(self, clock: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return grid(self.steps).to(clock.device)[clock.clamp(max=self.steps)]
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return look.hidden, shown_sigma(LogLinear(), self.time(look.clock)).float()
+
+    def revealing(self, look: Look, rows: Int[Tensor, " n"], size: int) -> Float[Tensor, "n v"]:
+        """r_v of this step at each row."""
+        clock = look.clock[rows // look.hidden.shape[1]]
+        f = torch.zeros(size) if self.frequency is None else self.frequency
+        return reveals(self.time(clock + 1), self.time(clock), f.double().to(rows.device), strength=self.strength)
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        p = forbid(logits.double(), look.mask).softmax(-1)
+        chance = (p * self.revealing(look, rows, logits.shape[-1])).sum(-1)
+        clock = look.clock[rows // look.hidden.shape[1]]
+        return lots(look, rows, chance) | (clock + 1 >= self.steps), look.memory
+
+    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        return logits + self.revealing(look, rows, logits.shape[-1]).log().to(logits)
