@@ -1,0 +1,204 @@
+"""OmniNet: after every few layers one that attends to the states of all of them at once. [Tay et al. 2021]
+
+After `partition` − 1 ordinary blocks their outputs, at all positions, go together through one whole block of its own
+weights (attention and MLP); the largest value of each feature over the layers is added to the stream, and a new group
+begins. This is the full-attention variant. In a causal network a position sees all layers of itself and of earlier
+positions: none of them depends on what comes later, and the maximum is within a position.
+
+The authors published code for images only. For language this follows their description: causal masking, and the
+position of an omni block, are ours. No layer has an embedding of its own, so the order of layers does not matter.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from unmask.errors import UserError
+from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision, rows_before, states_before
+from unmask.model.backbones.attention import Cache, Rotary
+from unmask.model.backbones.block import Block, Norm, Sight, normed
+from unmask.registry import derived
+
+
+@BACKBONES.register("omninet", "omnidirectional attention: to all positions of all layers")
+@dataclass(frozen=True)
+class OmniNetSpec(Spec):
+    """The shape of an OmniNet."""
+
+    vocab: int = derived(1)  # ids, the mask included
+    length: int = derived(128)  # positions of a training row; rotary positions let other lengths run
+    width: int = 256  # features per position
+    blocks: int = 6  # ordinary layers
+    heads: int = 4  # attention heads; width must be a multiple of twice their number
+    partition: int = 4  # an omni block follows every partition − 1 ordinary ones
+    tied: bool = True  # the head reuses the embedding
+    dropout: float = 0.0  # dropout probability on both branches of a block, in training
+    causal: bool = derived(False)  # a position sees only itself and what is before it
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "length", "width", "blocks", "heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.width % (2 * self.heads):
+            raise UserError(
+                f"width {self.width} cannot be split into {self.heads} heads with an even number of features: "
+                f"make it a multiple of {2 * self.heads}, or change heads."
+            )
+        if not 2 <= self.partition <= self.blocks + 1:
+            raise UserError(
+                f"partition must lie from 2 to {self.blocks + 1}, so that an omni block has layers to attend to and "
+                f"there are enough of them; saw {self.partition} with {self.blocks} blocks."
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
+
+    @property
+    def incremental(self) -> bool:
+        return self.causal
+
+    @property
+    def omnis(self) -> int:
+        """How many omni blocks there are."""
+        return self.blocks // (self.partition - 1)
+
+    def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
+        d, l, seen = self.width, length or self.length, 0.5 if self.causal else 1.0
+        ordinary = 24 * d * d + 4 * l * d * seen
+        many = self.partition - 1
+        omni = many * (24 * d * d + 4 * many * l * d * seen)
+        return self.blocks * ordinary + self.omnis * omni + rows * 2 * d * self.vocab
+
+    @property
+    def kept(self) -> float:
+        """18 widths per token and block, and as many for each layer that an omni block reads."""
+        return 18.0 * self.width * (self.blocks + self.omnis * (self.partition - 1))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What both kinds of block have read."""
+
+    blocks: Cache
+    omnis: Cache  # of every layer, so it holds several entries per token
+
+    @property
+    def filled(self) -> int:
+        return self.blocks.filled
+
+    def take(self, rows: Int[Tensor, " n"]) -> "Reading":
+        return Reading(self.blocks.take(rows), self.omnis.take(rows))
+
+
+class OmniNet(Backbone):
+    """The network; position i is predicted from the state of i − 1 if it is causal, else from its own."""
+
+    spec: OmniNetSpec
+    constants = frozenset({"rotary.inv_freq"})
+
+    def __init__(self, spec: OmniNetSpec) -> None:
+        super().__init__()
+        a = self.spec = spec
+        self.embedding = nn.Embedding(a.vocab, a.width)
+        nn.init.normal_(self.embedding.weight, std=a.width**-0.5)
+        self.rotary = Rotary(a.width // a.heads)
+        sizes = {"width": a.width, "heads": a.heads, "cond": 0, "constant": True, "dropout": a.dropout}
+        self.blocks = nn.ModuleList(Block(**sizes) for _ in range(a.blocks))
+        self.omnis = nn.ModuleList(Block(**sizes) for _ in range(a.omnis))
+        self.norm = Norm(a.width)
+        self.bias = nn.Parameter(torch.zeros(a.vocab))
+        self.out = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
+
+    @property
+    def units(self) -> list[nn.Module]:
+        return [*self.blocks, *self.omnis]
+
+    def matrices(self) -> dict[nn.Parameter, int]:
+        """Queries, keys and values are stacked in one tensor."""
+        named = [pair for unit in self.units for pair in unit.named_parameters()]
+        return {p: 3 if "qkv" in name else 1 for name, p in named if p.ndim == 2}
+
+    def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
+        return self.embedding(tokens)
+
+    def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
+        weight = self.embedding.weight if self.out is None else self.out.weight
+        with precision(hidden.device, self.compute):
+            logits = F.linear(hidden, weight, self.bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def trunk(
+        self,
+        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
+        sigma: Float[Tensor, "..."] | None = None,
+        *,
+        rows: Int[Tensor, " n"] | None = None,
+        lengths: Int[Tensor, " b"] | None = None,
+        allowed: Bool[Tensor, "l l"] | None = None,
+    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+        l = x.shape[1]
+        if allowed is None:
+            allowed = torch.ones(l, l, dtype=torch.bool, device=x.device)
+            allowed = allowed.tril() if self.spec.causal else allowed
+        visible = allowed[None]  # (1|b l l)
+        if lengths is not None and not self.spec.causal:
+            visible = visible & (torch.arange(l, device=x.device) < lengths[:, None])[:, None]
+        hidden = self.run(x, visible, self.rotary.turns(l))
+        if self.spec.causal:
+            hidden = states_before(hidden) if rows is None else hidden
+            rows = None if rows is None else rows_before(rows, l)
+        return hidden if rows is None else hidden.flatten(0, 1)[rows]
+
+    def memory(self, capacity: int) -> Reading:
+        return Reading(Cache(capacity), Cache(capacity * (self.spec.partition - 1)))
+
+    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Reading]:
+        if not self.spec.causal:
+            raise ValueError("only a causal network can read token by token: others look ahead")
+        assert isinstance(memory, Reading)
+        start, m, many = memory.filled, tokens.shape[1], self.spec.partition - 1
+        visible = torch.ones(m, start + m, dtype=torch.bool, device=tokens.device).tril(start)
+        turns = self.rotary.turns(memory.blocks.capacity)[start : start + m]
+        hidden = self.run(tokens, visible[None], turns, memory)
+        return hidden, Reading(memory.blocks.advanced(m), memory.omnis.advanced(many * m))
+
+    def run(
+        self,
+        x: Int[Tensor, "b m"] | Float[Tensor, "b m d"],
+        visible: Bool[Tensor, "_ m l"],
+        turns: Tensor,
+        memory: Reading | None = None,
+    ) -> Float[Tensor, "b m d"]:
+        """All blocks and the last norm; `visible` says which positions each of these sees, read ones first."""
+        x = x if x.is_floating_point() else self.embed(x)
+        many, m = self.spec.partition - 1, x.shape[1]
+        before = visible.shape[-1] - m
+        # What was read is cached call by call, every layer of it; what is new comes layer after layer.
+        of_all = torch.cat((visible[..., :before].repeat(1, 1, many), visible[..., before:].repeat(1, 1, many)), -1)
+        own = Sight(turns, visible[:, None], cache=None if memory is None else memory.blocks)
+        omni = Sight(turns.repeat(many, 1, 1), of_all.repeat(1, many, 1)[:, None])
+        omni = omni if memory is None else replace(omni, cache=memory.omnis)
+        states: list[Tensor] = []
+        with precision(x.device, self.compute):
+            for i, block in enumerate(self.blocks):
+                x = self.through(block, x, own, i)
+                states.append(x)
+                if len(states) == many:
+                    group = i // many
+                    seen = self.through(self.omnis[group], torch.cat(states, 1), omni, group)
+                    x = x + seen.unflatten(1, (many, m)).amax(1)
+                    states = []
+            return normed(x, self.norm.weight)
+
+    def through(
+        self, block: nn.Module, x: Float[Tensor, "b k d"], sight: Sight, index: int
+    ) -> Float[Tensor, "b k d"]:
+        again = self.recompute and torch.is_grad_enabled()
+        given = (x, None, sight, index, False)
+        return checkpoint(block, *given, use_reentrant=False) if again else block(*given)
+
+
+OmniNetSpec.network = OmniNet
