@@ -12,7 +12,7 @@ from unmask.model.predictor import Answer, number_of
 from unmask.text.corpus.benchmarks import Benchmark, Splits, benchmark_of, unknown_data
 from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.formats import FORMATS, format_of
-from unmask.text.corpus.sources import SPLITS
+from unmask.text.corpus.intervals import SPLITS
 
 MANY = 50  # labels that are all numbers: then they are probably no classes
 
