@@ -34,7 +34,7 @@ class OmniNetSpec(Spec):
     width: int = 256  # features per position
     blocks: int = 6  # ordinary layers
     heads: int = 4  # attention heads; width must be a multiple of twice their number
-    partition: int = 4  # an omni block follows every partition − 1 ordinary ones
+    partition: int = 3  # an omni block follows every partition − 1 ordinary ones
     tied: bool = True  # the head reuses the embedding
     dropout: float = 0.0  # dropout probability on both branches of a block, in training
     causal: bool = derived(False)  # a position sees only itself and what is before it
