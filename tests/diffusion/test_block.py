@@ -13,7 +13,7 @@ from model.golden import arrays_of, distance
 from unmask.cli.main import main
 from unmask.cli.train import inherited
 from unmask.diffusion.autoregressive import Autoregressive
-from unmask.diffusion.block import Block, block_times
+from unmask.diffusion.block import BlockDiffusion, block_times
 from unmask.diffusion.blocks import block_nats
 from unmask.diffusion.bound import every_mask
 from unmask.diffusion.mdlm import MDLM
@@ -55,6 +55,7 @@ def exact_by_block(network, x0, size):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_losses_are_the_recorded_ones(size):
     cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
@@ -67,12 +68,13 @@ def test_losses_are_the_recorded_ones(size):
     assert float(loss[:, 1:].mean()) == pytest.approx(float(cases[f"bs{size}_nll_eval"]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_blocks_of_one_token_have_the_recorded_likelihood_whatever_the_noise():
     cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
     x0, mask, given = cases["x0"].long(), int(cases["mask_index"]), torch.arange(24).expand(2, -1) < 1
     with torch.no_grad():
         found = [
-            Block(size=1)
+            BlockDiffusion(size=1)
             .nats(golden_network().freeze().logits, x0, noise=noise_of(2, 24, seed), mask=mask, frozen=given)
             .bound
             for seed in (1, 2)
@@ -87,17 +89,18 @@ def test_one_block_is_mdlm(before):
     with torch.no_grad():
         block, mdlm = (
             objective.nats(network.logits, x0, noise=noise, mask=MASK).bound
-            for objective in (Block(size=12), MDLM(times=Count()))
+            for objective in (BlockDiffusion(size=12), MDLM(times=Count()))
         )
     torch.testing.assert_close(block, mdlm, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_blocks_of_one_token_are_autoregressive_where_the_network_reads_before():
     network, x0 = random_network(before=True), text(4)
     twin = Transformer(Architecture(vocab=7, length=12, width=16, blocks=2, heads=2, causal=True, reads_before=True))
     twin.double().load_state_dict(network.state_dict())
     for weight in ("bound", "flat"):
-        found = Block(size=1, weight=weight).nats(network.logits, x0, noise=noise_of(4), mask=MASK)
+        found = BlockDiffusion(size=1, weight=weight).nats(network.logits, x0, noise=noise_of(4), mask=MASK)
         told = Autoregressive().nats(twin.logits, x0, mask=MASK)
         for one in (found.loss, found.bound):
             torch.testing.assert_close(one[:, 1:], told.bound[:, 1:], rtol=1e-9, atol=1e-9)
@@ -111,13 +114,14 @@ def test_the_bound_is_unbiased_also_with_clipped_noise(times):
     t = (torch.arange(fine, dtype=torch.float64) + 0.5) / fine
     noise = Noise(t, torch.rand(fine, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     with torch.no_grad():
-        found = Block(size, times=times).nats(network.logits, x0.expand(fine, -1), noise=noise, mask=MASK)
+        found = BlockDiffusion(size, times=times).nats(network.logits, x0.expand(fine, -1), noise=noise, mask=MASK)
     mean = found.bound.mean(0)
     told = exact_by_block(network, x0, size)[0]
     by_block = torch.stack([part.sum() for part in mean.split(size)])
     torch.testing.assert_close(by_block, told, rtol=0.04, atol=0)
 
 
+@pytest.mark.slow
 def test_every_block_of_a_row_has_its_own_share_of_masks():
     t = block_times(torch.rand(5, dtype=torch.float64), 32).sort(1).values
     gaps = t.diff(dim=1)
@@ -125,28 +129,35 @@ def test_every_block_of_a_row_has_its_own_share_of_masks():
     assert float(gaps.min()) > 0.3 / 32
 
 
+@pytest.mark.slow
 def test_a_last_shorter_block_is_the_block_of_a_shorter_text():
     network, x0, noise = random_network(before=True), text(3, 10), noise_of(3, 10)
     with torch.no_grad():
-        whole = Block(4).nats(network.logits, x0, noise=noise, mask=MASK).bound
-        front = Block(4).nats(network.logits, x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK).bound
+        whole = BlockDiffusion(4).nats(network.logits, x0, noise=noise, mask=MASK).bound
+        front = (
+            BlockDiffusion(4).nats(network.logits, x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK).bound
+        )
     torch.testing.assert_close(whole[:, :8], front, rtol=1e-9, atol=1e-9)
     assert (whole[:, 8:].sum(1) > 0).all()
 
 
+@pytest.mark.slow
 def test_given_tokens_stay_visible_and_make_a_block_smaller():
     """A prompt that ends within a block: its tokens cost nothing, and k is uniform over the others."""
     network, x0 = random_network(before=True), text(2)
     frozen = torch.arange(12).expand(2, -1) < 6
     noise = Noise(torch.tensor([0.0, 0.999], dtype=torch.float64), noise_of(2).u)
     with torch.no_grad():
-        found = Block(4, weight="bound").nats(network.logits, x0, noise=noise, mask=MASK, frozen=frozen).bound
+        found = (
+            BlockDiffusion(4, weight="bound").nats(network.logits, x0, noise=noise, mask=MASK, frozen=frozen).bound
+        )
     assert (found[frozen] == 0).all()
     assert ((found[:, 6:8] > 0).sum(1) <= 2).all()
-    nothing = Block(4).nats(network.logits, x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen))
+    nothing = BlockDiffusion(4).nats(network.logits, x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen))
     assert (nothing.bound == 0).all()
 
 
+@pytest.mark.slow
 def test_clipped_noise_draws_mostly_within_and_always_all():
     even = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     when = Clipped(low=0.45, high=0.95, floor=0.1).at(even)
@@ -156,11 +167,12 @@ def test_clipped_noise_draws_mostly_within_and_always_all():
     assert float((when.t < 0.45).double().mean()) > 0.04
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: Block(0), "at least one token"),
-        (lambda: Block(16).check_length(12), "does not fit into rows of 12"),
+        (lambda: BlockDiffusion(0), "at least one token"),
+        (lambda: BlockDiffusion(16).check_length(12), "does not fit into rows of 12"),
         (lambda: Clipped(low=0.9, high=0.2), "low < high"),
         (lambda: Clipped(floor=0), "miss in the bound"),
     ],
@@ -189,7 +201,7 @@ def test_the_command_line_trains_tunes_measures_and_samples(tmp_path, capsys, mo
     unmask("train", *small, "--out", "mdlm", "--steps", "4")
     tuned = ["--objective.times", "clipped:low=0.3,high=0.8", "--objective.weight", "bound", "--init", "mdlm"]
     unmask("train", *small, "--out", "tuned", *block, *tuned, "--steps", "3")
-    assert load("tuned/last").objective == Block(4, Clipped(0.3, 0.8))
+    assert load("tuned/last").objective == BlockDiffusion(4, Clipped(0.3, 0.8))
     assert load("tuned/last").spec.reads_before, "the warm start of the first run is kept"
     found = {
         name: json.loads(unmask("evaluate", "block", "text.txt", "--rows", "6", "--estimator", name, "--json"))
@@ -220,6 +232,6 @@ def test_settings_for_another_process_are_not_inherited(tmp_path):
     sampling = {"sampler": "entropy", "top_p": 0.75}
     for name in ("mdlm", "block"):
         folder = model_of(tmp_path / name, name, sampling=sampling).folder
-        for objective in (MDLM(), Block()):
+        for objective in (MDLM(), BlockDiffusion()):
             kept = inherited(Train(init=str(folder)), Phase(0, 1, objective), None)
             assert kept == (sampling if objective.name == name else {})

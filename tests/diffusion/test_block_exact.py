@@ -7,8 +7,8 @@ from diffusion.test_block import MASK, exact_by_block, noise_of, text
 from exact import every_text
 from model.backbones.test_halves import GOLDEN, golden_network, random_network
 from model.golden import arrays_of, distance
-from unmask.diffusion.block import Block
-from unmask.diffusion.block_exact import ExactBound, Likelihood
+from unmask.diffusion.block import BlockDiffusion
+from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
 
@@ -29,7 +29,7 @@ def nats(objective, network, x0, *, mask=MASK, frozen=None, seed=1):
         return objective.nats(network.logits, x0, noise=noise, mask=mask, frozen=frozen).bound
 
 
-@pytest.mark.parametrize(("kind", "name"), [(ExactBound, "bound"), (Likelihood, "nll")])
+@pytest.mark.parametrize(("kind", "name"), [(ExactBound, "bound"), (ExactLikelihood, "nll")])
 def test_fifteen_passes_give_the_recorded_numbers(kind, name):
     cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
     x0, given = cases["x0"].long(), torch.arange(24).expand(2, -1) < 1
@@ -37,6 +37,7 @@ def test_fifteen_passes_give_the_recorded_numbers(kind, name):
     assert distance(found.view(2, 6, 4).sum(2), cases[f"main_exact_{name}_per_block"]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 def test_the_bound_of_all_blocks_at_once_is_that_of_each_by_itself(before):
     network, x0 = random_network(before=before), text(2, 11)
@@ -45,11 +46,12 @@ def test_the_bound_of_all_blocks_at_once_is_that_of_each_by_itself(before):
     torch.testing.assert_close(by_block, exact_by_block(network, x0, 3), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_likelihoods_of_all_short_texts_sum_to_one_and_exponentials_of_the_bound_to_less(before, size):
     network, texts = small_network(before=before), every_text(3, 5)
-    exact = nats(Likelihood(size), network, texts, mask=3).sum(1)
+    exact = nats(ExactLikelihood(size), network, texts, mask=3).sum(1)
     bound = nats(ExactBound(size), network, texts, mask=3).sum(1)
     assert float((-exact).exp().sum()) == pytest.approx(1, abs=1e-9)
     assert (exact <= bound + 1e-9).all()
@@ -65,7 +67,7 @@ def test_likelihoods_given_some_tokens_sum_to_one_over_the_others():
     given = torch.tensor([True, False, False, True, False])
     x0 = texts[(texts[:, 0] == 2) & (texts[:, 3] == 1)]
     frozen = given.expand(len(x0), -1)
-    exact = nats(Likelihood(3), network, x0, mask=3, frozen=frozen)
+    exact = nats(ExactLikelihood(3), network, x0, mask=3, frozen=frozen)
     assert (exact[frozen] == 0).all()
     assert float((-exact.sum(1)).exp().sum()) == pytest.approx(1, abs=1e-9)
 
@@ -74,13 +76,14 @@ def test_likelihoods_given_some_tokens_sum_to_one_over_the_others():
 def test_the_monte_carlo_bound_agrees_within_its_error():
     network, x0 = random_network(before=True), text(1, 12)
     many = x0.expand(4000, -1)
-    found = nats(Block(4), network, many).sum(1)
+    found = nats(BlockDiffusion(4), network, many).sum(1)
     told = float(nats(ExactBound(4), network, x0).sum())
     assert abs(float(found.mean()) - told) < 4 * float(found.std()) / 4000**0.5
 
 
+@pytest.mark.slow
 def test_too_large_blocks_are_refused_with_the_number_of_passes():
     network, x0 = random_network(before=True), text(1, 12)
     with pytest.raises(UserError, match="4,095 forward passes"):
-        nats(Likelihood(12), network, x0)
-    assert nats(Likelihood(12), network, text(1, 3)).shape == (1, 3), "a text of three tokens takes seven"
+        nats(ExactLikelihood(12), network, x0)
+    assert nats(ExactLikelihood(12), network, text(1, 3)).shape == (1, 3), "a text of three tokens takes seven"

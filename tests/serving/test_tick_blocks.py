@@ -11,7 +11,7 @@ from models import network, saved
 from servers import serving
 
 import unmask
-from unmask.diffusion.block import Block
+from unmask.diffusion.block import BlockDiffusion
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.sampling.blockwise import Blockwise
@@ -112,7 +112,7 @@ def test_a_request_that_leaves_takes_its_cache_along():
 
 
 def test_a_block_model_is_served_as_it_is_drawn(tmp_path):
-    model = load(saved(tmp_path / "m", objective=Block(size=4), reads_before=True))
+    model = load(saved(tmp_path / "m", objective=BlockDiffusion(size=4), reads_before=True))
     with serving(model, limits=Limits(tokens=80)) as address:
         body = {"prompt": "The quick", "max_tokens": 60, "seed": 7, "n": 2, "stop": None}
         told = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.block_exact import ExactBound, Likelihood
+from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
 from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
 from unmask.diffusion.corruption import check_clean, hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
@@ -41,7 +41,7 @@ def block_counts(u: Float[Tensor, " n"], free: Int[Tensor, " n"]) -> Int[Tensor,
 
 @OBJECTIVES.register("block", "block diffusion: masked diffusion within blocks, each given the text before it")
 @dataclass(frozen=True)
-class Block(Objective):
+class BlockDiffusion(Objective):
     """Block diffusion. A row whose length is no multiple of the size ends with a shorter block."""
 
     facts: ClassVar[Facts] = Facts(
@@ -76,7 +76,7 @@ class Block(Objective):
         return replace(self, times=Count())
 
     def variants(self) -> Mapping[str, Objective]:
-        exact = (kind(self.size, self.given_first) for kind in (ExactBound, Likelihood))
+        exact = (kind(self.size, self.given_first) for kind in (ExactBound, ExactLikelihood))
         return {one.name: one for one in exact}
 
     def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:

@@ -121,7 +121,7 @@ class ExactBound(Objective):
 
 
 @dataclass(frozen=True)
-class Likelihood(ExactBound):
+class ExactLikelihood(ExactBound):
     """−log p of a text under first-hitting generation, block by block."""
 
     name: ClassVar[str] = "likelihood"

@@ -121,7 +121,7 @@ class RowMemory(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowPiece:
     """A row's part of a blockwise pass: finished text to remember, then a block to predict."""
 
     tokens: Int[Tensor, " m"]  # from the first token that the memory lacks to the end of the block
@@ -226,7 +226,7 @@ class Backbone(nn.Module, ABC):
         """
         raise UserError(cannot_look_blockwise(self.spec))
 
-    def read_blocks(self, pieces: Sequence["Piece"]) -> tuple[Float[Tensor, "n d"], list["RowMemory"]]:
+    def read_blocks(self, pieces: Sequence["RowPiece"]) -> tuple[Float[Tensor, "n d"], list["RowMemory"]]:
         """Hidden states for the wanted columns of a block in each row, and the memories with the text before it.
 
         Where `spec.blockwise`. Rows are independent: they may be at different blocks.

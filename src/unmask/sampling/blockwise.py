@@ -9,14 +9,14 @@ A block is given the text before its end. Text after it, as around a blank in th
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.backbone import Piece, RowMemory
+from unmask.model.backbone import RowMemory, RowPiece
 from unmask.model.model import Model
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import Masked, Sliding, Span, Work
@@ -27,7 +27,7 @@ from unmask.text.prompt.canvas import Canvas
 
 
 @dataclass(frozen=True)
-class Growing:
+class BlockSpans:
     """Blocks from left to right; the network sees what is before the end of a block."""
 
     size: int
@@ -38,7 +38,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Filled:
+class BlockWork:
     """Rows being filled, and the network's memory of each; None: nothing is read yet, or nothing is left to fill."""
 
     work: Work
@@ -77,7 +77,7 @@ class Blockwise(Process):
 
     @property
     def inner(self) -> Masked:
-        return Masked(self.policy, Growing(self.size), self.shape)
+        return Masked(self.policy, BlockSpans(self.size), self.shape)
 
     @property
     def law(self) -> str:
@@ -92,13 +92,13 @@ class Blockwise(Process):
     def settled(self) -> bool:
         return self.inner.settled
 
-    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Filled:
-        return Filled(self.inner.begin(canvas, seed=seed, ids=ids), (None,) * len(canvas.tokens))
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> BlockWork:
+        return BlockWork(self.inner.begin(canvas, seed=seed, ids=ids), (None,) * len(canvas.tokens))
 
-    def done(self, state: Filled) -> bool:
+    def done(self, state: BlockWork) -> bool:
         return self.inner.done(state.work)
 
-    def ask(self, state: Filled) -> Ask | None:
+    def ask(self, state: BlockWork) -> Ask | None:
         asked = self.inner.ask(state.work)
         if asked is None:
             return None
@@ -111,21 +111,16 @@ class Blockwise(Process):
             memory = state.memories[row] or self.remember()
             tokens = asked.tokens[i, memory.filled : stops[i]]
             lead = int(asked.tokens[i, first - 1]) if first else None
-            pieces.append(Piece(tokens, first, wanted[i], memory, self.size, self.window, lead))
+            pieces.append(RowPiece(tokens, first, wanted[i], memory, self.size, self.window, lead))
         return replace(asked, pieces=tuple(pieces))
 
-    def commit(self, state: Filled, asked: Ask, answer: Answer) -> tuple[Filled, Committed]:
+    def commit(self, state: BlockWork, asked: Ask, answer: Answer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
         memories = list(state.memories)
         going = work.canvas.hidden.any(1).tolist()
         for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
             memories[row] = memory if self.cached and going[row] else None
-        return Filled(work, tuple(memories)), brought
+        return BlockWork(work, tuple(memories)), brought
 
-    def canvas(self, state: Filled) -> Canvas:
+    def canvas(self, state: BlockWork) -> Canvas:
         return state.work.canvas
-
-
-def uncached(process: Process) -> Any:
-    """The same process, which reads everything again in each call: for comparison."""
-    return replace(process, cached=False)  # type: ignore[type-var]

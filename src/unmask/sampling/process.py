@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Memory, Piece, RowMemory
+from unmask.model.backbone import Memory, RowMemory, RowPiece
 from unmask.registry import Registry
 from unmask.sampling.policy import Look
 from unmask.text.prompt.canvas import Canvas
@@ -36,7 +36,9 @@ class Ask:
     states: bool = False  # hidden states are wanted, not logits
     memory: Memory | None = None  # the network's memory of these rows so far
     reads: Int[Tensor, "b m"] | None = None  # new tokens to read: the logits are those after the last of them
-    pieces: tuple[Piece, ...] = ()  # of each row: the block to predict, and the network's memory of what is before it
+    pieces: tuple[
+        RowPiece, ...
+    ] = ()  # of each row: the block to predict, and the network's memory of what is before it
 
     @property
     def row(self) -> Int[Tensor, " n"]:

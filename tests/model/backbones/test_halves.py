@@ -52,6 +52,7 @@ def every(x):
     return torch.arange(x.numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_logits_for_the_noisy_half_are_the_recorded_ones(cases, size):
     x_t = cases[f"bs{size}_xt"]
@@ -60,6 +61,7 @@ def test_logits_for_the_noisy_half_are_the_recorded_ones(cases, size):
     assert distance(found.view(*x_t.shape, -1), cases[f"bs{size}_logits"]) < 5e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 24])
 def test_the_rule_of_sight_is_the_recorded_one(cases, size):
     """We leave out the last clean block, which no noisy block sees."""
@@ -84,6 +86,7 @@ def test_gradients_are_the_recorded_ones_so_the_clean_half_has_them_too(cases):
             assert distance(seen.grad, told) < 1e-4, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 def test_one_block_is_the_network_itself(before):
     network = random_network(before=before)
@@ -92,6 +95,7 @@ def test_one_block_is_the_network_itself(before):
         assert torch.equal(network.logits(x, None, every(x), clean=clean, size=12), network.logits(x, None, every(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 5, 6])
 def test_all_blocks_at_once_are_each_block_after_its_clean_text(size):
     """A pass for each block alone, with a mask written down here: clean blocks, then the noisy one, block-causal."""
@@ -120,6 +124,7 @@ def test_blocks_of_one_token_are_the_causal_network_where_it_reads_before():
     torch.testing.assert_close(found[:, 1:], told[:, 1:], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 def test_a_block_depends_on_its_own_noise_and_on_the_clean_text_before_it_alone(before):
     network, size = random_network(before=before), 3
@@ -144,6 +149,7 @@ def test_a_block_depends_on_its_own_noise_and_on_the_clean_text_before_it_alone(
             assert torch.equal(changed, number == at // size), "a first position sees its own block too"
 
 
+@pytest.mark.slow
 def test_padding_and_anneal_hold_for_both_halves():
     network, size = random_network(before=True), 4
     noisy, clean = torch.randint(6, (2, 12)), torch.randint(6, (2, 12))
@@ -157,6 +163,7 @@ def test_padding_and_anneal_hold_for_both_halves():
     assert (ahead - padded).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_network_that_takes_the_noise_level_is_refused():
     timed = Transformer(Architecture(vocab=7, length=12, width=16, heads=2, cond=8, time_conditioning=True))
     x = torch.zeros(1, 12, dtype=torch.long)

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from model.backbones.test_halves import every, golden_network, random_network
-from unmask.model.backbone import Piece
+from unmask.model.backbone import RowPiece
 from unmask.model.backbones.row_cache import RowCache
 
 
 def pieces(clean, noisy, memories, first, size, window=10**6):
     stop = min(first + size, clean.shape[1])
     return [
-        Piece(
+        RowPiece(
             torch.cat([clean[r, memory.filled : first], noisy[r, first:stop]]),
             first,
             torch.arange(stop - first),
@@ -35,6 +35,7 @@ def by_cache(network, clean, noisy, size, window=10**6, keep=lambda first: True)
     return torch.cat(found, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 12])
 def test_reading_block_by_block_is_the_pass_over_both_halves(before, size):
@@ -59,6 +60,7 @@ def test_with_a_window_too_what_is_kept_is_what_would_be_read_again(before, wind
     assert (by_cache(network, clean, noisy, 3) - told).abs()[:, window:].max() > 1e-3, "the window changes something"
 
 
+@pytest.mark.slow
 def test_the_cache_keeps_no_more_than_the_window_needs():
     network = random_network(before=True)
     clean = torch.randint(6, (1, 200))
@@ -72,6 +74,7 @@ def test_the_cache_keeps_no_more_than_the_window_needs():
     assert cache.room <= 40
 
 
+@pytest.mark.slow
 def test_rows_at_different_blocks_share_a_pass():
     network = random_network(before=True)
     clean, noisy = torch.randint(6, (3, 12)), torch.randint(6, (3, 12))
@@ -84,6 +87,7 @@ def test_rows_at_different_blocks_share_a_pass():
     assert [memory.filled for memory in memories] == [3, 9]
 
 
+@pytest.mark.slow
 def test_a_frozen_network_gives_the_same():
     network = golden_network()
     clean, noisy = torch.randint(97, (2, 24)), torch.randint(97, (2, 24))

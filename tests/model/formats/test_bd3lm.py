@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from contracts.members import LETTERS, network_of
 from model.golden import FOLDER, arrays_of, distance
-from unmask.diffusion.block import Block
+from unmask.diffusion.block import BlockDiffusion
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.measure import lead_of
 from unmask.model.backbones.transformer import Architecture
@@ -33,7 +33,7 @@ def published(folder, **keys):
 
 def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     model, cases = load(published(tmp_path / "hub")), arrays_of(FOLDER / "block" / "block_tiny_cases.npz")
-    assert model.objective == Block(4, given_first=True)
+    assert model.objective == BlockDiffusion(4, given_first=True)
     assert model.packing == "stream"
     x0 = cases["x0"].long()
     shown = model.log_probs(cases["bs4_xt"].long()).gather(2, x0[..., None]).squeeze(2)
@@ -115,11 +115,11 @@ def test_a_model_is_converted_to_our_layout_and_back(tmp_path):
 
 def test_a_layout_that_cannot_hold_a_model_says_why(tmp_path):
     spec = Architecture(vocab=LETTERS.size, length=12, width=16, blocks=1, heads=2, cond=8)
-    save(tmp_path / "predicts", network_of(spec), mask=LETTERS.mask, objective=Block(4), tokenizer=LETTERS)
+    save(tmp_path / "predicts", network_of(spec), mask=LETTERS.mask, objective=BlockDiffusion(4), tokenizer=LETTERS)
     with pytest.raises(UserError, match="never predict the first token"):
         convert(tmp_path / "predicts", tmp_path / "out", to="bd3lm")
     plain = Architecture(vocab=LETTERS.size, length=12, width=16, blocks=1, heads=2, reads_before=True)
-    save(tmp_path / "plain", network_of(plain), mask=LETTERS.mask, objective=Block(4), tokenizer=LETTERS)
+    save(tmp_path / "plain", network_of(plain), mask=LETTERS.mask, objective=BlockDiffusion(4), tokenizer=LETTERS)
     with pytest.raises(UserError, match="needs noise features"):
         convert(tmp_path / "plain", tmp_path / "out", to="bd3lm")
     with pytest.raises(UserError, match="cannot record that the objective is 'block'"):
@@ -129,7 +129,9 @@ def test_a_layout_that_cannot_hold_a_model_says_why(tmp_path):
 def test_a_text_begins_after_a_bos_where_the_first_token_is_never_predicted(tmp_path):
     spec = Architecture(vocab=LETTERS.size, length=12, width=16, blocks=1, heads=2, cond=8)
     folder = tmp_path / "m"
-    save(folder, network_of(spec), mask=LETTERS.mask, objective=Block(4, given_first=True), tokenizer=LETTERS)
+    save(
+        folder, network_of(spec), mask=LETTERS.mask, objective=BlockDiffusion(4, given_first=True), tokenizer=LETTERS
+    )
     model = load(folder)
     assert lead_of(model) == LETTERS.bos
     assert unmask.sample(model, length=9, seed=1)[0].tokens[0] == LETTERS.bos

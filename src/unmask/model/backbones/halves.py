@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Halves:
+class Doubled:
     """The elements of a pass over rows of one length."""
 
     source: Int[Tensor, " m"]  # where an element's token stands in [noisy row; clean row]
@@ -30,13 +30,13 @@ class Halves:
 
 
 @lru_cache(maxsize=16)
-def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Halves:
+def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Doubled:
     """The elements for rows of `length` tokens in blocks of `size`; the last block may be shorter."""
     with torch.inference_mode(False):  # kept for training too
         return made(length, size, leads=leads, device=device)
 
 
-def made(length: int, size: int, *, leads: bool, device: torch.device) -> Halves:
+def made(length: int, size: int, *, leads: bool, device: torch.device) -> Doubled:
     place = torch.arange(length, device=device)
     before = place[: (length - 1) // size * size]  # the clean text that some noisy block sees
     first = place[size::size] if leads else place[:0]  # first positions of the blocks with a lead
@@ -55,4 +55,4 @@ def made(length: int, size: int, *, leads: bool, device: torch.device) -> Halves
     if leads:
         state = (place - 1).clamp(min=0)
         state = state.index_copy(0, first, length + len(before) + torch.arange(len(first), device=device))
-    return Halves(source, position, visible, state)
+    return Doubled(source, position, visible, state)

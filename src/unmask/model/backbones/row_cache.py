@@ -2,7 +2,8 @@
 
 A pass over a piece of a row has these elements: finished blocks that the cache lacks, the block to predict, and a
 lead, if the block's first position is asked of a network that predicts it from the position before (`halves`). The
-finished blocks are then in the cache, so storing a block takes no pass of its own: the first pass of the next one does it.
+finished blocks are then in the cache, so storing a block takes no pass of its own: the first pass of the next one
+does it.
 
 The window is sliding-window attention: in every layer a block sees the blocks of the last `window` tokens, its own
 included. Older text has an influence only through the states of the blocks in between. Keys are rotated by their
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Piece
+from unmask.model.backbone import RowPiece
 
 Keys = Float[Tensor, "room h e"]
 
@@ -38,7 +39,7 @@ class RowCache:
 class Glance:
     """The elements of one piece among those of a pass, and what they see."""
 
-    piece: Piece
+    piece: RowPiece
     cache: RowCache
     at: int  # its first element
     stored: int  # finished tokens: the first elements
@@ -102,7 +103,7 @@ class Glance:
         return pair[0][seen], pair[1][seen], pair
 
 
-def glance(piece: Piece, at: int, *, before: bool) -> Glance:
+def glance(piece: RowPiece, at: int, *, before: bool) -> Glance:
     """The elements of a piece, from `at` on; `before`: a position is predicted from the one before it."""
     cache = piece.memory
     assert isinstance(cache, RowCache)

@@ -23,6 +23,7 @@ from unmask.model.backbone import (
     Backbone,
     Memory,
     Piece,
+    RowPiece,
     RowMemory,
     Spec,
     cannot_look_blockwise,
@@ -277,7 +278,7 @@ class Transformer(Backbone):
         )
         return self.run(tokens, None, sight)
 
-    def read_blocks(self, pieces: Sequence[Piece]) -> tuple[Float[Tensor, "n d"], list[RowMemory]]:
+    def read_blocks(self, pieces: Sequence[RowPiece]) -> tuple[Float[Tensor, "n d"], list[RowMemory]]:
         self.check_blockwise()
         before, glances, end = self.spec.reads_before, list[Glance](), 0
         for piece in pieces:

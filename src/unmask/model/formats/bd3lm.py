@@ -15,7 +15,7 @@ scalars among the weights), `var_min`, `attn_backend`, `tie_word_embeddings` (wh
 from typing import Any
 
 from unmask.diffusion.autoregressive import Autoregressive
-from unmask.diffusion.block import Block
+from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective
 from unmask.diffusion.sedd import SEDD
@@ -57,7 +57,7 @@ class BD3LM(Format):
                 f"the layout {KIND} has no such network: it needs noise features (cond > 0) unless it is "
                 "autoregressive, an untied head, and to predict a position from its own state."
             )
-        if isinstance(objective, Block):
+        if isinstance(objective, BlockDiffusion):
             if not objective.given_first:
                 raise UserError(
                     f"the models of the layout {KIND} never predict the first token of a row: train with "
@@ -96,16 +96,16 @@ def objective_of_class(config: dict[str, Any], spec: Architecture) -> Objective:
             "config.json says cross_attn and time_conditioning: the original then shows every block the noise level "
             "of the first one. Such a model is not supported; none was published."
         )
-    return MDLM() if size == spec.length else Block(size, given_first=True)
+    return MDLM() if size == spec.length else BlockDiffusion(size, given_first=True)
 
 
 def named(config: dict[str, Any], spec: Architecture) -> Objective:
     """MDLM or SEDD: their networks are the same, and the published config does not tell them apart."""
     said = config.get("parameterization")
     if said is not None:
-        if said not in KINDS:
+        if not isinstance(said, str) or said not in KINDS:
             raise unknown("parameterization in config.json", str(said)[:60], KINDS)
-        return KINDS[said]()  # type: ignore[no-any-return]
+        return KINDS[said]()
     if spec.time_conditioning:
         raise UserError(
             "config.json does not say whether this network, which takes the noise level, is SEDD or mdlm: add "
