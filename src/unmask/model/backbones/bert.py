@@ -183,8 +183,8 @@ class Bert(Encoder):
     def segmented(self, tokens: Int[Tensor, "b l"], segments: Int[Tensor, "b l"]) -> Float[Tensor, "b l e"]:
         if self.spec.segments < 2:
             return self.embed(tokens)
-        kinds = self.embeddings["token_type_embeddings"]
-        return self.embed(tokens) + kinds(segments) - kinds.weight[0]  # `encode` adds the first segment to all
+        kinds = self.embeddings.get_parameter("token_type_embeddings.weight")
+        return self.embed(tokens) + kinds[segments] - kinds[0]  # `encode` adds the first segment to all
 
     def encode(
         self,
@@ -194,9 +194,9 @@ class Bert(Encoder):
     ) -> Float[Tensor, "b l d"]:
         a, parts, l = self.spec, self.embeddings, x.shape[1]
         if a.reach is not None:
-            x = x + parts["position_embeddings"].weight[a.offset : a.offset + l]
+            x = x + parts.get_parameter("position_embeddings.weight")[a.offset : a.offset + l]
         if a.segments:
-            x = x + parts["token_type_embeddings"].weight[0]
+            x = x + parts.get_parameter("token_type_embeddings.weight")[0]
         x = self.drop(parts["LayerNorm"](x))
         if a.embedding:
             x = self.encoder["embedding_hidden_mapping_in"](x)

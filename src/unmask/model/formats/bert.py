@@ -41,28 +41,28 @@ class BertLayout(EncoderFormat):
             dropout=number(config, "hidden_dropout_prob", 0.1),
         )
 
-    def renamed(self, name: str) -> str | None:
-        other = name.startswith("cls.") and not name.startswith(self.head)  # next sentences, and tasks of others
-        return None if other else super().renamed(name)
-
     def keys(self, spec: Any) -> dict[str, Any]:
         self.check_fields(spec, offset=0, alibi=False, gated=False, joined=False, embedding=0, shared=False)
         return {**bert_keys(spec), "max_position_embeddings": spec.reach}
 
 
 @FORMATS.register("mosaicbert", "the MosaicBERT checkpoints: BERT with linear biases and a gated MLP")
-class MosaicBertLayout(BertLayout):
+class MosaicBertLayout(EncoderFormat):
     """`model_type` bert with `alibi_starting_size`; the vocabulary is padded to a multiple of 8."""
 
+    kinds = ("bert",)
+    architecture = "BertForMaskedLM"
+    prefix = "bert."
+    outside = ("cls.",)
     names: ClassVar[Mapping[str, str]] = {
         "#.mlp.gated_layers.": "#.intermediate.dense.",
         "#.mlp.wo.": "#.output.dense.",
         "#.mlp.layernorm.": "#.output.LayerNorm.",
     }
-    dropped = (*BertLayout.dropped, "encoder.alibi")
+    dropped = ("classifier.", "embeddings.position_ids", "encoder.alibi")
 
     def matches(self, files: Files) -> bool:
-        return EncoderFormat.matches(self, files) and ALIBI in files.config
+        return super().matches(files) and ALIBI in files.config
 
     def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
         check_fixed(config, {key: value for key, value in FIXED.items() if key != "position_embedding_type"})

@@ -62,9 +62,9 @@ class EncoderFormat(Format):
 
     def renamed(self, name: str) -> str | None:
         name = swapped(name.removeprefix(self.prefix), OLD)
-        if any(part in name for part in self.dropped):
-            return None
-        return f"backbone.{swapped(name, self.names)}"
+        ours = swapped(name, self.names)
+        other = name.startswith(self.outside) and not ours.startswith(self.head)  # a head for another task
+        return None if other or any(part in name for part in self.dropped) else f"backbone.{ours}"
 
     def written(self, name: str, spec: Spec) -> str:
         name = swapped(name.removeprefix("backbone."), {ours: theirs for theirs, ours in self.names.items()})
