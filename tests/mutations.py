@@ -39,6 +39,7 @@ OPTIM, MUON = (
     "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
 )
 VALIDATION = "training/test_validation.py"
+XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_spindle.py"
 OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
 SCORING = "contracts/test_objectives.py::test_evaluation_scoring_and_serving_measure_what_was_trained"
 LAWS, REMASK = "sampling/test_laws.py", "sampling/policies/test_remask.py"
@@ -247,6 +248,58 @@ MUTATIONS = {
     "objective's state not advanced": Mutation("training/loop.py", "state.denoiser.advance(sums.seen)", "pass", LOOP),
     "objective's state not restored": Mutation(
         "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE
+    ),
+    # The systems of Table 1.
+    "baselines: memory of another lane's beginning": Mutation(
+        "text/corpus/batches.py", "begins=place == 0", "begins=False", "text/corpus/test_batches.py"
+    ),
+    "baselines: a row of a lane repeats no token": Mutation(
+        "text/corpus/batches.py",
+        "place * (self.packed.length - 1)",
+        "place * self.packed.length",
+        "text/corpus/test_batches.py",
+    ),
+    "baselines: the memory keeps a gradient's distance": Mutation(
+        "model/backbones/transformer_xl.py",
+        "distance < self.spec.memory",
+        "distance <= self.spec.memory",
+        XL,
+    ),
+    "baselines: groups of the adaptive softmax in order": Mutation(
+        "model/backbones/transformer_xl.py", "first[..., -i, None]", "first[..., i - a.groups, None]", XL
+    ),
+    "baselines: the omni block looks ahead": Mutation(
+        "model/backbones/omninet.py",
+        "visible[..., before:].repeat(1, 1, many)",
+        "torch.ones_like(visible[..., before:]).repeat(1, 1, many)",
+        "model/backbones/test_omninet.py",
+    ),
+    "baselines: Gibbs forgets to hide": Mutation(
+        "sampling/policies/gibbs.py",
+        "return look.tokens if self.hide else",
+        "return",
+        "sampling/policies/test_gibbs.py",
+    ),
+    "baselines: the spindle's token not tilted": Mutation(
+        "diffusion/spindle.py",
+        "stays = (log_p.exp() * (1 - r))",
+        "stays = (log_p.exp() * (1 - r_true[:, None]))",
+        SPINDLE,
+    ),
+    "baselines: uniform D3PM forgets x_t": Mutation(
+        "diffusion/d3pm_uniform.py",
+        "1 - moved + moved / letters",
+        "moved / letters",
+        "diffusion/test_d3pm_uniform.py",
+    ),
+    "baselines: memory lost between the rows of an evaluation": Mutation(
+        "evaluation/likelihood/passes.py",
+        "memory=None if first else memory",
+        "memory=None",
+        "evaluation/likelihood/test_passes_memory.py",
+    ),
+    "baselines: words of the marks": Mutation(
+        "text/corpus/passages.py", "len(text.split())", "len(text.split()) + 1", "text/corpus/test_passages.py"
     ),
     "carried memory dropped": Mutation(
         "training/loop.py", "torch.cat(sums.memory) if sums.memory else None", "None", LOOP

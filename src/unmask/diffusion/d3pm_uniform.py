@@ -114,14 +114,14 @@ class D3PMUniform(Objective):
     ) -> Nats:
         """Nats per token: T times the KL of the step that contains t, at every position."""
         check_clean(x0, mask=mask)
-        if not parts or not isinstance(parts.get("ids"), Ids):
+        ids = None if parts is None else parts.get("ids")
+        if not isinstance(ids, Ids):
             raise ValueError("random tokens are drawn from the ids of the network: give parts")
-        vocab = parts["ids"].vocab
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
         level, before = complete(self.schedule, t), complete(self.schedule, s)
-        x_t = scrambled(x0, level.hidden, noise.u, vocab=vocab, mask=mask, frozen=frozen)
+        x_t = scrambled(x0, level.hidden, noise.u, vocab=ids.vocab, mask=mask, frozen=frozen)
         rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
         logits = network(x_t, self.schedule.at(t).sigma.to(noise.t), rows)
         log_p = forbid(logits, mask).log_softmax(-1)

@@ -189,13 +189,18 @@ class Adaptive(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         flat = tokens.flatten()
-        found = self.emb_layers[0].weight.new_zeros(len(flat), self.width)
+        found = self.table(0).weight.new_zeros(len(flat), self.width)
         for i, (low, high) in enumerate(self.spans):
             here = ((flat >= low) & (flat < high)).nonzero().squeeze(-1)
-            x = self.emb_layers[i](flat[here] - low)
+            x = self.table(i)(flat[here] - low)
             x = F.linear(x, self.emb_projs[i]) if len(self.emb_projs) else x
             found = found.index_copy(0, here, x * self.width**0.5)
         return found.view(*tokens.shape, self.width)
+
+    def table(self, i: int) -> nn.Embedding:
+        layer = self.emb_layers[i]
+        assert isinstance(layer, nn.Embedding)
+        return layer
 
 
 class Criterion(nn.Module):
@@ -204,13 +209,14 @@ class Criterion(nn.Module):
     def __init__(self, a: TransformerXLSpec) -> None:
         super().__init__()
         sizes = [a.embedded // a.divide**i for i in range(a.groups)]
-        self.out_layers = nn.ModuleList(nn.Linear(sizes[i], high - low) for i, (low, high) in enumerate(tables(a)))
+        layers = [nn.Linear(sizes[i], high - low) for i, (low, high) in enumerate(tables(a))]
+        self.out_layers = nn.ModuleList(layers)
         own = [i for i in range(a.groups) if a.projected and not (a.tied_projections and i)]
         self.out_projs = nn.ParameterDict({str(i): nn.Parameter(torch.empty(a.width, sizes[i])) for i in own})
         if a.cutoffs:
             self.cluster_weight = nn.Parameter(torch.empty(len(a.cutoffs), a.embedded))
             self.cluster_bias = nn.Parameter(torch.zeros(len(a.cutoffs)))
-        for layer in self.out_layers:
+        for layer in layers:
             nn.init.zeros_(layer.bias)
             if a.tied:
                 layer.register_parameter("weight", None)
@@ -336,6 +342,10 @@ class TransformerXL(Backbone):
         return list(self.layers)
 
     @property
+    def stack(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    @property
     def copies(self) -> dict[str, str]:
         a, found = self.spec, {}
         if a.tied:
@@ -400,7 +410,7 @@ class TransformerXL(Backbone):
         distances = memory.distances
         if not distances or len(distances[0]) < seen + m:
             r = self.pos_emb(max(seen + m, min(memory.capacity, keep + m)), self.spec.clamp)
-            distances = tuple(layer.dec_attn.by_distance(r) for layer in self.layers)
+            distances = tuple(layer.dec_attn.by_distance(r) for layer in self.stack)
         hidden, _, pasts = self.run(tokens, memory.layers, tuple(r[-seen - m :] for r in distances))
         kept = tuple((k[:, max(0, seen + m - keep) :], v[:, max(0, seen + m - keep) :]) for k, v in pasts)
         return hidden, Window(kept, memory.capacity, memory.filled + m, distances)
@@ -422,9 +432,9 @@ class TransformerXL(Backbone):
             x = self.drop(x)
             if not distances:
                 distances = (self.drop(self.pos_emb(m + q, self.spec.clamp).to(x.dtype)),) * len(self.layers)
-            for layer, states, r in zip(self.layers, before, distances, strict=True):
+            for layer, states, r in zip(self.stack, before, distances, strict=True):
                 inputs.append(x)
-                own = layer.dec_attn if self.spec.separate else self
+                own: Attention | TransformerXL = layer.dec_attn if self.spec.separate else self
                 given = (x, states, r, (own.r_w_bias, own.r_r_bias), visible)
                 x, past = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
                 pasts.append(past)
@@ -455,9 +465,10 @@ class TransformerXL(Backbone):
     def group_logits(self, hidden: Float[Tensor, "*shape d"], group: int) -> Float[Tensor, "*shape v"]:
         """The logits within a group; those of the first end with one entry for each other group."""
         a, i = self.spec, group if self.spec.divide > 1 else 0
-        layer, low, high = self.crit.out_layers[i], *a.spans[group]
-        weight = self.word_emb.emb_layers[i].weight if layer.weight is None else layer.weight
-        bias = layer.bias
+        layer, (low, high) = self.crit.out_layers[i], a.spans[group]
+        assert isinstance(layer, nn.Linear)
+        weight: Tensor = self.word_emb.table(i).weight if a.tied else layer.weight
+        bias: Tensor = layer.bias
         if a.divide == 1:
             weight, bias = weight[low:high], bias[low:high]
         if a.cutoffs and group == 0:

@@ -103,7 +103,7 @@ def read_config(config: Mapping[str, Any], names: Mapping[str, str], *, separate
         separate=flag(config, keys["separate"], separate),
         **sizes,
     )
-    return Found(spec, mask_if_told(config, spec), Autoregressive())
+    return Found(spec, mask_if_told(dict(config), spec), Autoregressive())
 
 
 def tied_projections(config: Mapping[str, Any], cutoffs: int) -> bool:
