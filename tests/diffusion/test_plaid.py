@@ -17,6 +17,9 @@ from unmask.diffusion import plaid
 from unmask.diffusion.continuous import alpha, carried_on, posterior, sigma
 from unmask.diffusion.plaid import Plaid
 from unmask.errors import UserError
+from unmask.model.backbone import build
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.denoiser import Denoiser
 from unmask.random import Noise, keys
 
 GOLDEN = Path(__file__).parent.parent / "golden/dna"
@@ -367,6 +370,14 @@ def test_ancestral_steps_converge_to_the_law_of_the_data():
     ]
     assert errors[1] < 0.01
     assert errors[1] < errors[0] / 3
+
+
+@pytest.mark.slow
+def test_a_network_that_cannot_be_given_vectors_is_refused():
+    spec = CaduceusSpec(vocab=6, length=4, width=8, blocks=1, equivariant=True, complement="0-3 1-2")
+    with pytest.raises(UserError, match="two strands"):
+        Denoiser(build(spec), Plaid())
+    assert Denoiser(build(replace(spec, equivariant=False)), Plaid()).parts
 
 
 def test_settings_that_cannot_be_are_refused():

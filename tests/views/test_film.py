@@ -4,6 +4,7 @@ import json
 import re
 
 import unmask
+from unmask.sampling.tasks.rows import Event
 from unmask.views.film import film, html
 
 
@@ -33,3 +34,12 @@ def test_a_page_loads_nothing_from_anywhere(shown):
     page = html(shown)
     assert not re.search(r"https?:|src=|href=|url\(|@import", page)
     assert "default-src 'none'" in page
+
+
+def test_a_token_that_is_replaced_is_shown_from_its_last_change_on():
+    """As in continuous diffusion, where every call rounds all positions and the last one commits them all."""
+    from unmask.text.tokens.vocabulary import byte
+
+    told = [(1, 0, 97), (1, 1, 98), (3, 1, 99), (9, 0, 97), (9, 1, 99)]
+    trace = [Event(*one, log_prob=-1.0) for one in told]
+    assert [cell.call for cell in film(byte(), [97, 99], trace).cells] == [1, 3]
