@@ -93,6 +93,10 @@ class Reading:
         return Reading(self.blocks.take(rows), self.omnis.take(rows))
 
 
+def block_of(a: OmniNetSpec) -> Block:
+    return Block(width=a.width, heads=a.heads, cond=0, constant=True, dropout=a.dropout)
+
+
 class OmniNet(Backbone):
     """The network; position i is predicted from the state of i − 1 if it is causal, else from its own."""
 
@@ -105,9 +109,8 @@ class OmniNet(Backbone):
         self.embedding = nn.Embedding(a.vocab, a.width)
         nn.init.normal_(self.embedding.weight, std=a.width**-0.5)
         self.rotary = Rotary(a.width // a.heads)
-        sizes = {"width": a.width, "heads": a.heads, "cond": 0, "constant": True, "dropout": a.dropout}
-        self.blocks = nn.ModuleList(Block(**sizes) for _ in range(a.blocks))
-        self.omnis = nn.ModuleList(Block(**sizes) for _ in range(a.omnis))
+        self.blocks = nn.ModuleList(block_of(a) for _ in range(a.blocks))
+        self.omnis = nn.ModuleList(block_of(a) for _ in range(a.omnis))
         self.norm = Norm(a.width)
         self.bias = nn.Parameter(torch.zeros(a.vocab))
         self.out = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
