@@ -328,7 +328,7 @@ def column_of(one: Table, measures: Sequence[str]) -> Column:
 def data_of(one: Any, here: Path) -> Table:
     """Files by split, each a path or a table with a path and how to read it; or one source with its own splits.
 
-    {here} in a path is the folder of the study's file.
+    {here} in a path or an option of `unmask prepare` is the folder of the study's file.
     """
     one = table(one, "data")
     checked("key of [data]", one, (*SPLITS, "source", "prepare"))
@@ -338,9 +338,12 @@ def data_of(one: Any, here: Path) -> Table:
         )
     if "source" in one and any(split in one for split in SPLITS):
         raise UserError("[data] has a source with splits of its own, and files by split too: which is it?")
-    found: dict[str, Any] = {"prepare": table(one.get("prepare", {}), "data.prepare")} if one else {}
+    found: dict[str, Any] = {}
+    if one:
+        options = table(one.get("prepare", {}), "data.prepare")
+        found["prepare"] = {key: placed(value, here) for key, value in options.items()}
     if "source" in one:
-        found["source"] = text(one, "source")
+        found["source"] = placed(text(one, "source"), here)
     for split in SPLITS:
         files = one.get(split, [])
         files = files if isinstance(files, list) else [files]
@@ -354,7 +357,12 @@ def source_of(one: Any, title: str, here: Path) -> Table:
     checked(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
-    return {**one, "path": one["path"].replace("{here}", str(here.absolute()))}
+    return {**one, "path": placed(one["path"], here)}
+
+
+def placed(value: Any, here: Path) -> Any:
+    """A text with {here} replaced; anything else as it is."""
+    return value.replace("{here}", str(here.absolute())) if isinstance(value, str) else value
 
 
 def only(study: Study, names: Sequence[str]) -> Study:
