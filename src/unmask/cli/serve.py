@@ -6,6 +6,7 @@ unmask serve runs/mine --classifier runs/mood          requests may then set `to
 """
 
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ import tyro
 from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError, install
 from unmask.model.classifier import load_classifier
+from unmask.sampling.recipe import Recipe, doubt
 from unmask.serving.limits import Limits
 
 KEY = "UNMASK_API_KEY"
@@ -71,6 +73,9 @@ def run(settings: Settings) -> None:
     running = ServerSettings(name=name, key=key_of(settings), **{one: getattr(settings, one) for one in same})
     model = settings.place.load(settings.checkpoint)
     model.text_tokenizer()
+    warning = doubt(model, model.spec.length, Recipe())
+    if warning is not None:
+        print(f"unmask: warning: {warning}", file=sys.stderr)
     if settings.classifier is not None:
         load_classifier(settings.classifier, model)  # an error now rather than at the first request
     with bound(running.host, running.port) as listening:
