@@ -51,6 +51,24 @@ BLOCK, EXACT = "diffusion/test_block.py", "diffusion/test_block_exact.py"
 HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
 
 MUTATIONS = {
+    "the special tokens of an encoder are hidden": Mutation(
+        "text/corpus/rows.py",
+        "text = torch.from_numpy(~self.frame.marks(tokens))",
+        "text = real",
+        "model/test_model_frame.py::test_training_hides_and_counts_text_alone",
+    ),
+    "an encoder draws special tokens": Mutation(
+        "sampling/recipe.py",
+        "tokenizer.specials - {model.mask}",
+        "tokenizer.specials - tokenizer.specials",
+        "model/test_model_frame.py::test_no_sampler_draws_or_changes_a_special_token",
+    ),
+    "the other GELU in BERT": Mutation(
+        "model/backbones/bert.py",
+        'h = F.gelu(h, approximate="tanh" if a.tanh else "none")',
+        'h = F.gelu(h, approximate="tanh")',
+        "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding",
+    ),
     # The mathematics.
     "weight is 1 % off": Mutation(
         "diffusion/schedule.py", "self.slope / self.hidden", "1.01 * self.slope / self.hidden", MATHEMATICS
