@@ -88,6 +88,7 @@ def test_frozen_tokens_are_given_and_the_mask_is_refused(name):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:this model was trained as a masked language model")
 def test_a_model_samples_and_fills_blanks_and_scores_them_where_it_can(name, tmp_path):
     model = model_of(tmp_path / "m", name)
     few = {"steps": 6} if POLICIES[model.objective.facts.sampler].budget else {}
