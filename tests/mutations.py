@@ -268,7 +268,7 @@ MUTATIONS = {
         "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE
     ),
     # The systems of Table 1.
-    "baselines: memory of another lane's beginning": Mutation(
+    "baselines: a new epoch keeps the old memory": Mutation(
         "text/corpus/batches.py", "begins=place == 0", "begins=False", "text/corpus/test_batches.py"
     ),
     "baselines: a row of a lane repeats no token": Mutation(
@@ -277,7 +277,7 @@ MUTATIONS = {
         "place * self.packed.length",
         "text/corpus/test_batches.py",
     ),
-    "baselines: the memory keeps a gradient's distance": Mutation(
+    "baselines: same_length sees one position more": Mutation(
         "model/backbones/transformer_xl.py",
         "distance < self.spec.memory",
         "distance <= self.spec.memory",

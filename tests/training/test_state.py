@@ -11,6 +11,7 @@ from toys.recurrent import RecurrentSpec
 from training.small import MASK, Chain, network, settings
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError
+from unmask.model.backbones.transformer_xl import TransformerXLSpec
 from unmask.settings import described
 from unmask.training import metrics
 from unmask.training import state as disk
@@ -45,6 +46,9 @@ RUNS = {
     "muon": settings(optim=replace(settings().optim, name="muon")),
     "an objective with parts and a state": settings(objective=Toy()),
     "a network that carries": settings(objective=Autoregressive(), model=RecurrentSpec(width=16)),
+    "Transformer-XL": settings(
+        objective=Autoregressive(), model=TransformerXLSpec(width=16, blocks=2, heads=2, memory=20, dropout=0.1)
+    ),
 }
 
 
