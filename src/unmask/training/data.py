@@ -95,12 +95,12 @@ def strands_of(tokenizer: Tokenizer, asked: Train) -> np.ndarray | None:
     complement = bases.complement(tokenizer)
     if complement is None:
         raise UserError(
-            "--reverse-complement reads the other strand of DNA, and this vocabulary is not one of DNA: use the "
+            "text.reverse_complement reads the other strand of DNA, and this vocabulary is not one of DNA: use the "
             "tokenizer dna or caduceus, or leave it out."
         )
     if asked.model.carries:
         raise UserError(
-            f"--reverse-complement turns rows round, and the network {asked.model.name!r} remembers the row before."
+            f"text.reverse_complement turns rows round, and the network {asked.model.name!r} remembers the row before."
         )
     return complement
 
