@@ -23,7 +23,8 @@ from unmask.training import metrics, noise
 
 TEXT = "a cab had a bad bead. a fed hag hid. " * 80
 SHORT = ["--text.tokenizer", "character", "--text.length", "16", "--optim.batch", "4", "--run.preview", "1"]
-SIZE = {"transformer": ["--model.width", "16", "--model.blocks", "1", "--model.heads", "2"]}
+SMALL = ["--model.width", "16", "--model.blocks", "1", "--model.heads", "2"]
+SIZE = {"transformer": SMALL, "transformer-xl": [*SMALL, "--model.memory", "20"]}
 PAIRS = [
     ("toy-objective", "transformer"),
     ("mdlm", "toy-backbone"),
@@ -133,7 +134,7 @@ def test_a_carried_memory_reaches_the_next_step():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "backbone", "way"),
-    [("toy-objective", "toy-backbone", "fsdp"), ("ar", "toy-recurrent", "ddp")],
+    [("toy-objective", "toy-backbone", "fsdp"), ("ar", "toy-recurrent", "ddp"), ("ar", "transformer-xl", "ddp")],
 )
 def test_two_processes_that_resume_equal_one_that_does_not(text, tmp_path, objective, backbone, way):
     """Learned parts and state with a sharded network, and a memory of rows that two processes share."""
