@@ -55,7 +55,8 @@ def test_the_likelihood_of_a_stream_is_that_of_one_pass_over_it(changes):
     assert np.nansum(found.nats) == pytest.approx(float(whole.sum()), rel=1e-5)
     assert summary(found).tokens == stream.shape[1] - 1
     apart = sum(
-        float(Autoregressive().nats(net.logits, torch.from_numpy(p.tokens)[None], mask=MASK).bound.sum()) for p in passages
+        float(Autoregressive().nats(net.logits, torch.from_numpy(p.tokens)[None], mask=MASK).bound.sum())
+        for p in passages
     )
     assert abs(apart - float(whole.sum())) > 1e-2, "a test that cannot fail: the memory changes nothing"
 
