@@ -14,6 +14,8 @@ from unmask.model.checkpoint import load, save
 from unmask.model.model import Model
 from unmask.text.tokens import vocabulary
 
+pytestmark = pytest.mark.slow
+
 DNA = vocabulary.dna()
 TEXTS = {"one": "ACGGTN", "two": "ggattacaGATTACA"}
 VARIANT = Variant("one", 4, "G", "T", "here")

@@ -11,6 +11,8 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.evaluation.quality.kmers import assess_sequences, divergence, kmer_codes
 
+pytestmark = pytest.mark.slow
+
 
 def test_codes_tell_k_mers_apart_and_leave_other_letters_out():
     texts = ["ACGTACGA", "AC", "ACNGT"]

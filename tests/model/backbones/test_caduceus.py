@@ -247,6 +247,7 @@ def mirrored(length: int) -> type[Dice]:
     return Mirrored
 
 
+@pytest.mark.slow
 @STRANDS
 @pytest.mark.parametrize("policy", [FirstHitting(), Ancestral(7)], ids=["first-hitting", "ancestral"])
 def test_drawing_on_the_other_strand_with_mirrored_dice_gives_the_mirrored_text(policy, exchange, monkeypatch):

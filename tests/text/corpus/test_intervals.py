@@ -19,6 +19,8 @@ from unmask.text.corpus.tokenized import whole_documents
 from unmask.text.tokens.bases import reverse_complement
 from unmask.text.tokens.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 CASES = json.loads((Path(__file__).parents[2] / "golden/dna/dna_data_cases.json").read_text())
 random.seed(1)
 ONE, TWO = ("".join(random.choices("ACGT", k=size)) for size in (400, 100))
