@@ -299,6 +299,12 @@ MUTATIONS = {
         "sampling/policies/test_gibbs.py",
     ),
     "baselines: the spindle's token not tilted": Mutation(
+        "sampling/policies/spindle.py",
+        "return logits + self.revealing(look, rows, logits.shape[-1]).log().to(logits)",
+        "return logits",
+        "sampling/policies/test_spindle_reverse.py",
+    ),
+    "baselines: the spindle of the true token for all": Mutation(
         "diffusion/spindle.py",
         "stays = (log_p.exp() * (1 - r))",
         "stays = (log_p.exp() * (1 - r_true[:, None]))",
