@@ -128,8 +128,11 @@ def has_regions(folder: str | Path) -> bool:
 
 
 def starting_spec(asked: Train) -> Spec:
-    """The spec of the network that a run starts from: that of --init, or a new one."""
-    return checkpoint.spec_in(resolved(asked.init)) if asked.init else asked.model
+    """The spec of the network that a run starts from: that of --init, or a new one; if it has begun, its own."""
+    if not asked.init:
+        return asked.model
+    begun = Path(asked.out) / "last"
+    return checkpoint.spec_in(begun if begun.exists() else resolved(asked.init))
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:
