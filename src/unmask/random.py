@@ -70,7 +70,7 @@ class Dice:
 def gaussians(key: Int[Tensor, " b"], number: int, shape: tuple[int, ...]) -> Float[Tensor, "b ..."]:
     """Standard normal numbers of a shape for each row, drawn in place; `number` distinguishes repeated draws.
 
-    For large tensors: several times faster than numbers that are hashed one by one, and as much a function of the key.
+    For large tensors: several times faster than hashing numbers one by one, and as much a function of the key.
     """
     found = torch.empty(len(key), *shape, device=key.device)
     source = torch.Generator(key.device)

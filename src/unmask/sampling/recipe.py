@@ -301,7 +301,8 @@ def untuned(model: Model) -> str:
     """A warning for a masked language model that was never tuned to write a text from nothing."""
     return (
         "this model was trained as a masked language model, which hides a small share of a text, and never to write "
-        "whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from 78 to "
+        "whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from 78 "
+        "to "
         f"35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
     )
 
@@ -309,7 +310,8 @@ def untuned(model: Model) -> str:
 def unlike_masked_lm(model: Model, sampler: str) -> str:
     """A warning for Gibbs sampling with a network that has seldom seen a text with a single blank."""
     return (
-        f"this model was not trained as a masked language model but with {model.objective.name}; {sampler} redraws one "
+        f"this model was not trained as a masked language model but with {model.objective.name}; {sampler} redraws "
+        "one "
         f"token given all others, over and over. Its own sampler is {model.objective.facts.sampler}."
     )
 

@@ -32,7 +32,8 @@ def scored_by(model: Model) -> Objective:
     """The objective that bounds −log p of the model, with the estimator of smallest variance."""
     if not model.objective.facts.infills:
         raise UserError(
-            f"blanks need a model that sees both sides; this one, of the objective {model.objective.name}, writes from "
+            f"blanks need a model that sees both sides; this one, of the objective {model.objective.name}, writes "
+            "from "
             "left to right. Use a masked diffusion model."
         )
     return model.objective.bounded()

@@ -191,9 +191,7 @@ def greedy(model: Model, passage: Passage) -> bool:
     return True
 
 
-def _best(
-    model: Model, x: torch.Tensor, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
+def _best(model: Model, x: torch.Tensor, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     logits = model.network.logits(x_t, sigma.to(x_t.device), rows, **model.objective.context(x))
     return logits.index_fill(1, torch.tensor([model.mask], device=x_t.device), -torch.inf).argmax(1)
 

@@ -100,7 +100,7 @@ def strands_of(tokenizer: Tokenizer, asked: Train) -> np.ndarray | None:
         )
     if asked.model.carries:
         raise UserError(
-            f"text.reverse_complement turns rows round, and the network {asked.model.name!r} remembers the row before."
+            f"text.reverse_complement turns rows round, and {asked.model.name!r} remembers the row before."
         )
     return complement
 

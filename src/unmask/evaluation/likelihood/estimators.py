@@ -88,9 +88,7 @@ def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[st
 
     exact, chance = objective.facts.exact, objective.facts.noisy and not objective.facts.exact
     means = objective.means + (f", t >= {low:g}" if low else "")
-    return Estimator(
-        objective.name, nats, means, exact=exact, chance=chance, likelihood=objective.facts.likelihood
-    )
+    return Estimator(objective.name, nats, means, exact=exact, chance=chance, likelihood=objective.facts.likelihood)
 
 
 def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:

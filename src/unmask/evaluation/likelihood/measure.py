@@ -37,7 +37,7 @@ class How:
     """How the text is scored."""
 
     estimator: str = "auto"
-    """count, time, steps, order, weighted, duel, pseudo (mdlm); block, exact-bound, likelihood (block). auto: best."""
+    """count, time, steps, order, weighted, duel, pseudo (mdlm); block, exact-bound, likelihood (block); auto: best"""
     pack: str = "auto"
     """Rows: stream, wrap (the paper), rows (a document each), windows (within one); auto: as trained."""
     length: int = 0

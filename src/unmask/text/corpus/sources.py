@@ -188,6 +188,8 @@ def _regions(sources: list[Source], layout: Layout) -> list[Source]:
     check_intervals(intervals, places, layout)
     found = []
     for source in sources:
+        if source.path is None:
+            continue
         mine = [one for one in intervals if places[one.name].path == source.path]
         for split in dict.fromkeys(one.split for one in mine):
             some = [one for one in mine if one.split == split]
