@@ -34,7 +34,6 @@ def test_a_run_prints_its_scores_over_the_seeds_and_new_texts_are_answered(revie
     assert "validation accuracy" in said.out
     assert "2 seeds) on 3 texts" in said.out
     assert "2 labels: bad, good; 27 texts for training, 3 for validation" in said.err
-    assert "left" in said.err
     result = json.loads((reviews / "run/result.json").read_text())
     assert result["labels"] == ["bad", "good"]
     assert len(result["valid"]["accuracy"]["values"]) == 2

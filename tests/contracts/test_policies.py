@@ -7,6 +7,7 @@ from contracts.members import LETTERS, NAMES, model_of
 from unmask.errors import UserError
 from unmask.registry import own_fields, spelled
 from unmask.sampling.policy import POLICIES, policy_of
+from unmask.sampling.process import policies_of
 from unmask.sampling.recipe import Recipe, method_for, samplers_for
 from unmask.text.prompt.canvas import of_tokens
 
@@ -53,4 +54,5 @@ def test_a_sampler_is_read_back_from_its_line(name):
 def test_a_model_names_its_own_sampler_first(models):
     for model in models.values():
         assert samplers_for(model)[0] == model.objective.facts.sampler
-        assert all(POLICIES[name].process == model.objective.facts.process for name in samplers_for(model))
+        followed = policies_of(model.objective.facts.process)
+        assert all(POLICIES[name].process == followed for name in samplers_for(model))

@@ -272,12 +272,15 @@ def test_nonsense_is_refused():
         exact_bound(world.network, torch.zeros(13, dtype=torch.long), mask=3)
     with pytest.raises(UserError, match="depends on the schedule"):
         exact_bound(world.network, torch.tensor([0, 1, 2]), mask=3, steps=4)
-    with pytest.raises(UserError, match="at least one position"):
-        nats_by_count(
-            world.network,
-            torch.tensor([[0, 1, 2]]),
-            t=torch.tensor([0.5], dtype=DOUBLE),
-            u=torch.zeros(1, 3, dtype=DOUBLE),
-            mask=3,
-            frozen=torch.ones(1, 3, dtype=torch.bool),
-        )
+
+
+def test_a_row_without_free_tokens_has_no_nats():
+    nats = nats_by_count(
+        TableWorld.random().network,
+        torch.tensor([[0, 1, 2]]),
+        t=torch.tensor([0.5], dtype=DOUBLE),
+        u=torch.zeros(1, 3, dtype=DOUBLE),
+        mask=3,
+        frozen=torch.ones(1, 3, dtype=torch.bool),
+    )
+    assert torch.equal(nats, torch.zeros_like(nats))

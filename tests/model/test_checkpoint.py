@@ -226,8 +226,8 @@ def test_damaged_notes_and_configs_are_refused_by_name(saved):
     for text in ("[]", "{", '{"version": "1"}'):
         (saved / "unmask.json").write_text(text)
         refused(saved, r"unmask\.json is damaged")
-    (saved / "unmask.json").write_text(json.dumps(json.loads(note) | {"objective": "mldm"}))
-    refused(saved, "no objective is called 'mldm'. Did you mean 'mdlm'")
+    (saved / "unmask.json").write_text(json.dumps(json.loads(note) | {"objective": "mdlmm"}))
+    refused(saved, "no objective is called 'mdlmm'. Did you mean 'mdlm'")
     (saved / "unmask.json").write_text(json.dumps(json.loads(note) | {"probe": {"tokens": [[1]]}}))
     refused(saved, "self-test in unmask.json is damaged")
     (saved / "unmask.json").write_text(note)

@@ -20,11 +20,11 @@ def require_matplotlib(extra: str) -> None:
         raise UserError(f"drawing needs matplotlib: {install(extra)}") from None
 
 
-def panels(count: int, *, width: float) -> tuple["Figure", Any]:
+def panels(count: int, *, width: float, height: float = 4.5) -> tuple["Figure", Any]:
     """A figure of some axes side by side that share their y axis."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, 4.5), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     row = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     for axes in row:
         axes.grid(alpha=0.3)

@@ -130,7 +130,8 @@ def bars(table: Table) -> "Figure":
     column = table["columns"][number]
     both = has_published(table, number)
     rows = [row for row in table["rows"] if row["cells"][number]["value"] is not None or both]
-    figure, axes_of = panels(2 if both else 1, width=11 if both else 7)
+    height = max(4.5, 0.4 * len(rows))
+    figure, axes_of = panels(2 if both else 1, width=13 if both else 9, height=height)
     for axes, which in zip(axes_of, ("value", "published"), strict=False):
         for at, row in enumerate(rows):
             cell = row["cells"][number]

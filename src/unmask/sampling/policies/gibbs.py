@@ -38,7 +38,7 @@ class Gibbs(Policy):
     def __post_init__(self) -> None:
         for name in ("steps", "burnin", "top_k"):
             if getattr(self, name) < (name == "steps"):
-                raise UserError(f"{name} must be {int(name == 'steps')} or more, not {getattr(self, name)}.")
+                raise UserError(f"{name} must be at least {int(name == 'steps')}; saw {getattr(self, name)}.")
         if self.scan == "parallel" and self.hide:
             raise UserError("a parallel scan that hides what it draws would see masks alone: set hide = false.")
 
