@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Table = Mapping[str, Any]
+HUGE = 1e6
 
 
 def head(table: Table) -> list[str]:
@@ -46,9 +47,14 @@ def cells(table: Table, row: Table) -> list[str]:
 
 
 def shown(cell: Table, digits: int) -> str:
-    error = "" if cell["error"] is None else f" ± {cell['error']:.{digits}f}"
+    error = "" if cell["error"] is None else f" ± {written(cell['error'], digits)}"
     seeds = f" ({len(cell['values'])} seeds)" if len(cell["values"]) > 1 else ""
-    return f"{cell['value']:.{digits}f}{error}{seeds}"
+    return f"{written(cell['value'], digits)}{error}{seeds}"
+
+
+def written(value: float, digits: int) -> str:
+    """A number with its digits; a huge one, as a model that has learned nothing may have, by its power of ten."""
+    return f"{value:.{digits}f}" if abs(value) < HUGE else f"{value:.1e}"
 
 
 def difference(paired: Table | None) -> str:
@@ -136,12 +142,12 @@ def bars(table: Table) -> "Figure":
         for at, row in enumerate(rows):
             cell = row["cells"][number]
             if cell[which] is not None:
-                error = cell["error"] if which == "value" else None
-                axes.barh(at, cell[which], height=0.6, color=COLOURS[0 if which == "value" else 4], alpha=0.85)
-                axes.errorbar(cell[which], at, xerr=error, color=INK, capsize=2, lw=1)
-                axes.annotate(
-                    f" {cell[which]:.{column['digits']}f}", (cell[which], at), va="center", fontsize=8, color=INK
-                )
+                small = abs(cell[which]) < HUGE  # others are written, not drawn
+                length, error = (cell[which], cell["error"] if which == "value" else None) if small else (0, None)
+                axes.barh(at, length, height=0.6, color=COLOURS[0 if which == "value" else 4], alpha=0.85)
+                axes.errorbar(length, at, xerr=error, color=INK, capsize=2, lw=1)
+                told = written(cell[which], column["digits"])
+                axes.annotate(f" {told}", (length, at), va="center", fontsize=8, color=INK)
         axes.set_xlabel(column["name"] + (", here" if which == "value" else ", published"))
         axes.margins(x=0.15)
     axes_of[0].set_yticks(range(len(rows)), [row["name"] for row in rows])

@@ -184,7 +184,7 @@ def test_late_draws_are_from_the_most_likely_tokens():
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(UserError, match="would see masks alone"):
         Gibbs(scan="parallel")
-    with pytest.raises(UserError, match="steps must be 1 or more, not 0"):
+    with pytest.raises(UserError, match="steps must be at least 1; saw 0"):
         Gibbs(steps=0)
     assert POLICIES.make("gibbs-parallel:steps=3") == Gibbs(steps=3, scan="parallel", hide=False)
 
