@@ -102,7 +102,7 @@ MUTATIONS = {
         "diffusion/d3pm.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden", MATHEMATICS
     ),
     "no reconstruction in D3PM": Mutation(
-        "diffusion/d3pm.py", "/ when.density[:, None] + clean", "/ when.density[:, None]", MATHEMATICS
+        "diffusion/d3pm.py", "bound = bound + reconstruction(", "bound = bound + 0 * reconstruction(", MATHEMATICS
     ),
     "gradient reaches the mask": Mutation("diffusion/rows.py", "gradient[:, ctx.mask] = 0", "pass", MDLM),
     "sign of the loss": Mutation(
@@ -427,7 +427,7 @@ MUTATIONS = {
     ),
     "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.grid", "steps = None", OWN),
     "scored by the objective's defaults": Mutation(
-        "sampling/score.py", "model.objective.precise()", "type(model.objective)().precise()", SCORING
+        "sampling/score.py", "model.objective.bounded()", "type(model.objective)().bounded()", SCORING
     ),
     "a prompt without its document's eos": Mutation(
         "sampling/tasks/continuation.py",
