@@ -332,7 +332,7 @@ EDGES: dict[str, tuple[str, dict]] = {
         "/v1/completions",
         {
             **{**FULL, "n": 1, "pattern": "[a-z ]{1,400}"},
-            "allowed": [{"position": i, "tokens": [300 + i % 7, 310]} for i in range(8, 60)],
+            "allowed": [{"position": i, "tokens": [300 + i % 6, 302]} for i in range(8, 60)],
         },
     ),
     "allowed tokens": (
