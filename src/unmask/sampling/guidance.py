@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid
 from unmask.errors import UserError
-from unmask.sampling.logits import Hook
+from unmask.sampling.logits import Hook, in_pieces
 from unmask.sampling.process import Ask, NetworkOfLengths, answer
 from unmask.shapes import Network
 
@@ -60,10 +60,14 @@ def mixed(
     logits: Float[Tensor, "n v"], blind: Float[Tensor, "n v"], weight: float, *, mask: int
 ) -> Float[Tensor, "n v"]:
     """g log p + (1 − g) log p_blind, up to a constant per row; −∞ in either stays −∞. [D-CFG]"""
-    with_given, without = (forbid(some, mask).log_softmax(-1) for some in (logits, blind))
-    never = with_given.isneginf() | without.isneginf()
-    guided = weight * with_given + (1 - weight) * without
-    return guided.masked_fill(never, -torch.inf)
+
+    def some_rows(logits: Tensor, blind: Tensor) -> Tensor:
+        with_given, without = (forbid(some, mask).log_softmax(-1) for some in (logits, blind))
+        never = with_given.isneginf() | without.isneginf()
+        guided = weight * with_given + (1 - weight) * without
+        return guided.masked_fill(never, -torch.inf)
+
+    return in_pieces(some_rows, logits, blind)
 
 
 @runtime_checkable

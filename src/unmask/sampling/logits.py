@@ -88,6 +88,10 @@ def only(logits: Float[Tensor, "n v"], kept: Int[Tensor, "n k"]) -> Float[Tensor
 
 def nucleus(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool = True) -> Float[Tensor, "n v"]:
     """The most likely tokens up to a total probability, at least one. `keep_crossing` keeps the one that exceeds."""
+    return in_pieces(lambda some: nucleus_at_once(some, mass, keep_crossing=keep_crossing), logits)
+
+
+def nucleus_at_once(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool) -> Float[Tensor, "n v"]:
     value, order = logits.sort(-1, descending=True)
     probs = value.double().softmax(-1)
     total = probs.cumsum(-1)
@@ -162,8 +166,23 @@ def without_repeats(
     return logits.index_put((which, token), logits[which, token] - COST)
 
 
+NUMBERS = 2**20  # that are worked on at a time: intermediate results in float64 then take little memory
+
+
+def in_pieces(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """A function of rows (n ..), each row by itself, on some rows at a time."""
+    size = max(1, NUMBERS // max(1, rows[0].shape[-1]))
+    if len(rows[0]) <= size:
+        return function(*rows)
+    return torch.cat([function(*some) for some in zip(*(one.split(size) for one in rows), strict=True)])
+
+
 def inverse_cdf(logits: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The first token whose cumulative probability exceeds u; a token with logit −∞ is never drawn."""
+    return in_pieces(inverse_cdf_at_once, logits, u)
+
+
+def inverse_cdf_at_once(logits: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     top = logits.amax(-1, keepdim=True).double()
     if not bool(torch.isfinite(top).all()):
         raise UserError("no token is possible at a position: all are banned, or the network gave NaN.")

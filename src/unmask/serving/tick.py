@@ -24,7 +24,7 @@ from unmask.text.prompt.canvas import Canvas
 
 Made = TypeVar("Made")
 
-LOGITS = 2**26  # numbers that the head computes at a time: 256 MB
+LOGITS = 2**25  # numbers that the head computes at a time: 128 MB
 
 
 @runtime_checkable
