@@ -21,6 +21,11 @@ def test_a_table_that_names_another_component_replaces_it():
     assert over(below, {"objective": {"weight": "bound"}})["objective"] == {"name": "mdlm", "weight": "bound"}
 
 
+def test_another_optimizer_keeps_the_batch_of_all_rows():
+    below = {"optim": {"name": "adamw", "lr": 1.0, "batch": 64}}
+    assert over(below, {"optim": {"name": "muon", "lr": 2.0}})["optim"] == {"name": "muon", "lr": 2.0, "batch": 64}
+
+
 def test_scales_are_laid_over_the_file_and_over_rows(tmp_path):
     rows = [
         {"name": "MDLM", "scale": {"large": {"train": {"model": {"width": 64}}}}},

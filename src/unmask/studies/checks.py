@@ -8,6 +8,9 @@ from unmask.errors import UserError, unknown
 Table = Mapping[str, Any]
 
 
+COMPONENTS = ("model", "objective")  # each member has settings of its own: another name replaces the whole table
+
+
 def over(below: Table, above: Table) -> dict[str, Any]:
     """Two tables, one laid over the other; a table that names another component replaces the one below."""
     found = dict(below)
@@ -16,7 +19,7 @@ def over(below: Table, above: Table) -> dict[str, Any]:
         if (
             isinstance(there, Mapping)
             and isinstance(value, Mapping)
-            and value.get("name", 0) in (0, there.get("name", 0))
+            and (name not in COMPONENTS or value.get("name", 0) in (0, there.get("name", 0)))
         ):
             found[name] = over(there, value)
         else:
