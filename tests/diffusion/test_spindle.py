@@ -69,9 +69,10 @@ def test_levels_posteriors_and_the_number_of_the_code_are_the_recorded_ones(name
     assert found == pytest.approx(float(case[f"{name}_elbo_step1"]), rel=1e-4)
 
 
-def test_the_steps_of_a_token_multiply_to_its_level_and_its_posterior_is_bayes_rule():
+@pytest.mark.parametrize("levels", ["counts", "information"])
+def test_the_steps_of_a_token_multiply_to_its_level_and_its_posterior_is_bayes_rule(levels):
     """Two states, visible and hidden: the forward chain of every token, and q(x_s | x_t, x_0) from it."""
-    f = counted(50, 5, 1, 0).centred
+    f = counted(50, 5, 1, 0).shift(levels, strength=0.3)
     times = torch.linspace(0, 1, TOTAL + 1, dtype=DOUBLE)
     for v in range(WORDS):
         k = kept(times, f[v].expand_as(times), strength=0.3)
@@ -88,6 +89,17 @@ def test_the_steps_of_a_token_multiply_to_its_level_and_its_posterior_is_bayes_r
         kept(times, f[0].expand_as(times), strength=0.3)[1:-1]
         > kept(times, f[2].expand_as(times), strength=0.3)[1:-1]
     ).all()
+
+
+def test_by_information_the_visible_share_of_it_falls_linearly():
+    """Σ_v p_v H_v k_v/Σ_v p_v H_v = 1 − t where nothing is cut: these counts are alike enough."""
+    table = counted(60, 50, 40, 30)
+    f, h = table.shift("information", strength=0.3), -((table.counts + 1) / (table.counts + 1).sum()).log()
+    assert torch.equal(f, table.informed)
+    for t in torch.linspace(0, 1, 9, dtype=DOUBLE):
+        k = kept(t.expand_as(f), f, strength=0.3)
+        assert torch.allclose((table.counts * h * k).sum() / (table.counts * h).sum(), 1 - t)
+    assert counted(1000, 5, 1, 0).shift("information", strength=0.3).max() == pytest.approx(1 / (0.3 * math.pi))
 
 
 def test_without_a_spindle_it_is_d3pm_that_never_predicts_the_mask():
@@ -127,8 +139,11 @@ def trained():
     parts = {"frequency": counted(*counts.tolist())}
     ours = DiffusionBERT(steps=TOTAL, hybrid=0)
     f, by_row = parts["frequency"].centred, centred_by_row(parts["frequency"].logarithmic[x0], x0 >= 0)
+    informed = DiffusionBERT(steps=TOTAL, hybrid=0, levels="information")
+    shift = informed.shift(parts)
     levels = {
         ours: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), f[x0], strength=0.3),
+        informed: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), shift[x0], strength=0.3),
         Published(ours): lambda i: published_keep(torch.full((len(x0),), i), by_row, total=TOTAL, strength=0.3),
     }
     found = {}
@@ -140,7 +155,9 @@ def trained():
             (law * expected(objective, table, x0, parts, keep)).sum().backward()
             optimizer.step()
         with torch.no_grad():
-            found[objective.name] = expected(objective, table, x0, parts, keep)
+            found["information" if objective is informed else objective.name] = expected(
+                objective, table, x0, parts, keep
+            )
     return law, found
 
 
@@ -151,8 +168,9 @@ def test_the_bound_is_one_and_the_published_number_is_not(trained):
     entropy = float(torch.special.entr(law).sum())
     sums = {name: float((-nats).exp().sum()) for name, nats in found.items()}
     means = {name: float((law * nats).sum()) for name, nats in found.items()}
-    assert sums["diffusionbert"] <= 1
-    assert means["diffusionbert"] > entropy
+    for name in ("diffusionbert", "information"):
+        assert sums[name] <= 1
+        assert means[name] > entropy
     assert sums["published"] > 1
     assert means["published"] < entropy
 

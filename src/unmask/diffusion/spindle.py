@@ -13,12 +13,19 @@ hidden v is revealed from t to s,
 and T times the KL of a step is a bound on −log p. The published number is another one (`published`): it centres f
 over the row, gives the model the f of the very tokens that it is to predict, and takes the posterior of another
 schedule. Its exponentials can add up to more than 1, so it is no bound. With λ = 0 both are D3PM's.
+
+The paper has another shift than its code (`levels = "information"`): with the information H_v = −log p(v) of a token
+
+    H̄/H_v − 1   in the place of   f_v − f̄
+
+so that of the information, not of the number of tokens, 1 − t is visible. It exceeds 1/(λπ) for frequent tokens,
+whose level would first rise: there it is cut, and then more than 1 − t is hidden.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,6 +42,7 @@ from unmask.random import Noise
 from unmask.shapes import Network
 
 MOST = 1 / math.pi  # with a larger λ a token could become visible again
+Levels = Literal["counts", "information"]
 SHOWN = 0.999  # the published schedule keeps no token with more than this chance
 
 
@@ -65,6 +73,18 @@ class Frequency(nn.Module):
         """f_v less its mean over the training text."""
         f = self.logarithmic
         return f - (f * self.counts).sum() / self.counts.sum().clamp(min=1)
+
+    @property
+    def informed(self) -> Float[Tensor, " v"]:
+        """H̄/H_v − 1, H̄ the mean of H over the training text; 0 is the mean of H_v times it."""
+        h = -((self.counts + 1) / (self.counts + 1).sum()).log()
+        mean = (h * self.counts).sum() / self.counts.sum().clamp(min=1)
+        return mean / h.clamp(min=1e-9) - 1
+
+    def shift(self, levels: Levels, *, strength: float) -> Float[Tensor, " v"]:
+        """What the spindle moves each token's level by, cut where a level would rise with t."""
+        most = MOST / max(strength, 1e-9)
+        return (self.centred if levels == "counts" else self.informed).clamp(-most, most)
 
 
 def kept(t: Float[Tensor, "*b"], centred: Float[Tensor, "*b"], *, strength: float) -> Float[Tensor, "*b"]:
@@ -107,6 +127,7 @@ class DiffusionBERT(Objective):
     facts: ClassVar[Facts] = Facts(conditionals=False, asked=0.5, sampler="diffusionbert")
 
     strength: float = 0.3  # λ of the spindle schedule; 0: every token alike
+    levels: Levels = "counts"  # by log counts, as in the authors' code; or by information, as in their paper
     steps: int = 2048  # T, the number of steps
     hybrid: float = 0.01  # λ of the hybrid loss: the KL of a step + λ · cross-entropy at all positions
     times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
@@ -135,7 +156,10 @@ class DiffusionBERT(Objective):
         table(parts).fill(counts())
 
     def for_sampler(self, parts: Mapping[str, nn.Module]) -> Mapping[str, Any]:
-        return {"strength": self.strength, "frequency": table(parts).centred}
+        return {"strength": self.strength, "frequency": self.shift(parts)}
+
+    def shift(self, parts: Mapping[str, nn.Module] | None) -> Float[Tensor, " v"]:
+        return table(parts).shift(self.levels, strength=self.strength)
 
     def variants(self) -> Mapping[str, Objective]:
         precise = self.precise()
@@ -155,7 +179,7 @@ class DiffusionBERT(Objective):
     ) -> Nats:
         """Nats per token: T times the KL of the step that contains t."""
         check_clean(x0, mask=mask)
-        f = table(parts).centred.to(noise.t)
+        f = self.shift(parts).to(noise.t)
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
