@@ -7,8 +7,10 @@
     python bench/control.py keywords --model runs/stories --ar runs/stories-ar --judge gpt2
     python bench/control.py remask --model runs/stories --judge gpt2
     python bench/control.py all ...                               all of them
+    python bench/control.py view --records docs/records/sudoku9.json --out runs/sudoku9   a page and a picture
 
-Tables go to standard output, progress to standard error, a record to --json FILE.
+Tables go to standard output, progress to standard error, a record to --json FILE. With --out
+FOLDER each table is also written as those of `unmask study` are: Markdown, HTML with a picture, PNG and JSON.
 """
 
 import json
@@ -16,18 +18,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from studies import mending, middle, promises, sudoku
 from studies.pupils import Sudoku
-from studies.results import Table
+from studies.results import Table, as_study
 from studies.stories import judges, writer
+from unmask.cli.study import write_table
 from unmask.errors import UserError
 from unmask.evaluation.record import record
 
-Study = Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all"]
+Study = Literal["sudoku4", "sudoku9", "infill", "keywords", "remask", "all", "view"]
 STUDIES = ("sudoku4", "sudoku9", "infill", "keywords", "remask")
 NINE = Sudoku(box=3, steps=1000, blocks=4, lr=3e-3, test=200, constrained=50)
 
@@ -58,6 +61,10 @@ class Settings:
     """Print the tables as Markdown."""
     json: Path | None = None
     """Write a record: tables, settings, models, machine."""
+    out: Path | None = None
+    """A folder for the tables in the form of `unmask study`, each in a folder of its own if there are several."""
+    records: tuple[Path, ...] = ()
+    """Records that --json wrote, for `view`."""
 
 
 def of_sudoku(settings: Settings, asked: Sudoku) -> Table:
@@ -92,11 +99,27 @@ def tables(settings: Settings) -> Iterator[Table]:
         yield from of_stories(settings, wanted)
 
 
+def drawn(kept: Sequence[dict[str, Any]], out: Path) -> None:
+    """Tables as `unmask study` writes them."""
+    for number, one in enumerate(kept):
+        folder = out if len(kept) == 1 else out / str(number + 1)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_table(as_study(one), folder)
+        print(f"written: {folder}/table.md, .html, .png, .json", file=sys.stderr)
+
+
 def main(settings: Settings) -> None:
+    if settings.what == "view":
+        if settings.out is None or not settings.records:
+            raise UserError("view needs --records FILES that --json wrote and --out FOLDER.")
+        drawn([one for path in settings.records for one in json.loads(path.read_text())["tables"]], settings.out)
+        return
     found = []
     for table in tables(settings):
         print(table.markdown() if settings.markdown else table.text(), end="\n\n", flush=True)
         found.append(table.json())
+    if settings.out is not None:
+        drawn(found, settings.out)
     if settings.json is not None:
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
         kept = record(None, seed=settings.seed, settings=plain, data={}, tables=found)

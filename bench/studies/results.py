@@ -98,3 +98,67 @@ def _plain(cell: Cell) -> Any:
     if isinstance(cell, Mean):
         return {"value": cell.value, "error": cell.error if math.isfinite(cell.error) else None}
     return cell
+
+
+def as_study(kept: dict[str, Any]) -> dict[str, Any]:
+    """A table of `Table.json`, perhaps from a record, in the form of `unmask study`: for its page and picture."""
+    rows = kept["rows"]
+    names = list(rows[0])
+    first = next(i for i, name in enumerate(names) if any(isinstance(row[name], dict) for row in rows))
+    labels, numbers = names[:first], [name for name in names[first:] if any(_number(row[name]) for row in rows)]
+    cells = [[_number(row[name]) or (None, None) for name in numbers] for row in rows]
+    return {
+        "title": kept["title"],
+        "about": " ".join(kept["notes"]),
+        "source": "",
+        "scale": "",
+        "threads": 1,
+        "budget": "equal steps",
+        "compare": None,
+        "fits": [],
+        "picture": {"kind": "bars", "y": numbers[0]},
+        "columns": [
+            {"name": name, "unit": "%" if _is_share(rows, name) else "", "digits": 1 if _is_share(rows, name) else 2}
+            for name in numbers
+        ],
+        "rows": [
+            {
+                "name": ", ".join(_label(name, row[name]) for name in labels if row[name] is not None),
+                "group": "",
+                "differs": "",
+                "changes": {},
+                "failure": "",
+                "complete": True,
+                "difference": None,
+                "trained": None,
+                "train_seconds": None,
+                "curve": [],
+                "cells": [
+                    {"value": value, "error": error, "values": [] if value is None else [value], "published": None}
+                    for value, error in own
+                ],
+            }
+            for row, own in zip(rows, cells, strict=True)
+        ],
+    }
+
+
+def _label(name: str, value: Any) -> str:
+    return str(value) if isinstance(value, str) and value not in ("on", "off") else f"{name} {value}"
+
+
+def _is_share(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    return any(isinstance(row[name], dict) and "good" in row[name] for row in rows)
+
+
+def _number(cell: Any) -> tuple[float, float | None] | None:
+    """A cell's number and its error; of a share the percentage, and half of Wilson's interval over 1.96."""
+    if isinstance(cell, dict) and "good" in cell:
+        low, high = cell["interval"]
+        return 100 * cell["good"] / cell["of"], 100 * (high - low) / (2 * Z)
+    if isinstance(cell, dict):
+        return cell["value"], cell["error"]
+    try:
+        return float(cell), None
+    except (TypeError, ValueError):
+        return None

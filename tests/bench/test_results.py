@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from studies.results import Mean, Share, Table, against, perplexity
+from studies.results import Mean, Share, Table, against, as_study, perplexity
+from unmask.views.study import as_markdown, as_page
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,15 @@ def test_a_table_tells_the_same_as_text_markdown_and_json():
     rows = json.loads(json.dumps(table.json(), allow_nan=False))["rows"]
     assert (rows[0]["b"]["good"], rows[0]["b"]["of"], rows[0]["c"]) == (3, 4, {"value": 2.0, "error": 0.5})
     assert (rows[1]["b"], rows[1]["c"]["error"]) == (None, None)
+
+
+def test_a_table_in_the_form_of_a_study():
+    rows = (("a", "off", Share(3, 4), Mean(2.0, 0.5), "8.0"), ("a", "on", Share(1, 4), None, "> 9"))
+    table = as_study(Table("T", ("method", "constraint", "solved", "ppl", "calls"), rows, ("Read this.",)).json())
+    assert as_markdown(table).splitlines()[2:6] == [
+        "| system | solved (%) | ppl | calls |",
+        "| --- | --- | --- | --- |",
+        "| a, constraint off | 75.0 ± 16.7 | 2.00 ± 0.50 | 8.00 |",
+        "| a, constraint on | 25.0 ± 16.7 | not measured | not measured |",
+    ]
+    assert "Read this." in as_page(table)

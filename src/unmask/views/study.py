@@ -147,8 +147,9 @@ def bars(table: Table) -> "Figure":
                 axes.barh(at, length, height=0.6, color=COLOURS[0 if which == "value" else 4], alpha=0.85)
                 axes.errorbar(length, at, xerr=error, color=INK, capsize=2, lw=1)
                 told = written(cell[which], column["digits"])
-                axes.annotate(f" {told}", (length, at), va="center", fontsize=8, color=INK)
-        axes.set_xlabel(column["name"] + (", here" if which == "value" else ", published"))
+                axes.annotate(f" {told}", (length + (error or 0), at), va="center", fontsize=8, color=INK)
+        unit = f", {column['unit']}" if column["unit"] else ""
+        axes.set_xlabel(column["name"] + unit + ((", here" if which == "value" else ", published") if both else ""))
         axes.margins(x=0.15)
     axes_of[0].set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes_of[0].invert_yaxis()
