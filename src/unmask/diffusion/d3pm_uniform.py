@@ -133,9 +133,3 @@ class D3PMUniform(Objective):
             return Nats(bound, bound)
         ce = spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x0)
         return Nats(bound + self.hybrid * weight * ce, bound)
-
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """log p(x_0 | x_t): any token may be noise, so every position is predicted."""
-        return forbid(logits, mask).log_softmax(-1)

@@ -37,7 +37,7 @@ from unmask.diffusion.continuous import (
 )
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, row_nats
+from unmask.diffusion.rows import row_nats
 from unmask.diffusion.times import check_total, steps
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -98,6 +98,12 @@ class Entry(nn.Module):
         time = self.time(torch.cat((angles.cos(), angles.sin()), -1).to(x.dtype))
         found: Tensor = self.norm(self.up(x) + time[:, None])
         return found
+
+
+def table_of(parts: Parts) -> Embedding:
+    found = parts["embedding"]
+    assert isinstance(found, Embedding)
+    return found
 
 
 class Terms(NamedTuple):
@@ -185,14 +191,14 @@ class DiffusionLM(Continuous):
         mask: int,
     ) -> Terms:
         """The network's estimate of x_0 at step `index` of each row; `clean` is the noise of x_0, `noisy` of x_t."""
-        levels, table = self.levels(x0.device), parts["embedding"]
-        mean: Tensor = table.matrix[x0]  # type: ignore[index]
+        levels, table = self.levels(x0.device), table_of(parts)
+        mean = table.matrix[x0]
         x = mean + (sigma(levels[1]) * clean).to(mean.dtype)
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
         gamma = levels[index + 1][:, None, None]
         x_t = (alpha(gamma) * signal + sigma(gamma) * noisy).to(mean.dtype)
         found = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
-        used = table.nearest(found.detach(), mask) if self.clamp else found  # type: ignore[operator]
+        used = table.nearest(found.detach(), mask) if self.clamp else found
         return Terms(x, mean, found, used)
 
     def step_nats(self, found: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
@@ -218,7 +224,7 @@ class DiffusionLM(Continuous):
 
     def ends(self, found: Terms, x0: Int[Tensor, "b l"], parts: Parts, *, mask: int) -> Float[Tensor, "b l"]:
         """The KL of x_T to the prior, and −log p(w | x_0)."""
-        rounding = row_nats(parts["embedding"].rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)  # type: ignore[operator]
+        rounding = row_nats(table_of(parts).rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)
         return prior_nats(found.x, self.levels(x0.device)[-1]) + rounding.view(x0.shape)
 
     def loss(
@@ -226,7 +232,7 @@ class DiffusionLM(Continuous):
     ) -> Float[Tensor, "b l"]:
         """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
         target = torch.where((index == 0)[:, None, None], found.mean, found.x)
-        rounding = row_nats(parts["embedding"].rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)  # type: ignore[operator]
+        rounding = row_nats(table_of(parts).rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)
         last = torch.sigmoid(-self.levels(x0.device)[-1]) * found.x.square().mean(-1)
         return (target - found.found).square().mean(-1) + rounding.view(x0.shape) + last
 
@@ -261,12 +267,6 @@ class DiffusionLM(Continuous):
         loss = bound if self.both else self.loss(found, x0, index, parts, mask=mask)
         return Nats(torch.where(free, loss, 0.0), torch.where(free, bound, 0.0).detach())
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """The softmax of the network's own logits, which Diffusion-LM does not use: for self-tests."""
-        return forbid(logits, mask).log_softmax(-1)
-
     def features(self, vocab: int) -> int:
         return self.embed
 
@@ -274,13 +274,12 @@ class DiffusionLM(Continuous):
         """The levels of the trained process, or of some of its steps, evenly spaced."""
         if steps > self.steps:
             raise UserError(f"this model has {self.steps} steps of noise: ask for at most so many; saw {steps}.")
-        levels = self.levels(parts["embedding"].matrix.device)  # type: ignore[arg-type]
+        levels = self.levels(table_of(parts).matrix.device)
         index = torch.linspace(self.steps - 1, 0, steps, dtype=torch.float64, device=levels.device).round().long()
         return Path(torch.cat((levels[index + 1], levels[:1])), index * (TOLD / self.steps))
 
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
-        found: Tensor = parts["embedding"].matrix[tokens]  # type: ignore[index]
-        return found
+        return table_of(parts).matrix[tokens]
 
     def entered(
         self,
@@ -305,16 +304,16 @@ class DiffusionLM(Continuous):
         *,
         mask: int,
     ) -> Reading:
-        table, x = parts["embedding"], parts["exit"](output)
-        x = table.nearest(x, mask) if self.clamp else x  # type: ignore[operator]
-        return Reading(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")  # type: ignore[operator]
+        table, x = table_of(parts), parts["exit"](output)
+        x = table.nearest(x, mask) if self.clamp else x
+        return Reading(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")
 
     def ended(self, reading: Reading, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int) -> Reading:
         """x_0 is drawn too, and the tokens given it."""
         assert reading.x is not None
         width = self.first_spread(self.levels(normal.device)).sqrt()
         x = reading.x + (width * normal).to(reading.x.dtype)
-        return reading._replace(logits=without_mask(parts["embedding"].rounding(x), mask), x=x)  # type: ignore[operator]
+        return reading._replace(logits=without_mask(table_of(parts).rounding(x), mask), x=x)
 
 
 @dataclass(frozen=True)
@@ -352,8 +351,3 @@ class Printed(Objective):
         paid = model.steps * each + model.ends(found, x0, parts, mask=mask)
         paid = torch.where(free_of(x0, frozen), paid, 0.0)
         return Nats(paid, paid)
-
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        return self.model.log_probs(logits, x_t, mask=mask)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
+from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.diffusion.times import Count
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -114,9 +114,3 @@ class MLM(Objective):
         logits = network(x, noise.u.new_zeros(len(x0)), rows)
         nats = spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0) / self.rate
         return Nats(nats, nats)
-
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """log p(x_0 | x_t) at every position: visible tokens are predicted too, because some were replaced."""
-        return forbid(logits, mask).log_softmax(-1)

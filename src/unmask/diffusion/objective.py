@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.rows import forbid
 from unmask.random import Noise
 from unmask.registry import Registry
 from unmask.shapes import Network
@@ -73,11 +74,11 @@ class Objective(ABC):
     ) -> Nats:
         """Loss and bound of clean rows x0. Frozen tokens are given: never hidden, with loss 0."""
 
-    @abstractmethod
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
     ) -> Float[Tensor, "b l v"]:
-        """log p(x_0 | x_t) at every position, for inspection."""
+        """log p(x_0 | x_t) at every position, for inspection and self-tests: the softmax, never the mask."""
+        return forbid(logits, mask).log_softmax(-1)
 
     @property
     @abstractmethod

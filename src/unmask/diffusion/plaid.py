@@ -33,7 +33,6 @@ from unmask.diffusion.continuous import (
 )
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats
-from unmask.diffusion.rows import forbid
 from unmask.errors import UserError
 from unmask.random import Noise
 
@@ -367,12 +366,6 @@ class Plaid(Continuous):
         kinds = torch.stack((first, ~first)).to(each)
         moments = torch.stack((kinds @ each, kinds @ each**2), -1).flatten()
         return {"rows": kinds.sum(1).float(), "moments": moments.float()}
-
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """The softmax of the network's own logits, without the output prior: for self-tests."""
-        return forbid(logits, mask).log_softmax(-1)
 
     def features(self, vocab: int) -> int:
         return self.embed

@@ -202,12 +202,6 @@ class DiffusionBERT(Objective):
         ce = spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x0)
         return Nats(bound + self.hybrid * weight * ce, bound)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """log p(x_0 | x_t): the mask is never predicted, visible tokens are."""
-        return forbid(logits, mask).log_softmax(-1)
-
 
 def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
     found = None if parts is None else parts.get("frequency")

@@ -110,6 +110,13 @@ def chosen_block(free: Bool[Tensor, "b l"], size: int, which: Float[Tensor, " b"
     return Span(columns.clamp(max=free.shape[1] - 1), columns < stop[:, None], count)
 
 
+def matrix_of(parts: Parts) -> Float[Tensor, "v d"]:
+    """The embeddings of which an input on the simplex is a mixture."""
+    found = parts["simplex"]
+    assert isinstance(found, Simplex)
+    return found.matrix
+
+
 @OBJECTIVES.register("ssd-lm", "SSD-LM: diffusion on the simplex, block after block")
 @dataclass(frozen=True)
 class SSDLM(Continuous):
@@ -201,7 +208,7 @@ class SSDLM(Continuous):
         shift = (noise.uniform(1, SHIFT)[:, 0] * size).long() * self.random
         span = chosen_block(free, size, noise.uniform(1, BLOCK)[:, 0], shift)
         tokens, t = x0.gather(1, span.columns), steps(noise.t, total=self.steps)
-        vocab = len(parts["simplex"].matrix)  # type: ignore[arg-type]
+        vocab = len(matrix_of(parts))
         x_t = noised_(gaussians(noise.key, NOISY, (size, vocab)), tokens, levels(t, self.steps))
         logits = self.predicted(network, x0, span, x_t, t / self.steps, parts)
         del x_t
@@ -236,22 +243,16 @@ class SSDLM(Continuous):
         kl = step_nats(forbid(logits, mask).log_softmax(-1), x_s, tokens[span.real], gamma[row])
         return torch.where(t[row] > 1, kl, ce).double()
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        """The softmax of the network's logits."""
-        return forbid(logits, mask).log_softmax(-1)
-
     def features(self, vocab: int) -> int:
         return vocab
 
     def path(self, steps: int, parts: Parts) -> Path:
         """Levels of the steps T .. 1, and no noise at the end."""
-        t = torch.arange(steps, -1, -1, device=parts["simplex"].matrix.device)  # type: ignore[arg-type]
+        t = torch.arange(steps, -1, -1, device=matrix_of(parts).device)
         return Path(levels(t, steps), t[:-1].double() / steps)
 
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
-        matrix: Tensor = parts["simplex"].matrix  # type: ignore[assignment]
+        matrix = matrix_of(parts)
         corner = matrix.new_full((*tokens.shape, len(matrix)), -1.0)
         return corner.scatter_(-1, tokens[..., None], 1.0)
 
@@ -307,8 +308,3 @@ class CrossEntropy(Objective):
     ) -> Nats:
         loss = self.model.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts).loss
         return Nats(loss, loss)
-
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
-        return self.model.log_probs(logits, x_t, mask=mask)
