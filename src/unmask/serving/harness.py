@@ -24,6 +24,7 @@ from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
 from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
+from unmask.text.tokens.bases import unscored
 from unmask.text.tokens.frame import SIZE
 
 try:
@@ -129,7 +130,14 @@ class Harness(LM):
         if room < 0:
             raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
         before = before[len(before) - min(len(before), room) :]
-        return given_and_answer(before, Document.of(continuation, ids), number=0, lead=lead, frame=frame)
+        return given_and_answer(
+            before,
+            Document.of(continuation, ids),
+            number=0,
+            lead=lead,
+            frame=frame,
+            unscored=unscored(self.tokenizer),
+        )
 
     def nats(self, passages: Sequence[Passage]) -> np.ndarray:
         """−log p of each passage in nats, the mean over the passes."""

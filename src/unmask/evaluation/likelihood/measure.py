@@ -123,7 +123,11 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
         before, ids = tokenizer.encode_batch([prompt, answer])
         if len(ids) and (lead is not None or len(before) or not model.objective.leads):
             scored = Document.of(answer, ids)
-            passages.append(given_and_answer(before, scored, number=number, lead=lead, frame=model.frame))
+            row = given_and_answer(
+                before, scored, number=number, lead=lead, frame=model.frame, unscored=unscored(tokenizer)
+            )
+            if row.scored > 0:
+                passages.append(row)
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
     kept = spread_evenly(passages, how.rows)

@@ -8,6 +8,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.text.corpus.passages import Passage, framed
+from unmask.text.tokens.bases import unscored
 from unmask.text.tokens.frame import Frame
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -42,7 +43,10 @@ def passages(
             len(text.encode()),
             number // 2,
             words=len(text.split()),
+            unscored=unscored(tokenizer),
         )
+        if row.scored < 1:
+            raise UserError(f"pair {number // 2 + 1}: {text!r} has no letter that is scored.")
         found.append(framed(row, frame))
     return found
 

@@ -20,6 +20,7 @@ from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
 from unmask.text.corpus.passages import Document, Passage, given_and_answer
+from unmask.text.tokens.bases import unscored
 from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.tokenizer import encode_given
 
@@ -41,7 +42,12 @@ def passage_of(requests: Requests, text: str) -> Passage:
         raise UserError("this model's tokenizer has no bos token for a text to begin with.")
     lead = tokenizer.bos if causal else None
     scored = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
-    return given_and_answer(np.zeros(0, np.int64), scored, number=0, lead=lead, frame=frame)
+    row = given_and_answer(
+        np.zeros(0, np.int64), scored, number=0, lead=lead, frame=frame, unscored=unscored(tokenizer)
+    )
+    if row.scored < 1:
+        raise wrong("a text to score has no letter that is scored: N and unknown letters are given.", param="texts")
+    return row
 
 
 def next_batch(tallies: Iterator[Tally]) -> Tally:

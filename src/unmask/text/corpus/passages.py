@@ -248,9 +248,16 @@ def tokens_fingerprint(rows: Iterable[Document | Passage]) -> str:
 
 
 def given_and_answer(
-    given: np.ndarray, answer: Document, *, number: int, lead: int | None, frame: Frame | None = None
+    given: np.ndarray,
+    answer: Document,
+    *,
+    number: int,
+    lead: int | None,
+    frame: Frame | None = None,
+    unscored: tuple[int, ...] = (),
 ) -> Passage:
     """An answer to a prompt: only the answer is scored."""
     front = [*([] if lead is None else [lead]), *given]
     row = np.array([*front, *answer.tokens], np.int64)
-    return framed(Passage(row, len(front), float(answer.bytes), number, words=float(answer.words)), frame)
+    passage = Passage(row, len(front), float(answer.bytes), number, words=float(answer.words), unscored=unscored)
+    return framed(passage, frame)

@@ -1,0 +1,46 @@
+"""N stands for no base: it is seen and never scored, in answers and in pairs."""
+
+import json
+
+import pytest
+
+from contracts.members import network_of
+from unmask.cli.main import main
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.checkpoint import save
+from unmask.text.tokens import vocabulary
+
+pytestmark = pytest.mark.slow
+
+DNA = vocabulary.dna()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    network = network_of(CaduceusSpec(vocab=DNA.size, length=16, width=16, blocks=1))
+    return save(tmp_path_factory.mktemp("dna") / "m", network, mask=DNA.mask, objective="mlm", tokenizer=DNA)
+
+
+def told(capsys, *words):
+    capsys.readouterr()
+    code = main([*map(str, words)])
+    out = capsys.readouterr()
+    return (code, json.loads(out.out)) if code == 0 else (code, out.err)
+
+
+def test_an_answer_counts_its_bases_only(folder, tmp_path, capsys):
+    path = tmp_path / "qa.jsonl"
+    path.write_text(json.dumps({"q": "AC", "a": "GNNT"}) + "\n" + json.dumps({"q": "AC", "a": "NN"}) + "\n")
+    code, found = told(capsys, "evaluate", folder, path, "--json", "--given", "q", "--field", "a")
+    assert (code, found["tokens"], found["rows"]) == (0, 2, 1)
+
+
+def test_pairs_differ_only_by_their_bases(folder, tmp_path, capsys):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"sentence_good": "ACGN", "sentence_bad": "NNN"}) + "\n")
+    code, error = told(capsys, "evaluate", folder, "--pairs", path, "--json")
+    assert code == 2
+    assert "no letter that is scored" in error
+    path.write_text(json.dumps({"sentence_good": "ACGNNN", "sentence_bad": "ACGNNN"}) + "\n")
+    code, found = told(capsys, "evaluate", folder, "--pairs", path, "--json")
+    assert (code, found["accuracy"]) == (0, 0.5)
