@@ -56,7 +56,8 @@ def log_step(
     letters = log_p.shape[-1] - 1
     alpha, hidden = s.alpha[:, None].to(log_p), s.hidden[:, None].to(log_p)
     moved = ((t.hidden - s.hidden) / s.alpha)[:, None].to(log_p)  # 1 − α_{t|s}
-    earlier = torch.logaddexp(alpha.log() + log_p, (hidden / letters).log().expand_as(log_p))
+    few = torch.finfo(log_p.dtype).tiny  # at s = 0, where this is not used, its gradient must still be a number
+    earlier = torch.logaddexp(alpha.log() + log_p, (hidden / letters).clamp(min=few).log().expand_as(log_p))
     here = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, x_t[:, None], True)
     to_x_t = torch.where(here, 1 - moved + moved / letters, moved / letters).log()
     found = forbid(earlier + to_x_t, mask)
