@@ -37,7 +37,7 @@ mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py
 
 bench: $(VENV)/.dev
-	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	$(BIN)/python bench/page.py --out bench.json
 
 # The site in site/, warnings as errors. `make docs SERVE=1` shows it while you write.
 docs: $(VENV)/.docs

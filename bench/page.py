@@ -1,0 +1,205 @@
+"""One page of numbers: what takes how long, beside bare matrix products of the same shapes, and a record of it.
+
+    python bench/page.py                       the page: some minutes
+    python bench/page.py --out old.json        and a record of it
+    python bench/compare.py old.json new.json  what became slower or faster since
+
+Every number is a median over rounds; in each round every job is timed once, so that a busy moment hits all alike. The
+last column is the time of a job divided by that of its products in the same round: it hardly depends on the machine,
+and is what `compare.py` compares.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import tyro
+
+from train_step import ours as our_steps
+from train_step import textbook as textbook_steps
+from unmask.diffusion.mdlm import MDLM
+from unmask.evaluation.record import machine
+from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.sampling.autoregressive import ReadOn
+from unmask.sampling.blockwise import Blockwise
+from unmask.sampling.masked import Masked
+from unmask.sampling.process import Process, answer
+from unmask.text.prompt.canvas import blank, of_tokens
+from unmask.training.noise import draw
+
+SMALL = Architecture(vocab=4097, length=128, width=256, blocks=6, heads=4, cond=128, dropout=0.1)
+TINY = Architecture(vocab=1024, length=128, width=128, blocks=4, heads=4)
+WRITER = Architecture(vocab=2048, length=128, width=256, blocks=6, heads=4, tied=True, reads_before=True)
+
+
+@dataclass(frozen=True)
+class Settings:
+    rounds: int = 9
+    """How often every job is timed."""
+    only: str = ""
+    """Only the jobs whose name contains this."""
+    out: Path | None = None
+    """Write a record: every time of every job, and the machine."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something that is timed, with the matrix products that it cannot do without."""
+
+    name: str
+    run: Callable[[], Any]  # returns seconds, or anything else: then it is timed from outside
+    products: Callable[[], Any]
+
+
+def products_of(a: Architecture, tokens: int, *, rows: int | None = None, passes: int = 1) -> Callable[[], None]:
+    """The products of a forward pass over so many tokens, and of its head at some rows; `passes` 3: and backward."""
+    d = a.width
+    x, h = torch.randn(tokens, d), torch.randn(tokens, 4 * d)
+    last = torch.randn(tokens if rows is None else rows, d)
+    weights = [torch.randn(n, m) for n, m in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d))]
+    head = torch.randn(d, a.vocab)
+
+    def run() -> None:
+        for _ in range(passes):
+            for _ in range(a.blocks):
+                for weight in weights:
+                    torch.mm(h if len(weight) > d else x, weight)
+            torch.mm(last, head)
+
+    return run
+
+
+def random_network(a: Architecture) -> Transformer:
+    torch.manual_seed(0)
+    network = Transformer(replace(a, dropout=0.0))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(0, 0.05)
+    return network.freeze()
+
+
+def call(a: Architecture, batch: int) -> Job:
+    """One call of a sampler: a forward pass with the logits at every other position."""
+    network, mask = random_network(a), a.vocab - 1
+    tokens = torch.randint(mask, (batch, a.length))
+    tokens[:, ::2] = mask
+    rows = (tokens == mask).flatten().nonzero().squeeze(1)
+    sigma = torch.zeros(batch)
+
+    @torch.inference_mode()
+    def run() -> None:
+        network.logits(tokens, sigma, rows)
+
+    return Job(f"a call, batch {batch}", run, products_of(a, batch * a.length, rows=len(rows)))
+
+
+def text(name: str, network: Transformer, process: Process, tokens: int, *, seen: int, given: int = 0) -> Job:
+    """Some tokens of one text, a call each, in which the network reads `seen` tokens."""
+    a, mask = network.spec, network.spec.vocab - 1
+
+    @torch.inference_mode()
+    def run() -> float:
+        canvas = blank(1, tokens, mask=mask)
+        if given:
+            before = torch.randint(mask, (1, given))
+            canvas = of_tokens(torch.cat([before, torch.full((1, tokens), mask)], 1), mask=mask)
+        state, began = process.begin(canvas, seed=1), time.perf_counter()
+        while (asked := process.ask(state)) is not None:
+            state, _ = process.commit(state, asked, answer(network, asked))
+        return time.perf_counter() - began
+
+    return Job(name, run, products_of(a, seen, rows=1, passes=tokens))
+
+
+def evaluation(a: Architecture, batch: int) -> Job:
+    """The bound of some rows, one pass."""
+    network, objective = random_network(a), MDLM().precise()
+    rows, noise = torch.randint(a.vocab - 1, (batch, a.length)), draw(batch, a.length, seed=1, step=0)
+
+    @torch.inference_mode()
+    def run() -> None:
+        objective.nats(network.logits, rows, noise=noise, mask=a.vocab - 1)
+
+    return Job(f"the bound of {batch} rows", run, products_of(a, batch * a.length, rows=batch * a.length // 2))
+
+
+def steps(name: str, made: Callable[..., Any], a: Architecture, batch: int) -> Job:
+    """A training step."""
+    running = made(a, batch)
+    return Job(name, lambda: next(running), products_of(a, batch * a.length, rows=batch * a.length // 2, passes=3))
+
+
+def jobs() -> dict[str, Callable[[], Job]]:
+    """Each job by name, made when it is needed: networks and their moments take memory."""
+    causal = lambda: random_network(replace(WRITER, causal=True))  # noqa: E731
+    return {
+        "training step, 128 x 4": lambda: steps("training step, 128 x 4", our_steps, TINY, 16),
+        "training step, 256 x 6": lambda: steps("training step, 256 x 6", our_steps, SMALL, 32),
+        "textbook's step, 256 x 6": lambda: steps("textbook's step, 256 x 6", textbook_steps, SMALL, 32),
+        "a call, batch 1": lambda: call(WRITER, 1),
+        "a call, batch 32": lambda: call(WRITER, 32),
+        "the bound of 32 rows": lambda: evaluation(WRITER, 32),
+        "64 tokens, first-hitting": lambda: text(
+            "64 tokens, first-hitting", random_network(WRITER), Masked(), 64, seen=64
+        ),
+        "64 tokens, autoregressive": lambda: text(
+            "64 tokens, autoregressive", net := causal(), ReadOn(remember=net.memory), 64, seen=1, given=1
+        ),
+        "64 tokens, blocks of 4": lambda: text(
+            "64 tokens, blocks of 4", net := random_network(WRITER), Blockwise(4, 128, net.row_memory), 64, seen=4
+        ),
+    }
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    said = run()
+    return said if isinstance(said, float) else time.perf_counter() - began
+
+
+def measured(settings: Settings) -> dict[str, dict[str, list[float]]]:
+    """Seconds of every job and of its products, round by round."""
+    made = [one() for name, one in jobs().items() if settings.only in name]
+    for job in made:  # the first run of anything is slower
+        seconds(job.run), seconds(job.products)
+    found: dict[str, dict[str, list[float]]] = {job.name: {"seconds": [], "products": []} for job in made}
+    for _ in range(settings.rounds):
+        for job in made:
+            found[job.name]["seconds"].append(seconds(job.run))
+            found[job.name]["products"].append(seconds(job.products))
+    return found
+
+
+def page(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+    lines = [("", "ms", "its products, ms", "ratio")]
+    for name, one in found.items():
+        pairs = [a / b for a, b in zip(one["seconds"], one["products"], strict=True)]
+        lines.append(
+            (
+                name,
+                f"{1e3 * median(one['seconds']):.1f}",
+                f"{1e3 * median(one['products']):.1f}",
+                f"{median(pairs):.2f}",
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def main(settings: Settings) -> None:
+    found = measured(settings)
+    print(page(found))
+    if settings.out is not None:
+        settings.out.write_text(json.dumps({"machine": machine(), "jobs": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))
