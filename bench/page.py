@@ -20,6 +20,8 @@ from typing import Any
 import torch
 import tyro
 
+from block import random_network
+from compare import ratios
 from train_step import ours as our_steps
 from train_step import textbook as textbook_steps
 from unmask.diffusion.mdlm import MDLM
@@ -51,7 +53,6 @@ class Settings:
 class Job:
     """Something that is timed, with the matrix products that it cannot do without."""
 
-    name: str
     run: Callable[[], Any]  # returns seconds, or anything else: then it is timed from outside
     products: Callable[[], Any]
 
@@ -74,15 +75,6 @@ def products_of(a: Architecture, tokens: int, *, rows: int | None = None, passes
     return run
 
 
-def random_network(a: Architecture) -> Transformer:
-    torch.manual_seed(0)
-    network = Transformer(replace(a, dropout=0.0))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.normal_(0, 0.05)
-    return network.freeze()
-
-
 def call(a: Architecture, batch: int) -> Job:
     """One call of a sampler: a forward pass with the logits at every other position."""
     network, mask = random_network(a), a.vocab - 1
@@ -95,10 +87,10 @@ def call(a: Architecture, batch: int) -> Job:
     def run() -> None:
         network.logits(tokens, sigma, rows)
 
-    return Job(f"a call, batch {batch}", run, products_of(a, batch * a.length, rows=len(rows)))
+    return Job(run, products_of(a, batch * a.length, rows=len(rows)))
 
 
-def text(name: str, network: Transformer, process: Process, tokens: int, *, seen: int, given: int = 0) -> Job:
+def text(network: Transformer, process: Process, tokens: int, *, seen: int, given: int = 0) -> Job:
     """Some tokens of one text, a call each, in which the network reads `seen` tokens."""
     a, mask = network.spec, network.spec.vocab - 1
 
@@ -113,7 +105,7 @@ def text(name: str, network: Transformer, process: Process, tokens: int, *, seen
             state, _ = process.commit(state, asked, answer(network, asked))
         return time.perf_counter() - began
 
-    return Job(name, run, products_of(a, seen, rows=1, passes=tokens))
+    return Job(run, products_of(a, seen, rows=1, passes=tokens))
 
 
 def evaluation(a: Architecture, batch: int) -> Job:
@@ -125,35 +117,31 @@ def evaluation(a: Architecture, batch: int) -> Job:
     def run() -> None:
         objective.nats(network.logits, rows, noise=noise, mask=a.vocab - 1)
 
-    return Job(f"the bound of {batch} rows", run, products_of(a, batch * a.length, rows=batch * a.length // 2))
+    return Job(run, products_of(a, batch * a.length, rows=batch * a.length // 2))
 
 
-def steps(name: str, made: Callable[..., Any], a: Architecture, batch: int) -> Job:
+def steps(made: Callable[..., Any], a: Architecture, batch: int) -> Job:
     """A training step."""
     running = made(a, batch)
-    return Job(name, lambda: next(running), products_of(a, batch * a.length, rows=batch * a.length // 2, passes=3))
+    return Job(lambda: next(running), products_of(a, batch * a.length, rows=batch * a.length // 2, passes=3))
 
 
-def jobs() -> dict[str, Callable[[], Job]]:
-    """Each job by name, made when it is needed: networks and their moments take memory."""
-    causal = lambda: random_network(replace(WRITER, causal=True))  # noqa: E731
-    return {
-        "training step, 128 x 4": lambda: steps("training step, 128 x 4", our_steps, TINY, 16),
-        "training step, 256 x 6": lambda: steps("training step, 256 x 6", our_steps, SMALL, 32),
-        "textbook's step, 256 x 6": lambda: steps("textbook's step, 256 x 6", textbook_steps, SMALL, 32),
-        "a call, batch 1": lambda: call(WRITER, 1),
-        "a call, batch 32": lambda: call(WRITER, 32),
-        "the bound of 32 rows": lambda: evaluation(WRITER, 32),
-        "64 tokens, first-hitting": lambda: text(
-            "64 tokens, first-hitting", random_network(WRITER), Masked(), 64, seen=64
-        ),
-        "64 tokens, autoregressive": lambda: text(
-            "64 tokens, autoregressive", net := causal(), ReadOn(remember=net.memory), 64, seen=1, given=1
-        ),
-        "64 tokens, blocks of 4": lambda: text(
-            "64 tokens, blocks of 4", net := random_network(WRITER), Blockwise(4, 128, net.row_memory), 64, seen=4
-        ),
-    }
+# Each job by name, made when it is needed: networks and their moments take memory.
+JOBS: dict[str, Callable[[], Job]] = {
+    "training step, 128 x 4": lambda: steps(our_steps, TINY, 16),
+    "training step, 256 x 6": lambda: steps(our_steps, SMALL, 32),
+    "textbook's step, 256 x 6": lambda: steps(textbook_steps, SMALL, 32),
+    "a call, batch 1": lambda: call(WRITER, 1),
+    "a call, batch 32": lambda: call(WRITER, 32),
+    "the bound of 32 rows": lambda: evaluation(WRITER, 32),
+    "64 tokens, first-hitting": lambda: text(random_network(WRITER), Masked(), 64, seen=64),
+    "64 tokens, autoregressive": lambda: text(
+        net := random_network(replace(WRITER, causal=True)), ReadOn(remember=net.memory), 64, seen=1, given=1
+    ),
+    "64 tokens, blocks of 4": lambda: text(
+        net := random_network(WRITER), Blockwise(4, 128, net.row_memory), 64, seen=4
+    ),
+}
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -164,27 +152,26 @@ def seconds(run: Callable[[], Any]) -> float:
 
 def measured(settings: Settings) -> dict[str, dict[str, list[float]]]:
     """Seconds of every job and of its products, round by round."""
-    made = [one() for name, one in jobs().items() if settings.only in name]
-    for job in made:  # the first run of anything is slower
+    made = {name: one() for name, one in JOBS.items() if settings.only in name}
+    for job in made.values():  # the first run of anything is slower
         seconds(job.run), seconds(job.products)
-    found: dict[str, dict[str, list[float]]] = {job.name: {"seconds": [], "products": []} for job in made}
+    found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "products": []} for name in made}
     for _ in range(settings.rounds):
-        for job in made:
-            found[job.name]["seconds"].append(seconds(job.run))
-            found[job.name]["products"].append(seconds(job.products))
+        for name, job in made.items():
+            found[name]["seconds"].append(seconds(job.run))
+            found[name]["products"].append(seconds(job.products))
     return found
 
 
-def page(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+def page(found: Mapping[str, dict[str, list[float]]]) -> str:
     lines = [("", "ms", "its products, ms", "ratio")]
     for name, one in found.items():
-        pairs = [a / b for a, b in zip(one["seconds"], one["products"], strict=True)]
         lines.append(
             (
                 name,
                 f"{1e3 * median(one['seconds']):.1f}",
                 f"{1e3 * median(one['products']):.1f}",
-                f"{median(pairs):.2f}",
+                f"{median(ratios(one)):.2f}",
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(4)]

@@ -9,6 +9,8 @@ from scipy.stats import chisquare
 from reference.samplers import race
 from unmask.errors import UserError
 from unmask.random import TOKEN, Dice, keys
+from unmask.sampling import logits
+from unmask.sampling.guidance import mixed
 from unmask.sampling.logits import inverse_cdf
 
 LATTICE = 2**-24  # torch.rand in float32 gives multiples of it
@@ -70,3 +72,16 @@ def test_a_position_where_nothing_can_stand_is_an_error():
         inverse_cdf(torch.full((1, 3), -torch.inf), torch.tensor([0.5]))
     with pytest.raises(UserError, match="NaN"):
         inverse_cdf(torch.full((1, 3), torch.nan), torch.tensor([0.5]))
+
+
+def test_rows_in_pieces_are_the_rows_at_once(monkeypatch):
+    """Drawing, top-p and guidance work on some rows at a time: the same numbers, whatever the size of a piece."""
+    dice = torch.Generator().manual_seed(0)
+    rows, blind = (torch.randn(11, 7, generator=dice) for _ in range(2))
+    u = torch.rand(11, generator=dice)
+    found = []
+    for numbers in (10**6, 7 * 3, 1):  # all rows, three of them, one
+        monkeypatch.setattr(logits, "NUMBERS", numbers)
+        found.append((logits.inverse_cdf(rows, u), logits.nucleus(rows, 0.7), mixed(rows, blind, 2.0, mask=6)))
+    for pieces in found[1:]:
+        assert all(torch.equal(one, whole) for one, whole in zip(pieces, found[0], strict=True))
