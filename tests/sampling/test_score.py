@@ -9,7 +9,8 @@ import torch
 import tiny
 import unmask
 from unmask.errors import UserError
-from unmask.sampling.score import log_likelihood
+from unmask.sampling import score
+from unmask.sampling.score import log_likelihood, log_likelihoods
 
 
 def enumerated(model, tokens, free, unseen=()):
@@ -105,3 +106,32 @@ def test_a_network_that_looks_at_the_noise_level_is_told_it(tmp_path, monkeypatc
 def test_an_error_needs_two_looks(model):
     with pytest.raises(UserError, match="at least 2 forward passes"):
         log_likelihood(model, torch.tensor([1]), torch.tensor([False]), looks=1)
+
+
+def test_texts_far_behind_the_best_get_a_quarter_of_the_forward_passes(model, monkeypatch):
+    texts = torch.stack([torch.tensor(model.tokenizer.encode(text)) for text in ("bad.", "bead", "bad.")])
+    frozen = torch.tensor([True, False, False, False])
+    logits, rows = model.network.logits, [0]
+
+    def counted(x_t, sigma, asked, **options):
+        rows[0] += len(x_t)
+        return logits(x_t, sigma, asked, **options)
+
+    monkeypatch.setattr(model.network, "logits", counted)
+    monkeypatch.setattr(score, "FAR", 0.0)
+    found = log_likelihoods(model, texts, frozen, looks=32)
+    best = max(range(3), key=lambda i: found[i].nats)
+    close = sum(one.nats == found[best].nats for one in found)  # the best, and the same text again
+    assert rows[0] == 3 * 8 + (2 * 24 if close == 2 else 0)
+    rows[0] = 0
+    monkeypatch.setattr(score, "FAR", 1e9)
+    whole = log_likelihoods(model, texts, frozen, looks=32)
+    assert rows[0] == 3 * 32
+    assert whole[0] == whole[2]
+
+
+def test_texts_scored_together_have_the_bounds_they_have_alone(model):
+    texts = torch.stack([torch.tensor(model.tokenizer.encode(text)) for text in ("bad.", "cafe", "dead")])
+    frozen = torch.tensor([False, True, False, False])
+    for text, one in zip(texts, log_likelihoods(model, texts, frozen, looks=4000), strict=True):
+        assert abs(one.nats - enumerated(model, text, [0, 2, 3])) < 4 * one.error + 1e-6

@@ -29,7 +29,7 @@ from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
-from unmask.sampling.score import Estimate, check_looks, log_likelihood, scored_by
+from unmask.sampling.score import Estimate, check_looks, log_likelihoods, scored_by
 from unmask.sampling.tasks.lengths import Posterior, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
@@ -135,7 +135,7 @@ def infill(
     than `n` different texts are found, their `note` says so.
     shortest, longest   tokens of a blank written ___
     tries               the most choices of lengths to compare
-    looks               forward passes for the score of a candidate, and 32 times as many at most to compare lengths
+    looks               forward passes at most for the score of a candidate, and 32 times as many to compare lengths
     recipe, options     how to sample, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
@@ -171,10 +171,7 @@ def candidates(
             drawn[model.text_tokenizer().decode(event[1].tokens)] = event
     note = " ".join(filter(None, [posterior.note, fewer(len(drawn), n, tried.total())]))
     which, rows = [i for i, _ in drawn.values()], [row for _, row in drawn.values()]
-    likely = [
-        score(model, task.start(posterior.choices[i]), one, looks=looks, seed=recipe.seed)
-        for i, one in zip(which, rows, strict=True)
-    ]
+    likely = estimates(task, posterior, which, rows, looks=looks, seed=recipe.seed)
     scores = plausibility(which, [posterior.chance[i] for i in which], [one.nats for one in likely])
     found = [
         finished(task, method, recipe, posterior, i, row, bound, score_, note)
@@ -273,9 +270,18 @@ def finished(
     )
 
 
-def score(model: Model, start: Int[Tensor, " l"], drawn: Drawn, *, looks: int, seed: int) -> Estimate:
-    """log p(blanks | given)."""
-    return log_likelihood(model, torch.tensor(drawn.tokens).to(start), start != model.mask, looks=looks, seed=seed)
+def estimates(
+    task: Infill, posterior: Posterior, which: Sequence[int], rows: Sequence[Drawn], *, looks: int, seed: int
+) -> list[Estimate]:
+    """log p(blanks | given) of each row; rows of one choice of lengths are compared with each other."""
+    found: dict[int, Estimate] = {}
+    for choice in sorted({*which}):
+        start = task.start(posterior.choices[choice])
+        own = [number for number, i in enumerate(which) if i == choice]
+        texts = torch.tensor([rows[number].tokens for number in own]).to(start)
+        likely = log_likelihoods(task.model, texts, start != task.model.mask, looks=looks, seed=seed)
+        found |= dict(zip(own, likely, strict=True))
+    return [found[number] for number in range(len(rows))]
 
 
 def filled(
