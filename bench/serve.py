@@ -4,8 +4,9 @@
     python bench/serve.py --model runs/mine --seconds 60 --bodies 10000
 
 Measured: requests a second and latency with 1, 8 and 32 clients, batched and one at a time (a server whose calls hold
-one request), beside what the network alone gains from such a call; answers compared with those of a single client;
-clients killed in mid-stream; fuzzed bodies; memory.
+one request), beside what the network alone gains from such a call; the same with requests of a quarter of the tokens
+up to all of them, and the share of padding among the positions of a call; answers compared with those of a single
+client; clients killed in mid-stream; fuzzed bodies; memory.
 """
 
 import argparse
@@ -32,6 +33,8 @@ import torch
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.text.tokens.vocabulary import byte
+
+SEEDS = 16  # different requests
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,24 @@ def body(seed: int, tokens: int) -> dict:
     return {"prompt": "The ", "max_tokens": tokens, "seed": seed}
 
 
-def loaded(address: str, *, clients: int, seconds: float, tokens: int, truth: dict[int, str]) -> Load:
+def of_seed(seed: int, tokens: int, mixed: bool) -> int:
+    """The tokens of a request: all, or a quarter to all of them, by its seed."""
+    return tokens // 4 + seed * (tokens - tokens // 4) // (SEEDS - 1) if mixed else tokens
+
+
+def answers_of(address: str, tokens: int, *, mixed: bool = False) -> dict[int, str]:
+    """The right answers by seed, asked for one by one."""
+    found = {}
+    for seed in range(SEEDS):
+        asked = body(seed, of_seed(seed, tokens, mixed))
+        answer = httpx.post(f"{address}/v1/completions", json=asked, timeout=300).json()
+        found[seed] = answer["choices"][0]["text"]
+    return found
+
+
+def loaded(
+    address: str, *, clients: int, seconds: float, tokens: int, truth: dict[int, str], mixed: bool = False
+) -> Load:
     """Clients that each send one request after another; `truth` holds the right answers by seed."""
     latencies: list[float] = []
     wrong: list[int] = []
@@ -97,7 +117,7 @@ def loaded(address: str, *, clients: int, seconds: float, tokens: int, truth: di
             while time.perf_counter() < end:
                 seed = draw.randrange(len(truth))
                 began = time.perf_counter()
-                answer = client.post("/v1/completions", json=body(seed, tokens)).json()
+                answer = client.post("/v1/completions", json=body(seed, of_seed(seed, tokens, mixed))).json()
                 latencies.append(time.perf_counter() - began)
                 if answer.get("choices", [{}])[0].get("text") != truth[seed]:
                     wrong.append(seed)
@@ -190,6 +210,13 @@ def fuzzed(address: str, count: int) -> dict[int, int]:
     return statuses
 
 
+def padding(address: str) -> tuple[float, float]:
+    """Positions of joint calls so far, and the padding among them."""
+    metrics = httpx.get(f"{address}/metrics").text
+    found = [re.search(rf"^unmask_{name}_total (\S+)", metrics, re.M) for name in ("positions", "padded_positions")]
+    return tuple(0.0 if one is None else float(one[1]) for one in found)
+
+
 def memory(pid: int) -> float:
     """Megabytes in use by a process."""
     with open(f"/proc/{pid}/statm") as numbers:
@@ -224,10 +251,7 @@ def main() -> None:
         rows = 4 + asked.tokens
         alone = ("--limits.positions", str(rows))  # no room for a second request in a call
         with server(model) as (address, pid), server(model, *alone) as (other, _):
-            truth = {}
-            for seed in range(16):
-                answer = httpx.post(f"{address}/v1/completions", json=body(seed, asked.tokens), timeout=300).json()
-                truth[seed] = answer["choices"][0]["text"]
+            truth = answers_of(address, asked.tokens)
             how = {"seconds": asked.seconds, "tokens": asked.tokens, "truth": truth}
             for clients in asked.clients:
                 batched, single = (loaded(where, clients=clients, **how) for where in (address, other))
@@ -235,6 +259,12 @@ def main() -> None:
                 report(f"one at a time, {clients} clients", single)
                 gain = ceiling(model, rows=clients, tokens=rows)
                 print(f"{'':<28} {batched.rate / single.rate:.2f} times as fast; the network alone {gain:.2f} times")
+            several = {**how, "truth": answers_of(address, asked.tokens, mixed=True), "mixed": True}
+            for clients in asked.clients:
+                before = padding(address)
+                report(f"several lengths, {clients} clients", loaded(address, clients=clients, **several))
+                positions, padded = (now - then for now, then in zip(padding(address), before, strict=True))
+                print(f"{'':<28} {padded / max(positions, 1):.1%} of {positions:,.0f} positions were padding")
             before = memory(pid)
             live, waited = killed(address, clients=32, tokens=100)
             print(

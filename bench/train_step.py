@@ -4,7 +4,8 @@
     python bench/train_step.py growth       # time a token by length, vocabulary and width
     python bench/train_step.py data         # what reading a batch costs
 
-Steps of both kinds are timed in turn in one process, and the matrix rate between them; figures are medians. Peak
+Steps of both kinds are timed in turn in one process, and the matrix rate between them; figures are medians, with one
+thread (OMP_NUM_THREADS=1) of processor time. Peak
 memory is that of a process that runs three steps of one kind. The textbook's step: every logit, a log-softmax over
 all of them, modulation where it stands, AdamW as torch has it by default. Both keep an average of the weights.
 """
@@ -93,13 +94,28 @@ def textbook(a: Architecture, batch: int) -> Iterator[float]:
         yield time.perf_counter() - began
 
 
+def timed(run: Iterator[float]) -> float:
+    """Seconds of the next step; with one thread those of the processor, so that other work counts little."""
+    began = time.process_time()
+    wall = next(run)
+    return time.process_time() - began if torch.get_num_threads() == 1 else wall
+
+
 KINDS = {"ours": ours, "textbook": textbook}
 
 
-def peak(size: str, kind: str) -> float:
-    """GB that a process needs for three steps, torch itself included."""
+def peak(size: str, kind: str) -> tuple[float, float]:
+    """GB that a process needs for three steps, torch itself included, and those beyond torch and what a step must
+    hold: weights, gradients, two moments and the average."""
     command = [sys.executable, __file__, "memory", size, kind]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    before, most = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return most, most - before - 5 * 4e-9 * cost.parameters(SIZES[size][0])
+
+
+def memory(field: str) -> float:
+    """A line of /proc/self/status in GB. Not getrusage's, which begins with the size of the process before."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[field].split()[0]) * 1024 / 1e9
 
 
 def compare(size: str) -> None:
@@ -109,7 +125,7 @@ def compare(size: str) -> None:
     rates = []
     for number in range(ROUNDS[size] + 1):
         for name, run in runs.items():
-            taken = next(run)
+            taken = timed(run)
             if number:  # the first step makes buffers
                 seconds[name].append(taken)
         rates.append(matrix_rate(seconds=0.3))
@@ -118,13 +134,18 @@ def compare(size: str) -> None:
     limit = cost.training_flops(a, rows=0.5) * count / median(rates)
     print(f"\n{size}: {a.width} x {a.blocks}, length {a.length}, vocabulary {a.vocab}, batch {batch}")
     print(f"  matrix rate {median(rates) / 1e9:.0f} GFLOPS; the counted work alone takes {limit:.3f} s at that rate")
+    beyond = {}
     for name in runs:
         share = f"{limit / middle[name]:.0%} of the matrix rate" if name == "ours" else ""
+        whole, beyond[name] = peak(size, name)
         print(
-            f"  {name:<9} {middle[name]:.3f} s a step  {count / middle[name]:,.0f} tokens/s  "
-            f"{peak(size, name):.2f} GB peak  {share}"
+            f"  {name:<9} {middle[name]:.3f} s a step  {count / middle[name]:,.0f} tokens/s  {whole:.2f} GB peak, "
+            f"{beyond[name]:.2f} beyond torch, weights, gradients, moments and average  {share}"
         )
-    print(f"  ratio     {middle['textbook'] / middle['ours']:.2f} times the tokens/s")
+    print(
+        f"  ratio     {middle['textbook'] / middle['ours']:.2f} times the tokens/s, "
+        f"{beyond['ours'] / beyond['textbook']:.2f} of the memory beyond what both must hold"
+    )
 
 
 def growth() -> None:
@@ -173,13 +194,11 @@ def data() -> None:
 def main() -> None:
     asked = sys.argv[1:]
     if asked[:1] == ["memory"]:
-        a, batch = SIZES[asked[1]]
-        run = KINDS[asked[2]](a, batch)
+        before = memory("VmRSS")
+        run = KINDS[asked[2]](*SIZES[asked[1]])
         for _ in range(3):
             next(run)
-        # Not getrusage's figure, which begins with the size of the process that started this one.
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        print(int(status["VmHWM"].split()[0]) * 1024 / 1e9)
+        print(before, memory("VmHWM"))
     elif asked == ["growth"]:
         growth()
     elif asked == ["data"]:

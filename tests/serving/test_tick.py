@@ -103,6 +103,29 @@ def test_works_of_all_kinds_that_come_and_go_each_become_what_they_would_alone(c
         assert torch.equal(found[i], alone(net, work, seed=i)), POLICIES[i // 2].law
 
 
+def test_works_of_different_lengths_pass_apart_without_padding_and_become_what_they_would_alone(monkeypatch):
+    monkeypatch.setattr(ticks, "APART", 0)
+    net = network(VOCAB).freeze()
+    live = works(net)
+    told = []
+    turns = advance(net, live, drafts=[False] * len(live), vocab=VOCAB, counted=lambda *numbers: told.append(numbers))
+    assert all(isinstance(turn, Turn) for turn in turns)
+    assert len(told) > 1
+    assert sum(padded for _, padded in told) == 0
+    real = [work.canvas.tokens.numel() if (own := work.canvas.lengths) is None else int(own.sum()) for work in live]
+    assert sum(positions for positions, _ in told) == sum(real)
+    found = run(net, live)
+    for i, work in enumerate(live):
+        assert torch.equal(found[i], alone(net, work, seed=i)), POLICIES[i // 2].law
+
+
+def test_a_further_pass_must_spare_more_than_it_costs():
+    reach = torch.tensor([10, 60, 12, 59, 10])
+    assert [some.tolist() for some in ticks.by_length(reach, apart=32)] == [[1, 3], [0, 2, 4]]
+    assert [some.tolist() for some in ticks.by_length(reach, apart=1000)] == [[0, 1, 2, 3, 4]]
+    assert [some.tolist() for some in ticks.by_length(reach, apart=0)] == [[1], [3], [2], [0, 4]]
+
+
 @pytest.mark.slow
 def test_works_under_control_each_become_what_they_would_alone():
     net = network(VOCAB, cond=16, time_conditioning=True).freeze()

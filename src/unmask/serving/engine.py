@@ -220,7 +220,10 @@ class Engine:
         turns: list[Turn | Exception]
         try:
             turns = await self.apart(
-                lambda: advance(self.network, works, drafts=drafts, tops=tops, vocab=self.vocab), self.thread
+                lambda: advance(
+                    self.network, works, drafts=drafts, tops=tops, vocab=self.vocab, counted=self.metrics.passed
+                ),
+                self.thread,
             )
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)

@@ -23,6 +23,8 @@ class Metrics:
         self.tokens = Counter("unmask_tokens", "Tokens drawn.", registry=own)
         self.ticks = Histogram("unmask_tick_seconds", "Time of one network call.", registry=own, buckets=SECONDS)
         self.works = Histogram("unmask_tick_requests", "Requests in one call.", registry=own, buckets=WORKS)
+        self.positions = Counter("unmask_positions", "Positions of joint calls.", registry=own)
+        self.padded = Counter("unmask_padded_positions", "Padding among them.", registry=own)
         self.live = Gauge("unmask_live_requests", "Requests being filled.", registry=own, multiprocess_mode="livesum")
         self.waiting = Gauge(
             "unmask_waiting_requests", "Requests waiting.", registry=own, multiprocess_mode="livesum"
@@ -32,6 +34,10 @@ class Metrics:
     def tick(self, *, seconds: float, works: int) -> None:
         self.ticks.observe(seconds)
         self.works.observe(works)
+
+    def passed(self, positions: int, padded: int) -> None:
+        self.positions.inc(positions)
+        self.padded.inc(padded)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         self.requests.labels(route, str(status)).inc()

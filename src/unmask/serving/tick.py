@@ -25,6 +25,13 @@ from unmask.text.prompt.canvas import Canvas
 Made = TypeVar("Made")
 
 LOGITS = 2**25  # numbers that the head computes at a time: 128 MB
+APART = 32  # padded positions that cost a CPU about as much as one more pass (bench/serve.py)
+
+Counted = Callable[[int, int], None]  # told the positions of a pass, and how many of them are padding
+
+
+def uncounted(positions: int, padded: int) -> None:
+    """Nobody counts."""
 
 
 @runtime_checkable
@@ -116,12 +123,19 @@ def question(works: list[Work], draft: bool, top: int = 0) -> Question:
 
 @torch.inference_mode()
 def advance(
-    network: Halves, jobs: Sequence[Job], *, drafts: Sequence[bool], vocab: int, tops: Sequence[int] = ()
+    network: Halves,
+    jobs: Sequence[Job],
+    *,
+    drafts: Sequence[bool],
+    vocab: int,
+    tops: Sequence[int] = (),
+    counted: Counted = uncounted,
 ) -> list[Turn | Exception]:
     """Every job after one more network call. A failure affects one job only; its entry is the exception.
 
-    drafts  which jobs also get the most likely token at every position that stays hidden
-    tops    how many alternatives to each token a job gets at least; none: 0
+    drafts   which jobs also get the most likely token at every position that stays hidden
+    tops     how many alternatives to each token a job gets at least; none: 0
+    counted  is told the positions of each joint pass
     """
     tops = tops or [0] * len(jobs)
     joint = {i: work for i, job in enumerate(jobs) if (work := joinable(job)) is not None}
@@ -130,7 +144,8 @@ def advance(
     others = {i: job for i, job in enumerate(jobs) if i not in joint and isinstance(job, Running)}
     turns = by_themselves(network, others, tops)
     own_drafts, own_tops = [drafts[i] for i in joint], [tops[i] for i in joint]
-    found = jointly(network, list(joint.values()), drafts=own_drafts, tops=own_tops, vocab=vocab) if joint else []
+    works = list(joint.values())
+    found = jointly(network, works, drafts=own_drafts, tops=own_tops, vocab=vocab, counted=counted) if works else []
     for i, turn in zip(joint, found, strict=True):
         turns[i] = turn if isinstance(turn, Exception) else replace(turn, work=rejoined(jobs[i], turn.work))
     return [turns[i] for i in range(len(jobs))]
@@ -193,14 +208,20 @@ def tokens_of(brought: Committed, top: int) -> Tokens:
 
 
 def jointly(
-    network: Halves, works: Sequence[Work], *, drafts: Sequence[bool], tops: Sequence[int], vocab: int
+    network: Halves,
+    works: Sequence[Work],
+    *,
+    drafts: Sequence[bool],
+    tops: Sequence[int],
+    vocab: int,
+    counted: Counted,
 ) -> list[Turn | Exception]:
-    """Works of masked diffusion after one forward pass for all of them."""
+    """Works of masked diffusion after one forward pass for all of them, or one for each of some lengths."""
     members = groups(works, drafts, most=LOGITS // vocab)
     questions = [
         question([works[i] for i in group], drafts[group[0]], max(tops[i] for i in group)) for group in members
     ]
-    hidden = one_pass(network, questions)
+    hidden = states_of(network, questions, counted)
     turns: dict[int, Turn | Exception] = {}
     for some, states in in_portions(list(zip(members, questions, strict=True)), hidden, vocab=vocab):
         answers = network.head(torch.cat(states)).split([len(state) for state in states])
@@ -209,8 +230,10 @@ def jointly(
     return [turns[i] for i in range(len(works))]
 
 
-def one_pass(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tensor, "n d"], ...]:
-    """The hidden states for each question, from one forward pass over all rows, padded to the widest."""
+def states_of(
+    network: Halves, questions: Sequence[Question], counted: Counted = uncounted
+) -> tuple[Float[Tensor, "n d"], ...]:
+    """The hidden states for each question, from one forward pass, or a few with rows of similar lengths."""
     most = max(one.asked.tokens.shape[1] for one in questions)
     tokens, sigmas, rows, lengths = [], [], [], []
     first = 0
@@ -222,12 +245,33 @@ def one_pass(network: Halves, questions: Sequence[Question]) -> tuple[Float[Tens
             rows.append((first + one.rows // own) * most + one.rows % own)
             lengths.append(torch.full_like(one.asked.live, own) if one.asked.lengths is None else one.asked.lengths)
             first += count
-    reach = torch.cat(lengths)
-    padded = bool((reach < most).any())
-    hidden = network.trunk(
-        torch.cat(tokens), torch.cat(sigmas).float(), rows=torch.cat(rows), lengths=reach if padded else None
-    )
-    return hidden.split([len(one.rows) * passes(one.joined) for one in questions])
+    reach, at = torch.cat(lengths), torch.cat(rows)
+    row, column = at // most, at % most
+    hidden: list[Tensor] = []
+    order: list[Tensor] = []
+    every, sigma = torch.cat(tokens), torch.cat(sigmas).float()
+    for some in by_length(reach, apart=APART if reach.device.type == "cpu" else every.numel()):
+        own, wide = reach[some], int(reach[some].max())
+        place = torch.full_like(reach, -1).index_put((some,), torch.arange(len(some), device=some.device))
+        order.append((place[row] >= 0).nonzero().squeeze(1))
+        asked = place[row[order[-1]]] * wide + column[order[-1]]
+        padded = len(some) * wide - int(own.sum())
+        hidden.append(network.trunk(every[some, :wide], sigma[some], rows=asked, lengths=own if padded else None))
+        counted(len(some) * wide, padded)
+    whole = torch.cat(hidden)[torch.cat(order).argsort()] if len(hidden) > 1 else hidden[0]
+    return whole.split([len(one.rows) * passes(one.joined) for one in questions])
+
+
+def by_length(reach: Int[Tensor, " b"], *, apart: int) -> list[Int[Tensor, " k"]]:
+    """The rows of each pass: those of similar lengths, if a further pass spares more than `apart` positions."""
+    lengths = reach.tolist()
+    left = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    found: list[list[int]] = []
+    for number, i in enumerate(left):
+        if not found or (lengths[found[-1][0]] - lengths[i]) * (len(left) - number) > apart:
+            found.append([])
+        found[-1].append(i)
+    return [torch.tensor(sorted(some), device=reach.device) for some in found]
 
 
 def in_portions(
