@@ -4,7 +4,7 @@
     python bench/growth.py --only width --rounds 3
 
 One size is changed at a time. A column is the time of a training step, of the bound of a batch in one pass, or of one
-call of each process from an empty text on, in milliseconds; in brackets the time divided by that of the first line.
+call of each process from the first token on, in milliseconds; in brackets the time divided by that of the first line.
 Jobs of a column are timed in turns, in processor time, with one thread; medians.
 """
 
@@ -26,7 +26,7 @@ from unmask.model.model import Model
 from unmask.sampling.logits import Shape
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES, run
-from unmask.text.prompt.canvas import blank
+from unmask.text.prompt.canvas import of_tokens
 
 BASE = Architecture(vocab=1024, length=128, width=128, blocks=4, heads=2)
 BATCH = 8
@@ -56,9 +56,12 @@ def calls(process: str, a: Architecture, batch: int) -> Callable[[], Any]:
     policy = policy_of(facts.sampler, steps=STEPS if POLICIES[facts.sampler].budget else None)
     made = PROCESSES[process].of(policy=policy, shape=Shape(), windows=None, model=model)
 
+    start = torch.full((batch, a.length), a.vocab - 1)
+    start[:, 0] = 0  # left to right, something has to be given
+
     def steps() -> Iterator[Any]:
         while True:
-            yield from run(made, network, blank(batch, a.length, mask=a.vocab - 1), seed=1)
+            yield from run(made, network, of_tokens(start, mask=a.vocab - 1), seed=1)
 
     running = steps()
     return torch.inference_mode()(lambda: next(running))

@@ -85,7 +85,7 @@ def prepared(data: Path, folder: Path, options: argparse.Namespace) -> Path:
     return folder
 
 
-def compare(data: Path, out: Path, seed: int, options: argparse.Namespace) -> dict[str, object]:
+def compare(name: str, data: Path, out: Path, seed: int, options: argparse.Namespace) -> dict[str, object]:
     """The reference's run, and ours by share of its time."""
     config = out / "reference.toml"
     out.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def compare(data: Path, out: Path, seed: int, options: argparse.Namespace) -> di
             if not options.together:
                 break
     return {
-        "data": str(data),
+        "data": name,
         "seed": seed,
         "reference": asdict(reference),
         "ours": {share: asdict(one) for share, one in ours.items()},
@@ -144,7 +144,7 @@ def main() -> None:
     for number, data in enumerate(options.corpora):
         tokens = prepared(data, options.out / f"{number}-data", options)
         for seed in options.seeds:
-            record.append(compare(tokens, options.out / f"{number}-{data.stem}-{seed}", seed, options))
+            record.append(compare(data.name, tokens, options.out / f"{number}-{data.stem}-{seed}", seed, options))
             print(shown(record[-1]), flush=True)
             (options.out / "recipe.json").write_text(json.dumps(record, indent=1) + "\n")
 
