@@ -80,5 +80,5 @@ def gelu_linear(
 ) -> Float[Tensor, "*shape d"]:
     """GELU(x) Wᵀ + b."""
     if here(x) and torch.is_grad_enabled():
-        return GeluLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
+        return GeluLinear.apply(x, weight, bias)
     return F.linear(F.gelu(x, approximate="tanh") if torch.is_grad_enabled() else gelu(x), weight, bias)
