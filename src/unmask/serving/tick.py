@@ -25,7 +25,7 @@ from unmask.text.prompt.canvas import Canvas
 Made = TypeVar("Made")
 
 LOGITS = 2**25  # numbers that the head computes at a time: 128 MB
-APART = 32  # padded positions that cost a CPU about as much as one more pass (bench/serve.py)
+APART = 32  # padded positions taken to cost a CPU as much as one more pass: a guess, not measured yet
 
 Counted = Callable[[int, int], None]  # told the positions of a pass, and how many of them are padding
 
