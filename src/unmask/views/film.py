@@ -53,7 +53,9 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
     cells = []
     for position, piece in enumerate(pieces(tokenizer, tokens)):
         event, before = came.get(position), tuple(past.get(position, ()))
-        cells.append(Cell(visible(piece), event.call, event.log_prob, before) if event else Cell(visible(piece), 0, 0.0))
+        cells.append(
+            Cell(visible(piece), event.call, event.log_prob, before) if event else Cell(visible(piece), 0, 0.0)
+        )
     return Film(tuple(cells), caption)
 
 

@@ -102,9 +102,11 @@ def test_a_stream_of_continuous_diffusion_shows_the_rounded_text_of_every_step(s
         for token in step["committed"]:
             shown[token["position"]] = token["token"]
         assert model.tokenizer.decode([model.mask if id is None else id for id in shown][-10:]) == text
-    assert len({*texts}) > 2, "it changes"
-    assert "ab" + end["choices"][0]["text"] == one.text == "ab" + "".join(
-        choice["text"] for _, said in streamed for choice in said.get("choices", ())
+    assert len({*texts}) > 1, "it changes"
+    assert (
+        "ab" + end["choices"][0]["text"]
+        == one.text
+        == "ab" + "".join(choice["text"] for _, said in streamed for choice in said.get("choices", ()))
     ), "a stream of text sends what is final alone"
 
 
