@@ -203,6 +203,18 @@ MUTATIONS = {
     "SSD-LM keeps the old noise level": Mutation(
         "sampling/policies/simplex.py", "sigma(gamma_s)", "sigma(gamma_t)", SSD_LM
     ),
+    "Plaid's sampler forgets its last estimate": Mutation(
+        "sampling/continuous.py",
+        "call=state.call + 1, guess=reading.x)",
+        "call=state.call + 1, guess=None)",
+        CONTINUOUS,
+    ),
+    "a block sees more than its window": Mutation(
+        "sampling/continuous.py", "Span(max(0, end - seen), end, first, end)", "Span(0, end, first, end)", CONTINUOUS
+    ),
+    "a film hides text that was replaced": Mutation(
+        "views/film.py", "if one[0] <= call < self.call]", "if one[0] <= call < 0]", "views/test_film.py"
+    ),
     "given text keeps its noise": Mutation("sampling/continuous.py", "HELD + state.calls", "HELD", CONTINUOUS),
     "rounded text replaces given text": Mutation(
         "sampling/continuous.py",

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.diffusion.diffusion_lm import DiffusionLM
+from unmask.diffusion.plaid import Plaid
+from unmask.diffusion.ssd_lm import SSDLM
 from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
 from unmask.settings import described
@@ -25,6 +28,9 @@ OTHERS = {
     "muon": settings(optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
     "sedd": OBJECTIVES["sedd"],
     "ar": OBJECTIVES["ar"],
+    "plaid": settings(objective=Plaid(embed=4, ramp=10)),
+    "diffusion-lm": settings(objective=DiffusionLM(steps=20, embed=4)),
+    "ssd-lm": settings(objective=SSDLM(steps=20, block=5)),
     "tied, modulated, dropped out, recomputed": settings(
         model=Architecture(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
         optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
