@@ -1,8 +1,9 @@
 """The selective scan compiled by numba for a CPU: the state of a channel stays in the cache, nothing else is stored.
 
-The work is cut by row and block of channels, and shared by as many threads as torch has. The forward pass keeps the
-state every 64 steps; the backward pass computes the steps between again. This file needs numba, so only
-`selective.compiled_kernel` imports it.
+The work is cut by row and block of channels, and shared by as many threads as torch has. The channels of a block are
+the inner loop, so that vector instructions hold one number of each; those that a last block lacks have Δ = 0 and
+change nothing. The forward pass keeps the state every 64 steps; the backward pass computes the steps between again.
+This file needs numba, so only `selective.compiled_kernel` imports it.
 """
 
 from collections.abc import Callable
@@ -58,23 +59,36 @@ def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
     """Tasks first .. end − 1 of the forward pass; a task is one row and one block of channels."""
     length, channels, n = u.shape[1], u.shape[2], a.shape[1]
     blocks = (channels + BLOCK - 1) // BLOCK
+    rates, h = np.zeros((n, BLOCK), np.float32), np.zeros((n, BLOCK), np.float32)
+    d, du, total = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
     for task in range(first, end):
-        row, low = task // blocks, task % blocks * BLOCK
+        row, block = task // blocks, task % blocks
+        low = block * BLOCK
         width = min(BLOCK, channels - low)
-        h = state[row, low : low + width].copy()
+        d[width:] = du[width:] = 0
+        h[:, width:] = 0
+        for j in range(width):
+            for i in range(n):
+                rates[i, j] = a[low + j, i]
+                h[i, j] = state[row, low + j, i]
         for t in range(length):
             if t % CHUNK == 0:
-                kept[row, t // CHUNK, low : low + width] = h
+                kept[row, t // CHUNK, block] = h
             for j in range(width):
-                e = low + j
-                d = delta[row, t, e]
-                du = d * u[row, t, e]
-                total = np.float32(0)
-                for i in range(n):
-                    h[j, i] = exp(d * a[e, i]) * h[j, i] + du * b[row, t, i]
-                    total += c[row, t, i] * h[j, i]
-                y[row, t, e] = total
-        last[row, low : low + width] = h
+                d[j] = delta[row, t, low + j]
+                du[j] = d[j] * u[row, t, low + j]
+            total[:] = 0
+            for i in range(n):
+                b_i, c_i = b[row, t, i], c[row, t, i]
+                for j in range(BLOCK):
+                    now = exp(d[j] * rates[i, j]) * h[i, j] + du[j] * b_i
+                    h[i, j] = now
+                    total[j] += c_i * now
+            for j in range(width):
+                y[row, t, low + j] = total[j]
+        for j in range(width):
+            for i in range(n):
+                last[row, low + j, i] = h[i, j]
 
 
 @jit(fastmath=SUMS)
@@ -83,44 +97,62 @@ def backward_tasks(u, delta, a, b, c, kept, gy, gu, gdelta, ga, gb, gc, first, e
     """Tasks first .. end − 1 of the backward pass; ga is per row, gb and gc are per block of channels."""
     length, channels, n = u.shape[1], u.shape[2], a.shape[1]
     blocks = (channels + BLOCK - 1) // BLOCK
-    states = np.empty((CHUNK + 1, BLOCK, n), np.float32)  # states[s + 1]: after step s of the chunk
-    decays = np.empty((CHUNK, BLOCK, n), np.float32)
+    rates, grates = np.zeros((n, BLOCK), np.float32), np.zeros((n, BLOCK), np.float32)
+    g = np.zeros((n, BLOCK), np.float32)  # ∂loss/∂h_t
+    states = np.zeros((CHUNK + 1, n, BLOCK), np.float32)  # states[s + 1]: after step s of the chunk
+    decays = np.zeros((CHUNK, n, BLOCK), np.float32)
+    d, du = np.zeros((CHUNK, BLOCK), np.float32), np.zeros((CHUNK, BLOCK), np.float32)
+    dy, by_input, by_decay = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
     for task in range(first, end):
         row, block = task // blocks, task % blocks
         low = block * BLOCK
         width = min(BLOCK, channels - low)
-        g = np.zeros((width, n), np.float32)  # ∂loss/∂h_t
+        d[:, width:] = du[:, width:] = 0
+        dy[width:] = 0
+        g[:] = grates[:] = 0
+        for j in range(width):
+            for i in range(n):
+                rates[i, j] = a[low + j, i]
         for chunk in range(kept.shape[1] - 1, -1, -1):
             start = chunk * CHUNK
             steps = min(CHUNK, length - start)
-            states[0, :width] = kept[row, chunk, low : low + width]
+            states[0] = kept[row, chunk, block]
             for s in range(steps):
                 for j in range(width):
-                    d = delta[row, start + s, low + j]
-                    du = d * u[row, start + s, low + j]
-                    for i in range(n):
-                        decay = exp(d * a[low + j, i])
-                        decays[s, j, i] = decay
-                        states[s + 1, j, i] = decay * states[s, j, i] + du * b[row, start + s, i]
+                    d[s, j] = delta[row, start + s, low + j]
+                    du[s, j] = d[s, j] * u[row, start + s, low + j]
+                for i in range(n):
+                    b_i = b[row, start + s, i]
+                    for j in range(BLOCK):
+                        decay = exp(d[s, j] * rates[i, j])
+                        decays[s, i, j] = decay
+                        states[s + 1, i, j] = decay * states[s, i, j] + du[s, j] * b_i
             for s in range(steps - 1, -1, -1):
                 t = start + s
                 for j in range(width):
-                    e = low + j
-                    d, dy = delta[row, t, e], gy[row, t, e]
-                    du = d * u[row, t, e]
-                    by_input, by_decay = np.float32(0), np.float32(0)
-                    for i in range(n):
-                        now = g[j, i] + dy * c[row, t, i]
-                        earlier = now * decays[s, j, i]
-                        through = earlier * states[s, j, i]
-                        g[j, i] = earlier
-                        by_input += now * b[row, t, i]
-                        by_decay += through * a[e, i]
-                        ga[row, e, i] += through * d
-                        gb[block, row, t, i] += now * du
-                        gc[block, row, t, i] += dy * states[s + 1, j, i]
-                    gu[row, t, e] = by_input * d
-                    gdelta[row, t, e] = by_decay + by_input * u[row, t, e]
+                    dy[j] = gy[row, t, low + j]
+                by_input[:] = by_decay[:] = 0
+                for i in range(n):
+                    b_i, c_i = b[row, t, i], c[row, t, i]
+                    to_b, to_c = np.float32(0), np.float32(0)
+                    for j in range(BLOCK):
+                        now = g[i, j] + dy[j] * c_i
+                        earlier = now * decays[s, i, j]
+                        through = earlier * states[s, i, j]
+                        g[i, j] = earlier
+                        by_input[j] += now * b_i
+                        by_decay[j] += through * rates[i, j]
+                        grates[i, j] += through * d[s, j]
+                        to_b += now * du[s, j]
+                        to_c += dy[j] * states[s + 1, i, j]
+                    gb[block, row, t, i] = to_b
+                    gc[block, row, t, i] = to_c
+                for j in range(width):
+                    gu[row, t, low + j] = by_input[j] * d[s, j]
+                    gdelta[row, t, low + j] = by_decay[j] + by_input[j] * u[row, t, low + j]
+        for j in range(width):
+            for i in range(n):
+                ga[row, low + j, i] = grates[i, j]
 
 
 def share(work: Any, arrays: tuple[Any, ...], *, rows: int, channels: int) -> None:
@@ -149,7 +181,7 @@ class CompiledScan(torch.autograd.Function):
         u, delta, a, b, c, state = (x.detach().contiguous() for x in (u, delta, a, b, c, state))
         rows, length, channels = u.shape
         y, last = torch.empty_like(u), torch.empty_like(state)
-        kept = u.new_empty(rows, -(-length // CHUNK), *a.shape)
+        kept = u.new_empty(rows, -(-length // CHUNK), -(-channels // BLOCK), a.shape[1], BLOCK)
         arrays = tuple(x.numpy() for x in (u, delta, a, b, c, state, y, kept, last))
         share(forward_tasks, arrays, rows=rows, channels=channels)
         ctx.save_for_backward(u, delta, a, b, c, kept)
@@ -163,8 +195,8 @@ class CompiledScan(torch.autograd.Function):
         rows, _, channels = u.shape
         blocks = -(-channels // BLOCK)
         gu, gdelta = torch.empty_like(u), torch.empty_like(u)
-        ga = u.new_zeros(rows, *a.shape)
-        gb, gc = u.new_zeros(blocks, *b.shape), u.new_zeros(blocks, *b.shape)
+        ga = u.new_empty(rows, *a.shape)
+        gb, gc = u.new_empty(blocks, *b.shape), u.new_empty(blocks, *b.shape)
         arrays = tuple(x.numpy() for x in (u, delta, a, b, c, kept, grad_y.contiguous(), gu, gdelta, ga, gb, gc))
         share(backward_tasks, arrays, rows=rows, channels=channels)
         return gu, gdelta, ga.sum(0), gb.sum(0), gc.sum(0), None
