@@ -10,6 +10,9 @@ from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 from unmask.diffusion.diffusion_lm import DiffusionLM
 from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.backbones.hyena import HyenaSpec
+from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
 from unmask.settings import described
@@ -36,6 +39,14 @@ OTHERS = {
         optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
+    "mamba": replace(OBJECTIVES["ar"], model=MambaSpec(width=16, blocks=2)),
+    "hyena": replace(OBJECTIVES["ar"], model=HyenaSpec(width=16, blocks=2)),
+    "caduceus": settings(
+        model=CaduceusSpec(width=16, blocks=2),
+        optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1),
+        run=Run(checkpointing=True),
+    ),
+    "two strands": settings(model=CaduceusSpec(width=16, blocks=2, equivariant=True)),
 }
 CHAIN = Chain.make()
 

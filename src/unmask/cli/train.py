@@ -128,6 +128,8 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
     ):
         display.asked, display.timed = asked, bool(settings.minutes)
         data = opened(asked, data_folder(asked, out, display.say))
+        if data.warning:
+            display.say(f"warning: {data.warning}")
         with stopping() as stop:
             point = yield from go(asked, out, data, display, stop, team)
             number = halted(stop, team)
