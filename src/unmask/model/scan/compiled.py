@@ -89,7 +89,7 @@ def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
 def backward_tasks(u, delta, a, b, c, kept, gy, gu, gdelta, ga, gb, gc, first, end):
     """Tasks first .. end − 1 of the backward pass; ga is per row, gb and gc are per block of channels.
 
-    Each inner loop writes to one or two arrays only: with more, the compiler gives up proving that they do not overlap.
+    Each inner loop writes to one or two arrays only: with more, the compiler cannot prove that they do not overlap.
     """
     n, channels = a.shape
     length = u.shape[1]
