@@ -126,6 +126,8 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
         ) as asked,
     ):
         display.asked, display.timed = asked, bool(settings.minutes)
+        if remark := asked.objective.remark(asked.text.length):
+            display.say(remark)
         data = opened(asked, data_folder(asked, out, display.say))
         with stopping() as stop:
             point = yield from go(asked, out, data, display, stop, team)
