@@ -491,7 +491,7 @@ MUTATIONS = {
         "sampling/blockwise.py",
         "asked.tokens[i, first - 1]",
         "asked.tokens[i, first]",
-        f"{BLOCKWISE}::test_first_hitting_follows_the_likelihood_that_evaluation_gives",
+        f"{BLOCKWISE}::test_every_call_shows_the_logits_that_training_and_evaluation_have",
     ),
     "block: text after the block is seen": Mutation(
         "sampling/blockwise.py",

@@ -97,6 +97,21 @@ def test_first_hitting_follows_the_likelihood_that_evaluation_gives(before, size
     assert chi_square_p(law, drawn) > 1e-3
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_every_call_shows_the_logits_that_training_and_evaluation_have(before):
+    """The first position of a block too, which some networks predict from a second reading of the token before."""
+    network, canvas = random_network(before=before), of_prompt([1, 2, 3], length=14, rows=2, mask=MASK)
+    one = process(network)
+    state = one.begin(canvas, seed=3)
+    while (asked := one.ask(state)) is not None:
+        given = answer(network, asked)
+        shown = asked.tokens
+        with torch.no_grad():
+            told = network.logits(shown, None, asked.rows, clean=shown, size=4)
+        torch.testing.assert_close(given.logits, told, rtol=1e-9, atol=1e-9)
+        state, _ = one.commit(state, asked, given)
+
+
 @pytest.mark.parametrize("before", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("window", [pytest.param(64, marks=pytest.mark.slow), 8])
 def test_cached_and_recomputed_rows_are_equal_also_when_the_window_slides(before, window):
