@@ -70,13 +70,8 @@ def random_network(shape: Architecture) -> Transformer:
     return net.freeze()
 
 
-AUTOREGRESSIVE, FOURS, FEW, FEWEST = (
-    "autoregressive, KV cache",
-    "blocks of 4",
-    "two calls a block",
-    "one call a block",
-)
-ONE_BY_ONE, QUARTER = "first-hitting", "a quarter of the calls"
+AUTOREGRESSIVE, FOURS, QUARTER = "autoregressive, KV cache", "blocks of 4", "four tokens per call"
+ONE_BY_ONE, FEW, FEWEST = "first-hitting", "two calls a block", "one call a block"
 
 
 def systems(settings: Settings) -> list[System]:
