@@ -127,6 +127,8 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
         ) as asked,
     ):
         display.asked, display.timed = asked, bool(settings.minutes)
+        if remark := asked.objective.remark(asked.text.length):
+            display.say(remark)
         data = opened(asked, data_folder(asked, out, display.say))
         if data.warning:
             display.say(f"warning: {data.warning}")
