@@ -118,6 +118,17 @@ def test_logits_are_those_of_transformers_at_every_length_and_with_padding(name,
     close(logits(network, x, lengths=lengths)[real], theirs(peer, x, attention_mask=real.long())[real])
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_small_states_are_normed_as_by_transformers(name, tmp_path):
+    """The eps of a norm matters where states are small."""
+    peer, folder = made(name, tmp_path / "hub")
+    for parameter in peer.parameters():
+        parameter.data.mul_(0.1)
+    peer.save_pretrained(folder)
+    x, wanted = tokens(), theirs(peer, tokens())
+    close(logits(load(change(folder, mask_index=MASK)).network, x) / wanted.std(), wanted / wanted.std())
+
+
 @pytest.mark.parametrize("name", [name for name in PEERS if name in ("bert", "albert")])
 def test_segments_are_those_of_transformers(name, tmp_path):
     peer, folder = made(name, tmp_path / "hub")
