@@ -202,6 +202,9 @@ def test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a
         assert b == (joined[2:] if joined.startswith("##") else b)
         inside += joined.startswith("##")
     assert inside  # without a space a hole may go on with the word
+    after = [sample(model, n=120, length=8, prompt=prompt, temperature=3.0) for prompt in ("the man ", "the man")]
+    begun, joined = ({pieces[found.tokens[3]][:2] == "##" for found in some} for some in after)
+    assert (begun, joined) == ({False}, {False, True})
 
 
 @pytest.mark.slow
