@@ -49,6 +49,8 @@ CACHE = f"{INDEPENDENCE}::test_the_autoregressive_cache_changes_nothing_also_whe
 ROWS = "sampling/tasks/test_continuation_rows.py"
 BLOCK, EXACT = "diffusion/test_block.py", "diffusion/test_block_exact.py"
 BLOCKWISE = "sampling/test_blockwise.py"
+ENCODERS = "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding"
+WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word"
 HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
 
 MUTATIONS = {
@@ -68,7 +70,32 @@ MUTATIONS = {
         "model/backbones/bert.py",
         'h = F.gelu(h, approximate="tanh" if a.tanh else "none")',
         'h = F.gelu(h, approximate="tanh")',
-        "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding",
+        ENCODERS,
+    ),
+    "another eps in BERT's norms": Mutation(
+        "model/backbones/bert.py",
+        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))",
+        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, 1e-5))",
+        "model/formats/test_encoder.py::test_small_states_are_normed_as_by_transformers",
+    ),
+    "BERT's head has no bias": Mutation("model/backbones/bert.py", "self.words, head.bias)", "self.words)", ENCODERS),
+    "BERT's positions begin one later": Mutation(
+        "model/backbones/bert.py", "[a.offset : a.offset + l]", "[a.offset + 1 :][:l]", ENCODERS
+    ),
+    "BERT's attention is normed before the sum": Mutation(
+        "model/backbones/bert.py",
+        'x = out["LayerNorm"](x + (dropped(y, chance) if chance else y))',
+        'x = x + out["LayerNorm"](dropped(y, chance) if chance else y)',
+        ENCODERS,
+    ),
+    "a hole after a space goes on with the word": Mutation(
+        "text/tokens/tokenizer.py", "if piece and not piece.startswith(inside)", "if piece", WORDS
+    ),
+    "given words are those of the vocabulary": Mutation(
+        "sampling/tasks/infill.py",
+        "if all(tokenizer.decode(tokenizer.encode(part)) == part for part in given):",
+        "if given:",
+        WORDS,
     ),
     # The mathematics.
     "weight is 1 % off": Mutation(
