@@ -1,14 +1,15 @@
 """Block diffusion: seconds per sequence of cached blocks, against windows, full recomputation and autoregression.
 
     python bench/block.py                              512 to 4096 tokens, one row at a time
-    python bench/block.py --lengths 512 --repeats 1    a quick look
+    python bench/block.py --lengths 2048 --repeats 1 --no-again    a quick look, without the slowest system
     python bench/block.py --batch 8
 
 All networks have the same shape and random weights: time does not depend on what they say. The text is one row, or
 `--batch` of them. Of a sequence some pieces are drawn, at places spread evenly over it, each after random text as its
 beginning; the pass that reads this beginning is not timed. Seconds per token, averaged over the places, times the
 length are the seconds per sequence. The systems take turns piece by piece, so that a busy moment hits all alike, and
-the table has the medians of the repeats.
+the table has the medians of the repeats. Below it are the ratios of the last length: windows to blocks at equal calls
+per token, and blocks of 4 to the autoregressive network.
 
 Windows are semi-autoregressive masked diffusion: a window of `--window` tokens, half of them new. Cached blocks see
 as many tokens (sliding-window attention); the autoregressive network sees everything.
@@ -48,6 +49,8 @@ class Settings:
     """Tokens of a piece."""
     repeats: int = 3
     """Times that everything is drawn; the table has medians."""
+    again: bool = True
+    """Whether to draw also with everything read again in each call: by far the slowest."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +70,42 @@ def random_network(shape: Architecture) -> Transformer:
     return net.freeze()
 
 
+AUTOREGRESSIVE, FOURS, QUARTER = "autoregressive, KV cache", "blocks of 4", "four tokens per call"
+ONE_BY_ONE, FEW, FEWEST = "first-hitting", "two calls a block", "one call a block"
+
+
 def systems(settings: Settings) -> list[System]:
     net, causal = random_network(SHAPE), random_network(replace(SHAPE, causal=True))
     blocks: Callable[..., Blockwise] = lambda size, **more: Blockwise(  # noqa: E731
         size, max(settings.window, 2 * size), net.row_memory, **more
     )
-    return [
-        System("autoregressive, KV cache", causal, ReadOn(remember=causal.memory), 1),
-        System("blocks of 4, first-hitting", net, blocks(4), 4),
-        System("blocks of 4, two calls a block", net, blocks(4, policy=Groups(calls=2)), 4),
-        System("blocks of 4, one call a block", net, blocks(4, policy=Groups(calls=1)), 4),
-        System("blocks of 16, first-hitting", net, blocks(16), 16),
+    sliding = Sliding.usual(settings.window)
+    groups = Groups(sizes=(4,) * -(-settings.window // 4))
+    found = [
+        System(AUTOREGRESSIVE, causal, ReadOn(remember=causal.memory), 1),
+        System(f"{FOURS}, {ONE_BY_ONE}", net, blocks(4), 4),
+        System(f"{FOURS}, {FEW}", net, blocks(4, policy=Groups(calls=2)), 4),
+        System(f"{FOURS}, {FEWEST}", net, blocks(4, policy=Groups(calls=1)), 4),
+        System(f"blocks of 16, {ONE_BY_ONE}", net, blocks(16), 16),
         System("blocks of 16, four calls a block", net, blocks(16, policy=Groups(calls=4)), 16),
-        System("windows, first-hitting", net, Masked(FirstHitting(), Sliding.usual(settings.window)), 0),
-        System("blocks of 4, everything read again", net, blocks(4, cached=False), 4),
+        System(f"windows, {ONE_BY_ONE}", net, Masked(FirstHitting(), sliding), 0),
+        System(f"windows, {QUARTER}", net, Masked(groups, sliding), 0),
     ]
+    return [*found, System(f"{FOURS}, everything read again", net, blocks(4, cached=False), 4)][: 8 + settings.again]
+
+
+def ratios(seconds: dict[str, float]) -> list[str]:
+    """What the systems are to each other, from the seconds of each for a sequence of one length."""
+    pairs = [
+        (f"windows, {ONE_BY_ONE}", f"{FOURS}, {ONE_BY_ONE}"),
+        (f"windows, {QUARTER}", f"{FOURS}, {FEWEST}"),
+        (f"windows, {QUARTER}", "blocks of 16, four calls a block"),
+    ]
+    lines = [f"{slow} / {fast}: {seconds[slow] / seconds[fast]:.1f}" for slow, fast in pairs]
+    for calls in (ONE_BY_ONE, FEW, FEWEST):
+        ratio = seconds[f"{FOURS}, {calls}"] / seconds[AUTOREGRESSIVE]
+        lines.append(f"{FOURS}, {calls} / {AUTOREGRESSIVE}: {ratio:.2f}")
+    return lines
 
 
 @torch.inference_mode()
@@ -123,6 +147,9 @@ def main(settings: Settings) -> None:
     for one in made:
         cells = " | ".join(f"{median(found[one.name, length]):.2f} s" for length in settings.lengths)
         print(f"| {one.name} | {calls[one.name]:.2f} | {cells} |")
+    last = settings.lengths[-1]
+    print(f"\nat {last} tokens:")
+    print("\n".join(ratios({one.name: median(found[one.name, last]) for one in made})))
 
 
 if __name__ == "__main__":

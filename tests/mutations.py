@@ -48,6 +48,9 @@ INDEPENDENCE, PATTERNS = "sampling/test_independence.py", "sampling/patterns/tes
 CACHE = f"{INDEPENDENCE}::test_the_autoregressive_cache_changes_nothing_also_when_rows_differ_in_prompt_and_length"
 ROWS = "sampling/tasks/test_continuation_rows.py"
 BLOCK, EXACT = "diffusion/test_block.py", "diffusion/test_block_exact.py"
+BLOCKWISE = "sampling/test_blockwise.py"
+ENCODERS = "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding"
+WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word"
 HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
 
 MUTATIONS = {
@@ -67,7 +70,32 @@ MUTATIONS = {
         "model/backbones/bert.py",
         'h = F.gelu(h, approximate="tanh" if a.tanh else "none")',
         'h = F.gelu(h, approximate="tanh")',
-        "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding",
+        ENCODERS,
+    ),
+    "another eps in BERT's norms": Mutation(
+        "model/backbones/bert.py",
+        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))",
+        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, 1e-5))",
+        "model/formats/test_encoder.py::test_small_states_are_normed_as_by_transformers",
+    ),
+    "BERT's head has no bias": Mutation("model/backbones/bert.py", "self.words, head.bias)", "self.words)", ENCODERS),
+    "BERT's positions begin one later": Mutation(
+        "model/backbones/bert.py", "[a.offset : a.offset + l]", "[a.offset + 1 :][:l]", ENCODERS
+    ),
+    "BERT's attention is normed before the sum": Mutation(
+        "model/backbones/bert.py",
+        'x = out["LayerNorm"](x + (dropped(y, chance) if chance else y))',
+        'x = x + out["LayerNorm"](dropped(y, chance) if chance else y)',
+        ENCODERS,
+    ),
+    "a hole after a space goes on with the word": Mutation(
+        "text/tokens/tokenizer.py", "if piece and not piece.startswith(inside)", "if piece", WORDS
+    ),
+    "given words are those of the vocabulary": Mutation(
+        "sampling/tasks/infill.py",
+        "if all(tokenizer.decode(tokenizer.encode(part)) == part for part in given):",
+        "if given:",
+        WORDS,
     ),
     # The mathematics.
     "weight is 1 % off": Mutation(
@@ -202,6 +230,18 @@ MUTATIONS = {
     ),
     "SSD-LM keeps the old noise level": Mutation(
         "sampling/policies/simplex.py", "sigma(gamma_s)", "sigma(gamma_t)", SSD_LM
+    ),
+    "Plaid's sampler forgets its last estimate": Mutation(
+        "sampling/continuous.py",
+        "call=state.call + 1, guess=reading.x)",
+        "call=state.call + 1, guess=None)",
+        CONTINUOUS,
+    ),
+    "a block sees more than its window": Mutation(
+        "sampling/continuous.py", "Span(max(0, end - seen), end, first, end)", "Span(0, end, first, end)", CONTINUOUS
+    ),
+    "a film hides text that was replaced": Mutation(
+        "views/film.py", "if one[0] <= call < self.call]", "if one[0] <= call < 0]", "views/test_film.py"
     ),
     "given text keeps its noise": Mutation("sampling/continuous.py", "HELD + state.calls", "HELD", CONTINUOUS),
     "rounded text replaces given text": Mutation(
@@ -473,6 +513,61 @@ MUTATIONS = {
     ),
     "block: a cached lead sees what it predicts": Mutation(
         "model/backbones/row_cache.py", "visible[-1] & (key != past)", "visible[-1]", ROW_CACHE
+    ),
+    "block: queries of the clean half in the last layer": Mutation(
+        "model/backbones/block.py",
+        "q = F.linear(h.flatten(0, 1).index_select(0, asked.rows), w_q)",
+        "q = F.linear(h, w_q).flatten(0, 1).index_select(0, asked.rows)",
+        f"{HALVES}::test_the_clean_half_has_no_head_and_in_the_last_layer_keys_and_values_only",
+    ),
+    "block: a cut row sees one token more": Mutation(
+        "model/backbones/transformer.py",
+        "(both.position < lengths[:, None])",
+        "(both.position <= lengths[:, None])",
+        f"{BLOCK}::test_a_row_cut_to_a_random_length_is_the_shorter_text",
+    ),
+    "block: the lead is the block's own token": Mutation(
+        "sampling/blockwise.py",
+        "asked.tokens[i, first - 1]",
+        "asked.tokens[i, first]",
+        f"{BLOCKWISE}::test_every_call_shows_the_logits_that_training_and_evaluation_have",
+    ),
+    "block: text after the block is seen": Mutation(
+        "sampling/blockwise.py",
+        "asked.tokens[i, memory.filled : stops[i]]",
+        "state.work.canvas.tokens[row, memory.filled :]",
+        f"{BLOCKWISE}::test_text_after_a_block_is_not_seen_and_text_within_it_is",
+    ),
+    "block: everything read again": Mutation(
+        "sampling/blockwise.py",
+        "memory if self.cached and going[row] else None",
+        "None",
+        f"{BLOCKWISE}::test_a_call_computes_one_block_and_the_one_before_it_once",
+    ),
+    "block: finished rows keep their cache": Mutation(
+        "sampling/blockwise.py",
+        "memory if self.cached and going[row] else None",
+        "memory if self.cached else None",
+        f"{BLOCKWISE}::test_the_memory_of_a_finished_row_is_freed",
+    ),
+    "block: what is kept moves to the wrong place": Mutation(
+        "model/backbones/row_cache.py",
+        "old[self.low - cache.start : cache.filled - cache.start]",
+        "old[: cache.filled - self.low]",
+        f"{ROW_CACHE}::test_with_a_window_too_what_is_kept_is_what_would_be_read_again",
+    ),
+    "block: requests ask the network one by one": Mutation(
+        "serving/tick.py",
+        "blocks = [i for i in asked if asked[i].pieces]",
+        "blocks = list[int]()",
+        "serving/test_tick_blocks.py::"
+        "test_requests_at_different_blocks_share_a_call_and_become_what_they_would_alone",
+    ),
+    "block: the first token of a published row predicted": Mutation(
+        "model/formats/bd3lm.py",
+        "BlockDiffusion(size, given_first=True)",
+        "BlockDiffusion(size)",
+        "model/formats/test_bd3lm.py::test_a_published_model_loads_and_gives_the_recorded_numbers",
     ),
     "block: a plain network of the class as blocks": Mutation(
         "model/formats/bd3lm.py",

@@ -21,7 +21,10 @@ from unmask.diffusion.times import Clipped, Count, Stratified
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
+from unmask.model.denoiser import Denoiser
 from unmask.random import Noise
+from unmask.text.corpus.rows import Batch
+from unmask.training.loop import given
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
 
@@ -142,6 +145,36 @@ def test_a_last_shorter_block_is_the_block_of_a_shorter_text():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("length", [2, 4, 7])
+def test_a_row_cut_to_a_random_length_is_the_shorter_text(before, length):
+    """`--text.lengths random`: neither half sees what was cut off, and it costs nothing."""
+    network, x0, noise = random_network(before=before), text(2), noise_of(2)
+    denoiser = Denoiser(network, BlockDiffusion(4))
+    real = torch.arange(12) < torch.tensor([[length], [12]])
+    frozen, lengths = given(Batch(x0, real))
+    found, _ = denoiser(x0, noise, mask=MASK, frozen=frozen, lengths=lengths)
+    short, _ = denoiser(x0[:1, :length], Noise(noise.t[:1], noise.u[:1, :length]), mask=MASK)
+    torch.testing.assert_close(found.bound[:1, :length], short.bound, rtol=1e-9, atol=1e-9)
+    assert (found.bound[0, length:] == 0).all()
+    found.loss.sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in network.parameters())
+
+
+@pytest.mark.slow
+def test_an_interval_that_ends_near_0_or_1_is_treated_as_any_other():
+    """The original tests for equality with 0.001 and 1, so 0.001 in float32 is another interval there."""
+    even = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    told = Clipped(low=0.001, high=1.0).at(even)
+    for low, high in ((float(torch.tensor(0.001)), 1.0), (0.0011, 0.9999)):
+        found = Clipped(low=low, high=high).at(even)
+        torch.testing.assert_close(found.t, told.t, rtol=0, atol=2e-4)
+        torch.testing.assert_close(found.density, told.density, rtol=0, atol=1e-3)
+    whole = Clipped(low=0.0, high=1.0).at(even)
+    torch.testing.assert_close(whole.density, torch.ones_like(even))
+
+
+@pytest.mark.slow
 def test_given_tokens_stay_visible_and_make_a_block_smaller():
     """A prompt that ends within a block: its tokens cost nothing, and k is uniform over the others."""
     network, x0 = random_network(before=True), text(2)
@@ -193,16 +226,26 @@ def test_the_command_line_trains_tunes_measures_and_samples(tmp_path, capsys, mo
     small += ["--run.eval-rows", "4"]
 
     def unmask(*words):
-        assert main(list(words)) == 0, capsys.readouterr()
-        return capsys.readouterr().out
+        code, seen = main(list(words)), capsys.readouterr()
+        assert code == 0, seen
+        return seen.err if words[0] == "train" else seen.out
 
     block = ["--objective.name", "block", "--objective.size", "4"]
-    unmask("train", *small, "--out", "block", *block, "--steps", "6", "--text.lengths", "random")
+    told = unmask("train", *small, "--out", "block", *block, "--steps", "6", "--text.lengths", "random")
+    assert "done: 6 steps" in told
+    assert "end with a block" not in told
     unmask("train", *small, "--out", "mdlm", "--steps", "4")
     tuned = ["--objective.times", "clipped:low=0.3,high=0.8", "--objective.weight", "bound", "--init", "mdlm"]
     unmask("train", *small, "--out", "tuned", *block, *tuned, "--steps", "3")
     assert load("tuned/last").objective == BlockDiffusion(4, Clipped(0.3, 0.8))
     assert load("tuned/last").spec.reads_before, "the warm start of the first run is kept"
+    unmask("train", *small, "--out", "ar", "--objective.name", "ar", "--steps", "3")
+    odd = ["--objective.name", "block", "--objective.size", "5", "--steps", "1"]
+    for source in ("ar", "block"):
+        told = unmask("train", *small, "--out", f"from-{source}", *odd, "--init", source)
+        assert "rows of 16 tokens end with a block of 1" in told
+        assert load(f"from-{source}/last").objective.size == 5
+        assert not load(f"from-{source}/last").spec.causal
     found = {
         name: json.loads(unmask("evaluate", "block", "text.txt", "--rows", "6", "--estimator", name, "--json"))
         for name in ("auto", "exact-bound", "likelihood")
@@ -219,6 +262,10 @@ def test_the_command_line_trains_tunes_measures_and_samples(tmp_path, capsys, mo
     assert json.loads(lines)["law"].endswith("in blocks of 4 tokens, each given the 12 tokens before it")
     assert main(["evaluate", "block", "text.txt", "--estimator", "duel"]) == 2
     assert "Known: block, exact-bound, likelihood" in capsys.readouterr().err
+    wide = ["--objective.name", "block", "--objective.size", "16", "--steps", "1", "--init", "block"]
+    unmask("train", *small, "--out", "wide", *wide)
+    assert main(["evaluate", "wide", "text.txt", "--estimator", "likelihood"]) == 2
+    assert "2^16 - 1 = 65,535 forward passes" in capsys.readouterr().err
     assert main(["train", *small, "--out", "x", "--objective.name", "block", "--objective.size", "17"]) == 2
     assert "does not fit into rows of 16" in capsys.readouterr().err
     mamba = ["--model.name", "mamba", "--objective.name", "block"]

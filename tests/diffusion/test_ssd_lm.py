@@ -246,6 +246,31 @@ def test_the_estimate_has_the_bound_as_its_mean_and_a_row_pays_all_its_blocks(le
         assert error < 0.05
 
 
+@pytest.mark.slow
+def test_the_training_loss_is_no_bound_and_as_many_times_it_as_there_are_steps_is_one():
+    prior, total, rows = torch.tensor([0.7, 0.3], dtype=DOUBLE), 3, 20_000
+    nodes, weights = grid(2)
+    gammas = [levels(torch.tensor(t), total) for t in range(1, total + 1)]
+    corners = 2 * torch.eye(2, dtype=DOUBLE) - 1
+    told = torch.stack(
+        [
+            sum(-weights @ posterior(alpha(g) * corners[w] + sigma(g) * nodes, g, prior)[:, w] for g in gammas)
+            / total
+            for w in range(2)
+        ]
+    )
+    assert torch.exp(-told).sum() > 1.3, "these numbers are no -log p of anything"
+    assert (total * told >= bound_of(prior, prior, total)).all()
+    measured = SSDLM(steps=total, block=1, scale=1.0).variants()["cross-entropy"]
+    assert "not a bound" in measured.means
+    t = (torch.arange(rows, dtype=DOUBLE) + 0.5) / rows
+    noise = Noise(t, torch.zeros(rows, 1, dtype=DOUBLE), keys(5, torch.arange(rows)))
+    for w in range(2):
+        x0 = torch.full((rows, 1), w)
+        found = measured.nats(Word(prior, total, 1.0), x0, noise=noise, mask=2, parts=Identity(2)).bound
+        assert abs(found.mean() - told[w]) < 4 * found.std() / rows**0.5 + 1e-3
+
+
 def test_the_blocks_of_a_row_cover_its_free_tokens_once_whatever_the_shift():
     free = torch.zeros(1, 13, dtype=torch.bool)
     free[:, 2:12] = True

@@ -190,6 +190,24 @@ def test_infilling_and_guidance_keep_the_frame_in_sight(model, shown):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:this model was trained as a masked")
+def test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word(model):
+    pieces, inside = model.tokenizer.pieces, 0
+    for found in infill(model, "The BIG [1] sat[1] on the [2].", n=40, temperature=3.0, seed=1):
+        a, b, c = found.blanks
+        assert found.text == f"The BIG {a} sat{b} on the {c}."
+        first, joined, second = (pieces[found.tokens[at]] for at in (3, 5, 8))
+        assert not first.startswith("##")
+        assert not second.startswith("##")
+        assert b == (joined[2:] if joined.startswith("##") else b)
+        inside += joined.startswith("##")
+    assert inside  # without a space a hole may go on with the word
+    after = [sample(model, n=120, length=8, prompt=prompt, temperature=3.0) for prompt in ("the man ", "the man")]
+    begun, joined = ({pieces[found.tokens[3]][:2] == "##" for found in some} for some in after)
+    assert (begun, joined) == ({False}, {False, True})
+
+
+@pytest.mark.slow
 def test_a_masked_language_model_is_said_to_be_a_poor_generator(model):
     with pytest.warns(UserWarning, match=r"never to write whole texts.*from 78 to 35.*unmask train --init"):
         sample(model, n=1, length=6)

@@ -1,6 +1,7 @@
 """Block diffusion as a process: the recorded runs, the law by enumeration, and a cache that changes nothing."""
 
 import gc
+import re
 import weakref
 from dataclasses import replace
 
@@ -94,6 +95,21 @@ def test_first_hitting_follows_the_likelihood_that_evaluation_gives(before, size
     law = {tuple(text): float(p) for text, p in zip(texts.tolist(), (-nats).exp(), strict=True)}
     drawn = last(run(process(network, size), network, blank(draws, 4, mask=3), seed=3)).canvas.tokens
     assert chi_square_p(law, drawn) > 1e-3
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_every_call_shows_the_logits_that_training_and_evaluation_have(before):
+    """The first position of a block too, which some networks predict from a second reading of the token before."""
+    network, canvas = random_network(before=before), of_prompt([1, 2, 3], length=14, rows=2, mask=MASK)
+    one = process(network)
+    state = one.begin(canvas, seed=3)
+    while (asked := one.ask(state)) is not None:
+        given = answer(network, asked)
+        shown = asked.tokens
+        with torch.no_grad():
+            told = network.logits(shown, None, asked.rows, clean=shown, size=4)
+        torch.testing.assert_close(given.logits, told, rtol=1e-9, atol=1e-9)
+        state, _ = one.commit(state, asked, given)
 
 
 @pytest.mark.parametrize("before", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -213,6 +229,27 @@ def test_a_model_writes_texts_of_any_length_and_stops_at_the_end_of_a_document(t
     assert ended.tokens[-1] == LETTERS.eos
     assert len(ended.tokens) < 4096
     assert ended.calls <= len(ended.tokens) + 4
+
+
+@pytest.mark.slow
+def test_each_text_of_a_batch_stops_at_its_own_end(tmp_path):
+    """The original stops a whole batch together, and at the second eos, because its bos is an eos too."""
+    model = model_of(tmp_path / "m", BlockDiffusion(size=4), text={"pack": "stream"})
+    together = unmask.sample(model, length=400, prompt="ab", seed=1, n=4)
+    assert len({len(one.tokens) for one in together}) > 1
+    alone = unmask.sample(model, length=400, prompt="ab", seed=1, n=4, batch=1)
+    for one, other in zip(together, alone, strict=True):
+        assert one.tokens == other.tokens
+        assert one.tokens[-1] == LETTERS.eos
+        assert LETTERS.eos not in one.tokens[1:-1]
+
+
+@pytest.mark.slow
+def test_blanks_are_filled_around_given_text_in_all_blocks(tmp_path):
+    model = model_of(tmp_path / "m", BlockDiffusion(size=4))
+    for sampler in ("first-hitting", "entropy"):
+        (one,) = unmask.infill(model, "ab[3]cd[4]e", seed=2, sampler=sampler)
+        assert re.fullmatch("ab.{0,3}cd.{0,4}e", one.text, re.DOTALL), one.text  # special tokens are not shown
 
 
 @pytest.mark.slow

@@ -14,14 +14,17 @@ from unmask.diffusion.diffusion_lm import DiffusionLM
 from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
 from unmask.errors import UserError
+from unmask.evaluation.likelihood.measure import How, settle_measurement
 from unmask.model import room
+from unmask.model.denoiser import Denoiser
 from unmask.sampling.continuous import Denoise
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.gaussian import DDIM, Gaussian
 from unmask.sampling.policies.simplex import SimplexSteps
-from unmask.sampling.process import Answer, run
+from unmask.sampling.process import Answer, answer, run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import blank, of_tokens
+from unmask.training import noise
 
 MASK = LETTERS.mask
 SMALL = {"plaid": Plaid(embed=4), "diffusion-lm": DiffusionLM(steps=6, embed=4), "ssd-lm": SSDLM(steps=6, block=5)}
@@ -182,3 +185,76 @@ def test_given_text_is_held_at_its_noised_truth(tmp_path):
     assert float(held[:, :2].var(0).mean()) == pytest.approx(float(1 - signal), abs=0.03)
     other = process.held(replace(state, calls=1), torch.zeros(4000, 6, 4), gamma)
     assert not torch.equal(other[:, :2], held[:, :2]), "the noise is fresh at every level"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["bert", "caduceus"])
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_on_every_backbone_that_takes_vectors_it_learns_and_samples(name, backbone, tmp_path):
+    model = model_of(tmp_path / "m", SMALL[name], backbone)
+    denoiser = Denoiser(model.network, model.objective, parts=model.parts, state=model.state).requires_grad_(True)
+    rows = torch.randint(LETTERS.size - 3, (4, LENGTH), generator=torch.Generator().manual_seed(3))
+    nats, _ = denoiser(rows, noise.draw(4, LENGTH, seed=0, step=0), mask=MASK)
+    nats.loss.sum().backward()
+    assert nats.bound.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in denoiser.parameters())
+    assert any(p.grad.any() for unit in model.network.units for p in unit.parameters()), "the trunk is used"
+    (one,) = unmask.sample(model, prompt="ab", length=LENGTH, steps=3)
+    assert one.text.startswith("ab")
+    assert MASK not in one.tokens
+
+
+@pytest.mark.slow
+def test_a_window_of_two_blocks_shows_the_last_block_only(tmp_path):
+    process = method_for(model_of(tmp_path / "m", SMALL["ssd-lm"]), Recipe(steps=2, window=10)).process
+    spans = process.spans(blank(1, 18, mask=MASK))
+    assert [(one.start, one.first, one.stop) for one in spans] == [(0, 0, 5), (0, 5, 10), (5, 10, 15), (8, 15, 18)]
+    grows = method_for(model_of(tmp_path / "n", SMALL["ssd-lm"]), Recipe(steps=2)).process
+    assert [one.start for one in grows.spans(blank(1, 18, mask=MASK))] == [0, 0, 3, 6]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["gaussian", "ddim"])
+def test_plaid_is_shown_its_last_estimate_and_a_new_window_begins_without_one(policy, tmp_path):
+    model = model_of(tmp_path / "m", SMALL["plaid"])
+    process = method_for(model, Recipe(sampler=policy, steps=2, window=8, stride=4)).process
+    state, given = process.begin(blank(2, 12, mask=MASK)), []
+    while (asked := process.ask(state)) is not None:
+        given.append(state.guess)
+        gamma = process.path.gamma[state.call]
+        reply = answer(model.network, asked)
+        output = reply.logits.unflatten(0, state.z.shape[:2])
+        read = model.objective.meaning(output.clone(), state.z, gamma, model.parts, model.state, mask=MASK)
+        with torch.no_grad():
+            again = model.parts["entry"](state.z, gamma.expand(2), state.guess)
+        torch.testing.assert_close(asked.vectors, again)
+        state, _ = process.commit(state, asked, reply)
+        if state.guess is not None:
+            torch.testing.assert_close(state.guess, read.x)
+    assert [one is None for one in given] == [True, False, False] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plaid", "diffusion-lm"])
+def test_infilling_is_labelled_approximate(name, tmp_path):
+    model = model_of(tmp_path / "m", SMALL[name])
+    found = unmask.infill(model, "ab[3]cd", looks=2, steps=3)[0]
+    assert found.text.startswith("ab")
+    assert found.text.endswith("cd")
+    assert "held at its noised truth, approximate" in found.law
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_into_memory_is_not_evaluated(tmp_path, monkeypatch):
+    model = model_of(tmp_path / "m", SMALL["ssd-lm"])
+    monkeypatch.setattr(room, "machine_bytes", lambda: 1000)
+    with pytest.raises(UserError, match=r"need .* GB; .* smaller --batch-tokens"):
+        settle_measurement(model, How())
+    settle_measurement(model_of(tmp_path / "n", SMALL["plaid"]), How())
+
+
+@pytest.mark.slow
+def test_fewer_steps_than_one_are_refused(tmp_path):
+    for name, objective in SMALL.items():
+        with pytest.raises(UserError, match="step"):
+            unmask.sample(model_of(tmp_path / name, objective), length=8, steps=0)

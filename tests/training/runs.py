@@ -7,6 +7,12 @@ from typing import Any
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.diffusion.diffusion_lm import DiffusionLM
+from unmask.diffusion.plaid import Plaid
+from unmask.diffusion.ssd_lm import SSDLM
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.backbones.hyena import HyenaSpec
+from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
 from unmask.settings import described
@@ -25,11 +31,22 @@ OTHERS = {
     "muon": settings(optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
     "sedd": OBJECTIVES["sedd"],
     "ar": OBJECTIVES["ar"],
+    "plaid": settings(objective=Plaid(embed=4, ramp=10)),
+    "diffusion-lm": settings(objective=DiffusionLM(steps=20, embed=4)),
+    "ssd-lm": settings(objective=SSDLM(steps=20, block=5)),
     "tied, modulated, dropped out, recomputed": settings(
         model=Architecture(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
         optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
+    "mamba": replace(OBJECTIVES["ar"], model=MambaSpec(width=16, blocks=2)),
+    "hyena": replace(OBJECTIVES["ar"], model=HyenaSpec(width=16, blocks=2)),
+    "caduceus": settings(
+        model=CaduceusSpec(width=16, blocks=2),
+        optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1),
+        run=Run(checkpointing=True),
+    ),
+    "two strands": settings(model=CaduceusSpec(width=16, blocks=2, equivariant=True)),
 }
 CHAIN = Chain.make()
 

@@ -73,9 +73,9 @@ def text(tmp_path) -> Path:
 
 
 def assert_same_steps(seen, told):
-    """Loss and bound of every step to 1e-6, and the norm of the gradient."""
+    """Loss and bound of every step, and the norm of the gradient: to 1e-6, or the last bits of larger numbers."""
     assert len(seen) == len(told)
-    torch.testing.assert_close(torch.tensor(seen), torch.tensor(told), rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(told), rtol=2e-7, atol=1e-6)
 
 
 @pytest.mark.slow

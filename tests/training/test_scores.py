@@ -66,6 +66,23 @@ def test_one_class_for_all_has_no_correlation_and_none_of_the_class_no_f1():
     assert rmse(np.array([0.0, 0.0]), np.array([3.0, 4.0])) == pytest.approx(12.5**0.5)
 
 
+# Matthews and macro F1 by scikit-learn 1.9.1, and F1 of two classes, for the draws of these seeds.
+RECORDED = [
+    (0, 2, 0.079283887468, 0.539641943734, 0.608695652174),
+    (0, 4, -0.073005514257, 0.185950854701, None),
+    (1, 2, -0.111111111111, 0.444444444444, 0.388888888889),
+    (1, 4, -0.082265865423, 0.188863424158, None),
+]
+
+
+@pytest.mark.parametrize(("seed", "classes", "correlation", "mean_f1", "of_two"), RECORDED)
+def test_scores_equal_the_recorded_ones_of_scikit_learn(seed, classes, correlation, mean_f1, of_two):
+    truth, said = np.random.default_rng(seed).integers(0, classes, (2, 40))
+    assert matthews(truth, said) == pytest.approx(correlation, abs=1e-11)
+    assert macro_f1(truth, said) == pytest.approx(mean_f1, abs=1e-11)
+    assert of_two is None or f1(truth, said) == pytest.approx(of_two, abs=1e-11)
+
+
 @pytest.mark.slow
 def test_scores_equal_those_of_scikit_learn():
     theirs = pytest.importorskip("sklearn.metrics")

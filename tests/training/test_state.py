@@ -10,6 +10,9 @@ from toys.objective import Toy
 from toys.recurrent import RecurrentSpec
 from training.small import MASK, Chain, network, settings
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.diffusion_lm import DiffusionLM
+from unmask.diffusion.plaid import Plaid
+from unmask.diffusion.ssd_lm import SSDLM
 from unmask.errors import UserError
 from unmask.model.backbones.transformer_xl import TransformerXLSpec
 from unmask.settings import described
@@ -45,6 +48,9 @@ RUNS = {
     "without an average": settings(optim=replace(settings().optim, ema=0.0)),
     "muon": settings(optim=replace(settings().optim, name="muon")),
     "an objective with parts and a state": settings(objective=Toy()),
+    "plaid": settings(objective=Plaid(embed=4, ramp=5)),
+    "diffusion-lm": settings(objective=DiffusionLM(steps=20, embed=4)),
+    "ssd-lm": settings(objective=SSDLM(steps=20, block=5)),
     "a network that carries": settings(objective=Autoregressive(), model=RecurrentSpec(width=16)),
     "Transformer-XL": settings(
         objective=Autoregressive(), model=TransformerXLSpec(width=16, blocks=2, heads=2, memory=20, dropout=0.1)

@@ -1,5 +1,6 @@
 """The film of a text as a GIF."""
 
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
@@ -7,7 +8,7 @@ from PIL import Image
 
 from unmask.errors import UserError
 from unmask.views.film import Cell, Film
-from unmask.views.gif import DARK, Colours, gif, laid_out, shade
+from unmask.views.gif import DARK, Colours, frames, gif, laid_out, shade
 
 
 def test_a_gif_has_a_frame_before_and_after_every_call(shown):
@@ -71,3 +72,13 @@ def test_without_pillow_the_error_names_what_to_install(shown, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(UserError, match=r"pip install .*\[train\]'"):
         gif(shown)
+
+
+def test_a_picture_shows_the_text_of_its_moment_and_nothing_of_the_one_before():
+    """Frame by frame the same pixels as a film in which that text was always there."""
+    changing = Film((Cell("ab", 3, -1.0, ((1, "a long one"), (2, "\u6c49"))), Cell(" c", 0, 0.0)), "")
+    pictures = frames(changing, [0, 1, 2, 3], 20, Colours())
+    for call, picture in enumerate(pictures):
+        cells = tuple(replace(cell.at(call), before=()) for cell in changing.cells)
+        (alone,) = frames(Film((*cells, Cell("", 3, 0.0)), ""), [call], 20, Colours())
+        assert picture.tobytes() == alone.tobytes(), call

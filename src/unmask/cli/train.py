@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import torch
 import tyro
+from torch import nn
 
 from unmask import settings as toml
 from unmask.cli.display import Display, Silence
@@ -126,7 +127,11 @@ def walk(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
         ) as asked,
     ):
         display.asked, display.timed = asked, bool(settings.minutes)
+        if remark := asked.objective.remark(asked.text.length):
+            display.say(remark)
         data = opened(asked, data_folder(asked, out, display.say))
+        if data.warning:
+            display.say(f"warning: {data.warning}")
         with stopping() as stop:
             point = yield from go(asked, out, data, display, stop, team)
             number = halted(stop, team)
@@ -251,8 +256,25 @@ def inherited_parts(asked: Train, phase: Phase, folder: Path | None) -> dict[str
     if not source or not phase.objective.parts(vocab=1, width=1):
         return {}
     model = checkpoint.load(state.resolved(source), trainable=True)
-    same = model.parts and type(model.objective) is type(phase.objective)
-    return {"parts": model.parts, "state": model.state} if same else {}
+    if not model.parts or type(model.objective) is not type(phase.objective):
+        return {}
+    wanted = sizes_of(phase.objective.parts(vocab=model.spec.vocab, width=model.spec.width))
+    for name, size in sizes_of(model.parts).items():
+        if wanted.get(name) != size:
+            raise UserError(
+                f"in {source} the objective's {name} has the size {size}, and these settings ask for "
+                f"{wanted.get(name, 'none')}: give --objective the settings it was trained with, or leave --init out."
+            )
+    return {"parts": model.parts, "state": model.state}
+
+
+def sizes_of(parts: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+    """The sizes of all tensors of the parts of an objective, by name."""
+    return {
+        f"{name}.{key}": tuple(value.shape)
+        for name, part in parts.items()
+        for key, value in part.state_dict().items()
+    }
 
 
 def network_of(asked: Train, phase: Phase, data: Data, folder: Path | None) -> Backbone:

@@ -58,10 +58,7 @@ def run(settings: Settings) -> None:
     path = Path(settings.sequences)
     if not path.is_file() or format_of(path.name)[0] != "fasta":
         raise UserError(f"{path} is not a FASTA file (.fa, .fasta, .fna, .faa).")
-    texts = {
-        name.text: "".join(piece.text for _, piece in pieces)
-        for name, pieces in groupby(named_pieces(path), key=lambda one: one[0])
-    }
+    texts = texts_by_name(path)
     variants = read_variants(settings.variants, list(texts))
     if not variants:
         raise UserError(f"{settings.variants!r} holds no variant.")
@@ -97,6 +94,19 @@ def run(settings: Settings) -> None:
         figure = logo_figure(position_probs(model, text)[:, ids], letters, start=start + 1, mark=first.position)
         figure.savefig(settings.logo, dpi=150)
         print(settings.logo, file=sys.stderr)
+
+
+def texts_by_name(path: Path) -> dict[str, str]:
+    """The sequences of a FASTA file."""
+    found: dict[str, str] = {}
+    for name, pieces in groupby(named_pieces(path), key=lambda one: one[0]):
+        if name.text in found:
+            raise UserError(
+                f"two sequences of {path} are called {name.text!r}, so it is not clear which one a variant means: "
+                "rename or remove one."
+            )
+        found[name.text] = "".join(piece.text for _, piece in pieces)
+    return found
 
 
 def shown(value: object) -> str:

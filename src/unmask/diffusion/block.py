@@ -94,6 +94,10 @@ class BlockDiffusion(Objective):
                 f"{length} (with {length} it is mdlm), or a greater text.length."
             )
 
+    def remark(self, length: int) -> str:
+        rest = length % self.size
+        return f"blocks of {self.size}: rows of {length} tokens end with a block of {rest}" if rest else ""
+
     def nats(
         self,
         network: Network,

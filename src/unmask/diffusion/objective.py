@@ -121,6 +121,10 @@ class Objective(ABC):
         """Refuse training rows of a length that does not suit it."""
         return
 
+    def remark(self, length: int) -> str:
+        """What a user should know about training rows of this length; empty: nothing."""
+        return ""
+
     def room(self, *, rows: int, vocab: int) -> int:
         """Bytes that a forward pass of so many rows needs besides those of the network."""
         return 0

@@ -6,7 +6,7 @@ until all of them are.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -140,6 +140,7 @@ class Filling:
     starts: list[int]  # first position of each answer
     prompt_tokens: int
     in_order: bool = False  # an autoregressive model, which draws each token given those before it
+    written: Callable[[int, list[int]], str] | None = None  # the text of a finished candidate; None: as it was sent
     calls: int = 0
     came: list[dict[int, Came]] = field(default_factory=list)
 
@@ -175,6 +176,11 @@ class Filling:
         answer, place = self.answers[row], position - self.starts[row]
         if 0 <= place < len(answer.ids):
             answer.put(place, id)
+
+    def text(self, row: int) -> str:
+        """The text of a candidate; a template's own words stay as they were written."""
+        answer = self.answers[row]
+        return answer.sent if self.written is None or not answer.over else self.written(row, self.rows[row])
 
     @property
     def means(self) -> str:

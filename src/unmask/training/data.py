@@ -47,6 +47,17 @@ class Data:
     def rows(self) -> int:
         return len(self.batches.packed)
 
+    @property
+    def warning(self) -> str:
+        """What to say of sequences that are in no row; empty: there are none."""
+        rows = self.batches.packed
+        if not rows.too_short:
+            return ""
+        return (
+            f"{rows.too_short:,} of {rows.corpus.documents:,} training sequences are shorter than a row of "
+            f"{rows.length} and are left out: a smaller --length takes them in."
+        )
+
     def counts(self) -> Int[Tensor, " v"]:
         """How often each id occurs in the training text."""
         corpus, found = self.batches.packed.corpus, np.zeros(self.tokenizer.size, np.int64)
@@ -139,11 +150,6 @@ def document_lengths(folder: str | Path) -> np.ndarray | None:
     """The tokens of each training document; None: the tokenizer has no marks for a document in a row of its own."""
     train = Corpus.open(folder)
     return None if None in (train.tokenizer["bos"], train.tokenizer["eos"]) else train.lengths()
-
-
-def prepared(asked: Train, out: Path, say: Callable[[str], None]) -> Data:
-    """The data of a run; text is tokenized into `out`/data, unless a resumed run has it already."""
-    return opened(asked, data_folder(asked, out, say))
 
 
 def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:

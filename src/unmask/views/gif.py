@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len
 
@@ -36,17 +36,26 @@ DARK = Colours("#15171a", "#e8e6e1", "#33373d", "#4fd6e6", "#06262a", "#17393e",
 
 
 Look = tuple[str | None, str | None]  # background and ink
+Place = tuple[int, int]  # line and column
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A letter of the finished text on the grid, and the token it belongs to."""
+    """A letter of a text on the grid, and the token it belongs to."""
 
     shown: str
     line: int
     column: int
     cells: int  # columns it takes
     token: Cell
+
+
+class Drawn(NamedTuple):
+    """What a picture shows at one place."""
+
+    shown: str
+    cells: int
+    look: Look
 
 
 def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = False) -> bytes:
@@ -100,30 +109,44 @@ def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
 
 
 def frames(film: Film, calls: list[int], columns: int, c: Colours) -> Iterator["Image.Image"]:
-    """The text after each of these passes; only letters whose colours have changed are drawn again."""
+    """The text after each of these passes; only letters that have changed, or their colours, are drawn again."""
     image, draw = pillow()
-    letters, face = list(laid_out(film.cells, columns)), font()
+    texts, face, last = [letters_at(film, call, columns, c) for call in calls], font(), film.calls
     step, height = face.getlength("M"), round(SIZE * LEADING)
-    lines = 1 + max((letter.line for letter in letters), default=0)
+    lines = 1 + max((line for text in texts for line, _ in text), default=0)
     picture = image.new("RGB", (round(2 * MARGIN + columns * step), 2 * MARGIN + height * (lines + 2)), c.paper)
     pen: Any = draw.Draw(picture)
-    last = film.calls
-    before: list[Look | None] = [None] * len(letters)
-    for call in calls:
-        for i, letter in enumerate(letters):
-            now = shade(letter.token, call, last, c)
-            if now == before[i]:
+
+    def fill(place: Place, cells: int, colour: str) -> None:
+        x, y = MARGIN + place[1] * step, MARGIN + place[0] * height
+        pen.rectangle((x, y + 2, x + cells * step - 0.5, y + height - 3), fill=colour)
+
+    before: dict[Place, Drawn] = {}
+    for call, text in zip(calls, texts, strict=True):
+        for place in before:
+            if text.get(place) != before[place]:
+                fill(place, before[place].cells, c.paper)
+        for place, drawn in text.items():
+            if before.get(place) == drawn:
                 continue
-            before[i] = now
-            back, ink = now
-            x, y = MARGIN + letter.column * step, MARGIN + letter.line * height
-            pen.rectangle((x, y + 2, x + letter.cells * step - 0.5, y + height - 3), fill=back or c.paper)
+            back, ink = drawn.look
+            fill(place, drawn.cells, back or c.paper)
             if ink is not None:
-                pen.text((x, y + (height - SIZE) / 2 - 2), letter.shown, fill=ink, font=face)
+                x, y = MARGIN + place[1] * step, MARGIN + place[0] * height
+                pen.text((x, y + (height - SIZE) / 2 - 2), drawn.shown, fill=ink, font=face)
+        before = text
         foot = MARGIN + height * (lines + 1)
         pen.rectangle((0, foot, picture.width, picture.height), fill=c.paper)
         pen.text((MARGIN, foot), f"pass {call} of {last}", fill=c.quiet, font=face)
         yield picture.copy()
+
+
+def letters_at(film: Film, call: int, columns: int, c: Colours) -> dict[Place, Drawn]:
+    """The letters after a forward pass, by their place, and their colours."""
+    letters = laid_out(tuple(cell.at(call) for cell in film.cells), columns)
+    return {
+        (one.line, one.column): Drawn(one.shown, one.cells, shade(one.token, call, film.calls, c)) for one in letters
+    }
 
 
 def palette(c: Colours) -> "Image.Image":

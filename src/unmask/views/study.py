@@ -156,6 +156,32 @@ def bars(table: Table) -> "Figure":
     return figure
 
 
+def columns(table: Table) -> "Figure":
+    """All columns side by side, one colour for each row, beside what was published."""
+    names = [column["name"] for column in table["columns"]]
+    kinds = ["value", "published"] if any(has_published(table, at) for at in range(len(names))) else ["value"]
+    rows = [row for row in table["rows"] if any(cell[kind] is not None for cell in row["cells"] for kind in kinds)]
+    figure, axes_of = panels(len(kinds), width=6.5 * len(kinds))
+    wide = 0.8 / len(rows)
+    for axes, kind in zip(axes_of, kinds, strict=True):
+        for place, row in enumerate(rows):
+            found = [(at, cell) for at, cell in enumerate(row["cells"]) if cell[kind] is not None]
+            axes.bar(
+                [at + (place - (len(rows) - 1) / 2) * wide for at, _ in found],
+                [cell[kind] for _, cell in found],
+                wide,
+                yerr=[cell["error"] or 0.0 for _, cell in found] if kind == "value" else None,
+                color=COLOURS[place % len(COLOURS)],
+                error_kw={"lw": 1, "ecolor": INK},
+                label=row["name"],
+            )
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        axes.set_title("here" if kind == "value" else "published", fontsize=10)
+        axes.set(yscale=table["picture"].get("yscale", "linear"), ylabel=table["picture"].get("ylabel", ""))
+    legend(axes_of[0])
+    return figure
+
+
 def lines(table: Table) -> "Figure":
     """A column against a quantity, one line for each group of rows."""
     asked = table["picture"]
@@ -260,7 +286,7 @@ def lowest(row: Table) -> float:
     return min(float(point["valid"]) for point in row["curve"])
 
 
-PICTURES = {"bars": bars, "lines": lines, "isoflop": isoflop, "curves": curves}
+PICTURES = {"bars": bars, "columns": columns, "lines": lines, "isoflop": isoflop, "curves": curves}
 
 
 def number_of(table: Table, name: str) -> int:

@@ -34,6 +34,9 @@ def watch(
                 traces = [[] for _ in event.step.canvas.tokens]
             call = event.step.call
             note_events(traces, event.step)
+            traces = [
+                list({one.position: one for one in trace}.values()) for trace in traces
+            ]  # replaced ones are many
             if monotonic() - shown >= 1 / PICTURES:
                 live.update(picture(event, traces, tokenizer, most=console.height), refresh=True)
                 shown = monotonic()

@@ -103,3 +103,6 @@ def test_the_verb_writes_a_table_and_a_logo(tmp_path, capsys):
     assert head.split("\t")[:5] == ["name", "position", "ref", "alt", "score"]
     assert first.split("\t")[:4] == ["one", "4", "G", "T"]
     assert (tmp_path / "l.png").stat().st_size > 1000
+    (tmp_path / "a.fa").write_text(">one x\nACGGTN\n>one y\nACGCTN\n")
+    assert main(line) == 2
+    assert "two sequences of" in capsys.readouterr().err

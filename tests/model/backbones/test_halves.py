@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils.flop_counter import FlopCounterMode
 
 from model.golden import FOLDER, arrays_of, distance
 from unmask.errors import UserError
@@ -84,6 +85,24 @@ def test_gradients_are_the_recorded_ones_so_the_clean_half_has_them_too(cases):
         seen = dict(network.named_parameters()).get(name.removeprefix("backbone."))
         if seen is not None:
             assert distance(seen.grad, told) < 1e-4, name
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_clean_half_has_no_head_and_in_the_last_layer_keys_and_values_only(before):
+    """By the multiplications of all weights: whatever else was computed would be counted."""
+    network, size, (b, l, d) = random_network(before=before), 3, (2, 12, 16)
+    noisy, clean = torch.randint(7, (b, l)), torch.randint(7, (b, l))
+    rows = torch.tensor([1, 3, 5, 14, 22])
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        network.logits(noisy, None, rows, clean=clean, size=size)
+    products = sum(
+        flops
+        for name, flops in counted.get_flop_counts()["Global"].items()
+        if "mm" in str(name)  # attention aside
+    )
+    elements = b * (2 * l - size + (l // size - 1 if before else 0))
+    whole, last = 24 * d * d * elements, 4 * d * d * elements + 20 * d * d * len(rows)
+    assert products == whole + last + 2 * d * 7 * len(rows), "one whole layer, the last one, the head"
 
 
 @pytest.mark.slow

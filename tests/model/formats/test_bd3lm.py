@@ -59,7 +59,14 @@ def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     ],
 )
 def test_the_other_checkpoints_of_the_class_are_what_their_config_says(tmp_path, keys, name):
-    assert load(published(tmp_path / "hub", **keys)).objective.name == name
+    model = load(published(tmp_path / "hub", **keys))
+    assert model.objective.name == name
+    canvas = of_prompt([0, 5], length=12, mask=model.mask)
+    *_, end = method_for(model, Recipe(seed=1)).fill(canvas, seed=1, ids=torch.arange(1))
+    assert end.canvas.tokens[0, :2].tolist() == [0, 5]
+    assert (end.canvas.tokens != model.mask).all()
+    ours = convert(tmp_path / "hub", tmp_path / "ours")
+    assert ours.objective == load(tmp_path / "ours").objective == model.objective
 
 
 @pytest.mark.parametrize(

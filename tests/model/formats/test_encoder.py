@@ -11,6 +11,7 @@ from unmask.errors import UserError
 from unmask.model.backbones.bert import alibi_slopes
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
+from unmask.model.predictor import Answer, Predictor, Reading
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -117,6 +118,17 @@ def test_logits_are_those_of_transformers_at_every_length_and_with_padding(name,
     close(logits(network, x, lengths=lengths)[real], theirs(peer, x, attention_mask=real.long())[real])
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_small_states_are_normed_as_by_transformers(name, tmp_path):
+    """The eps of a norm matters where states are small."""
+    peer, folder = made(name, tmp_path / "hub")
+    for parameter in peer.parameters():
+        parameter.data.mul_(0.1)
+    peer.save_pretrained(folder)
+    x, wanted = tokens(), theirs(peer, tokens())
+    close(logits(load(change(folder, mask_index=MASK)).network, x) / wanted.std(), wanted / wanted.std())
+
+
 @pytest.mark.parametrize("name", [name for name in PEERS if name in ("bert", "albert")])
 def test_segments_are_those_of_transformers(name, tmp_path):
     peer, folder = made(name, tmp_path / "hub")
@@ -214,6 +226,34 @@ def test_the_pooler_of_a_file_is_kept_and_pools(tmp_path):
     with torch.no_grad():
         close(model.network.pool(model.network.trunk(x)), peer(x).pooler_output)
     assert {p.shape for p in model.network.idle} == {(16, 16), (16,)}
+
+
+def test_a_classifier_of_pairs_has_the_logits_and_gradients_of_transformers(tmp_path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "[MASK]"]
+    torch.manual_seed(0)
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST, **SIZES, "vocab_size": len(special)}
+    peer = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3, **wide)).eval()
+    for parameter in peer.parameters():
+        parameter.data.add_(torch.randn(parameter.shape) * 0.2)
+    peer.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(special) + "\n")
+    ours = Predictor(load(tmp_path), Answer(("x", "y", "z")), Reading(length=LONGEST)).requires_grad_(True)
+    ours.head.load_state_dict(peer.classifier.state_dict())
+    rows, cut = ours.encode([("a b c d e", "f g"), ("a", "b c d e f g h i j a b"), ("j", "")])
+    assert cut == 1
+    batch = ours.batch(rows)
+    real = (torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]).long()
+    targets = torch.tensor([2, 0, 1])
+    theirs = peer(batch.tokens, attention_mask=real, token_type_ids=batch.segments, labels=targets)
+    found = ours.eval()(batch)
+    close(found, theirs.logits)
+    loss = ours.loss(found, targets.float()) / 3
+    close(loss, theirs.loss)
+    loss.backward()
+    theirs.loss.backward()
+    for name, parameter in peer.bert.named_parameters():
+        close(ours.backbone.get_parameter(name).grad, parameter.grad)
+    close(ours.head.weight.grad, peer.classifier.weight.grad)
 
 
 def test_old_names_of_norms_and_parts_of_other_tasks_are_understood(tmp_path):

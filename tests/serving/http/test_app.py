@@ -12,8 +12,13 @@ import httpx
 import pytest
 from models import TEXT, saved
 
+from contracts.members import model_of
+from unmask.diffusion.diffusion_lm import DiffusionLM
+from unmask.diffusion.plaid import Plaid
+from unmask.diffusion.ssd_lm import SSDLM
 from unmask.model.checkpoint import load
-from unmask.sampling.tasks.continuation import sample
+from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import generate, sample
 from unmask.sampling.tasks.infill import Infill, infill
 from unmask.serving.limits import Limits
 from unmask.text.prompt.template import parse
@@ -79,6 +84,30 @@ def test_steps_put_together_give_the_final_text(client):
     assert end["choices"] == whole["choices"]
     assert rows == [[token["id"] for token in choice["tokens"]] for choice in whole["choices"]]
     assert texts(whole) == ["".join(token["text"] for token in choice["tokens"]) for choice in whole["choices"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [Plaid(embed=4), DiffusionLM(steps=6, embed=4), SSDLM(steps=6, block=5)])
+def test_a_stream_of_continuous_diffusion_shows_the_rounded_text_of_every_step(serve, tmp_path, objective):
+    model = model_of(tmp_path / "m", objective)
+    body = {"prompt": "ab", "max_tokens": 10, "seed": 3, "steps": 6}
+    *moments, one = generate(model, Recipe(steps=6, seed=3), prompt="ab", length=12)
+    texts = [model.tokenizer.decode(moment.step.canvas.tokens[0, 2:].tolist()) for moment in moments]
+    with httpx.Client(base_url=serve(model), timeout=30) as own:
+        asked = {**body, "stream": True, "events": "steps"}
+        (_, begin), *steps, (_, end) = events(own.post("/v1/completions", json=asked))
+        streamed = events(own.post("/v1/completions", json={**body, "stream": True}))
+    shown = [token["id"] for token in begin["candidates"][0]]
+    for (_, step), text in zip(steps, texts, strict=True):
+        for token in step["committed"]:
+            shown[token["position"]] = token["token"]
+        assert model.tokenizer.decode([model.mask if id is None else id for id in shown][-10:]) == text
+    assert len({*texts}) > 1, "it changes"
+    assert (
+        "ab" + end["choices"][0]["text"]
+        == one.text
+        == "ab" + "".join(choice["text"] for _, said in streamed for choice in said.get("choices", ()))
+    ), "a stream of text sends what is final alone"
 
 
 def test_a_stream_of_text_of_an_infilling_joins_to_its_text(client):

@@ -1,5 +1,7 @@
 """The server, with an encoder: the same texts as Python, between the same special tokens."""
 
+import re
+
 import httpx
 import pytest
 from servers import serving
@@ -40,9 +42,12 @@ def test_a_pattern_ends_before_the_frame_does(client):
         assert one["text"] in (" cat", " dog", " big cat", " big dog")
 
 
-def test_infilling_is_that_of_python(model, client):
-    found = asked(client, "/v1/infill", text="the [1] sat on the [2] .", seed=5)
-    (wanted,) = infill(model, "the [1] sat on the [2] .", seed=5)
+@pytest.mark.parametrize("text", ["the [1] sat on the [2] .", "The [1] SAT on the [2]."])
+def test_infilling_is_that_of_python(text, model, client):
+    found = asked(client, "/v1/infill", text=text, seed=5)
+    (wanted,) = infill(model, text, seed=5)
+    start, middle, end = re.split(r" \[\d\]", text)
+    assert re.fullmatch(f"{start} .+{middle} .+{re.escape(end)}", wanted.text)
     assert [one["text"] for one in found["choices"]] == [wanted.text]
     ids = [token["id"] for token in found["choices"][0]["tokens"]]
     assert (ids[0], ids[-1]) == (CLS, SEP)

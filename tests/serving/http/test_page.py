@@ -11,7 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 from models import saved
+from servers import serving
 
+from contracts.members import model_of
+from unmask.diffusion.plaid import Plaid
 from unmask.model.checkpoint import load
 from unmask.serving.http.schema import OPTIONS
 
@@ -268,6 +271,25 @@ def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path:
     saved = visit((tmp_path / "saved.html").as_uri(), offline=True)
     saved.wait_for_selector(AGAIN)
     check(saved)
+
+
+def test_the_slider_shows_rounded_text_that_was_replaced_at_every_step(visit, tmp_path: Path):
+    model = model_of(tmp_path / "m", Plaid(embed=4))
+    with serving(model) as at, httpx.Client(base_url=at, timeout=30) as own:
+        page = visit(at=at)
+        page.wait_for_selector("#sampler option", state="attached")
+        page.fill("#steps", "6")
+        drawn(page, "ab [6] cd")
+        body = {"text": "ab [6] cd", "seed": 3, "steps": 6, "stream": True, "events": "steps"}
+        blocks = own.post("/v1/infill", json=body).text.split("\n\n")
+        steps = [json.loads(block.split("data: ")[1]) for block in blocks if block.startswith("event: step")]
+        stands: dict[int, str] = {}
+        for number, step in enumerate(steps, 1):
+            stands |= {token["position"]: token["text"] for token in step["committed"]}
+            page.locator(".reel input").fill(str(number))
+            spans = page.locator(".token").all_text_contents()
+            assert all(spans[place] == (text or "·") for place, text in stands.items()), number
+            assert len(stands) == 6
 
 
 def sent(page, act) -> dict:

@@ -9,6 +9,7 @@ from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.prepare import prepare
+from unmask.text.corpus.rows import Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
 from unmask.text.tokens import vocabulary
@@ -45,6 +46,20 @@ def test_documents_are_read_by_number_without_their_end(folder):
     assert [BYTE.decode(corpus.document(i)) for i in range(corpus.documents)] == [s.strip() for s in LINES]
     with pytest.raises(IndexError):
         corpus.document(corpus.documents)
+
+
+def test_a_document_that_spans_shards_has_its_whole_length_and_all_its_windows(tmp_path):
+    texts = ["x" * 333_000, "y", "z" * 120_000]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    with gather(tmp_path / "a.txt") as sources:
+        list(prepare(sources, BYTE, tmp_path / "out", layout=Layout("line"), division=Division(0, 0, 50)))
+    corpus = Corpus.open(tmp_path / "out")
+    assert len(corpus.shards) > corpus.documents
+    assert corpus.lengths().tolist() == [len(text) for text in texts]
+    assert corpus.lengths(most=1).tolist()[:1] == [333_000]
+    rows = Packed(corpus, 40_000, "windows")
+    letters = [set(map(chr, row)) for row in rows.rows(range(len(rows))).tokens.tolist()]
+    assert letters == [{"x"}] * 8 + [{"z"}] * 3
 
 
 def test_without_held_out_documents_the_end_of_the_stream_is_held_out(folder):

@@ -16,6 +16,7 @@ from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.evaluation.record import record
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
+from unmask.model.room import check_room
 from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
@@ -168,6 +169,8 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
         state=model.state,
     )
     length = how.length or model.spec.length
+    rows = max(1, how.batch_tokens // length)
+    check_room(model.objective, rows=rows, vocab=model.spec.vocab, less="--batch-tokens")
     pack = pack_of(model) if how.pack == "auto" else how.pack
     passes = how.passes
     if not estimator.chance:

@@ -102,7 +102,7 @@ class Mixer(nn.Module):
         size, k = self.size, self.size.kernel - 1
         before = u.new_zeros(len(u), k, size.channels) if past is None else past.inputs.to(u.dtype)
         inputs = torch.cat((before, u), 1)
-        u = F.silu(self.conv1d(inputs.transpose(1, 2)).transpose(1, 2))
+        u = F.silu(self.conv1d(inputs.transpose(1, 2)).transpose(1, 2).contiguous())  # what follows reads by channels
         low, b, c = self.x_proj(u).split([size.rank, size.state, size.state], -1)
         delta = F.softplus(self.dt_proj(low))
         a = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))

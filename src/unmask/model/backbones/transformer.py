@@ -135,6 +135,9 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.embedding)
 
 
+MOST_NOISE = 1e3  # σ beyond which networks see no difference: a token in e^1000 is visible
+
+
 class NoiseLevel(nn.Module):
     """σ as a vector: its cosines and sines at 128 frequencies, then an MLP."""
 
@@ -145,7 +148,8 @@ class NoiseLevel(nn.Module):
     def forward(self, sigma: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
         half = torch.arange(SINUSOID // 2, dtype=torch.float32, device=sigma.device)
         frequencies = torch.exp(-math.log(10000) * half / (SINUSOID // 2))
-        angles = (sigma[..., None] * frequencies).to(next(self.parameters()).dtype)
+        # σ is infinite where nothing is visible: the last step of a schedule that hides everything.
+        angles = (sigma.clamp(max=MOST_NOISE)[..., None] * frequencies).to(next(self.parameters()).dtype)
         return F.silu(self.mlp(torch.cat((angles.cos(), angles.sin()), dim=-1)))
 
 

@@ -1,7 +1,7 @@
 """The selective scan compiled by numba for a CPU: the state of a channel stays in the cache, nothing else is stored.
 
 The work is cut by row and block of channels, and shared by as many threads as torch has. The forward pass keeps the
-state every 64 steps; the backward pass computes the steps between again. This file needs numba, so only
+state every 16 steps; the backward pass computes the steps between again. This file needs numba, so only
 `selective.compiled_kernel` imports it.
 """
 
@@ -15,8 +15,8 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 64  # steps between two kept states
-BLOCK = 32  # channels of a task
+CHUNK = 16  # steps between two kept states
+BLOCK = 256  # channels of a task
 
 SUMS = {"reassoc", "contract", "nsz"}  # sums may be taken in any order, so that they use vector instructions
 LOG2E = np.float32(1.4426950408889634)
@@ -56,71 +56,94 @@ def exp(x):
 @no_type_check
 def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
     """Tasks first .. end − 1 of the forward pass; a task is one row and one block of channels."""
-    length, channels, n = u.shape[1], u.shape[2], a.shape[1]
+    n, channels = a.shape
     blocks = (channels + BLOCK - 1) // BLOCK
+    h, du = np.empty((n, BLOCK), np.float32), np.empty(BLOCK, np.float32)
     for task in range(first, end):
         row, low = task // blocks, task % blocks * BLOCK
         width = min(BLOCK, channels - low)
-        h = state[row, low : low + width].copy()
-        for t in range(length):
-            if t % CHUNK == 0:
-                kept[row, t // CHUNK, low : low + width] = h
+        for i in range(n):
             for j in range(width):
-                e = low + j
-                d = delta[row, t, e]
-                du = d * u[row, t, e]
-                total = np.float32(0)
-                for i in range(n):
-                    h[j, i] = exp(d * a[e, i]) * h[j, i] + du * b[row, t, i]
-                    total += c[row, t, i] * h[j, i]
-                y[row, t, e] = total
-        last[row, low : low + width] = h
+                h[i, j] = state[row, low + j, i]
+        for t in range(u.shape[1]):
+            if t % CHUNK == 0:
+                kept[row, t // CHUNK, :, low : low + width] = h[:, :width]
+            d, out = delta[row, t, low : low + width], y[row, t, low : low + width]
+            for j in range(width):
+                du[j] = d[j] * u[row, t, low + j]
+            for j in range(width):
+                out[j] = 0
+            for i in range(n):
+                decay, state_i, b_i, c_i = a[i, low : low + width], h[i], b[row, t, i], c[row, t, i]
+                for j in range(width):
+                    now = exp(d[j] * decay[j]) * state_i[j] + du[j] * b_i
+                    state_i[j] = now
+                    out[j] += now * c_i
+        for i in range(n):
+            for j in range(width):
+                last[row, low + j, i] = h[i, j]
 
 
 @jit(fastmath=SUMS)
 @no_type_check
 def backward_tasks(u, delta, a, b, c, kept, gy, gu, gdelta, ga, gb, gc, first, end):
-    """Tasks first .. end − 1 of the backward pass; ga is per row, gb and gc are per block of channels."""
-    length, channels, n = u.shape[1], u.shape[2], a.shape[1]
+    """Tasks first .. end − 1 of the backward pass; ga is per row, gb and gc are per block of channels.
+
+    Each inner loop writes to one or two arrays only: with more, the compiler cannot prove that they do not overlap.
+    """
+    n, channels = a.shape
+    length = u.shape[1]
     blocks = (channels + BLOCK - 1) // BLOCK
-    states = np.empty((CHUNK + 1, BLOCK, n), np.float32)  # states[s + 1]: after step s of the chunk
-    decays = np.empty((CHUNK, BLOCK, n), np.float32)
+    states = np.empty((CHUNK + 1, n, BLOCK), np.float32)  # states[s + 1]: after step s of the chunk
+    decays = np.empty((CHUNK, n, BLOCK), np.float32)
+    du, by_input, by_decay = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     for task in range(first, end):
         row, block = task // blocks, task % blocks
         low = block * BLOCK
         width = min(BLOCK, channels - low)
-        g = np.zeros((width, n), np.float32)  # ∂loss/∂h_t
+        high = low + width
+        g = np.zeros((n, BLOCK), np.float32)  # ∂loss/∂h_t
         for chunk in range(kept.shape[1] - 1, -1, -1):
             start = chunk * CHUNK
             steps = min(CHUNK, length - start)
-            states[0, :width] = kept[row, chunk, low : low + width]
+            states[0, :, :width] = kept[row, chunk, :, low:high]
             for s in range(steps):
+                d = delta[row, start + s, low:high]
                 for j in range(width):
-                    d = delta[row, start + s, low + j]
-                    du = d * u[row, start + s, low + j]
-                    for i in range(n):
-                        decay = exp(d * a[low + j, i])
-                        decays[s, j, i] = decay
-                        states[s + 1, j, i] = decay * states[s, j, i] + du * b[row, start + s, i]
+                    du[j] = d[j] * u[row, start + s, low + j]
+                for i in range(n):
+                    a_i, decay, b_i = a[i, low:high], decays[s, i], b[row, start + s, i]
+                    before, after = states[s, i], states[s + 1, i]
+                    for j in range(width):
+                        decay[j] = exp(d[j] * a_i[j])
+                    for j in range(width):
+                        after[j] = decay[j] * before[j] + du[j] * b_i
             for s in range(steps - 1, -1, -1):
                 t = start + s
+                d, dy, u_t = delta[row, t, low:high], gy[row, t, low:high], u[row, t, low:high]
                 for j in range(width):
-                    e = low + j
-                    d, dy = delta[row, t, e], gy[row, t, e]
-                    du = d * u[row, t, e]
-                    by_input, by_decay = np.float32(0), np.float32(0)
-                    for i in range(n):
-                        now = g[j, i] + dy * c[row, t, i]
-                        earlier = now * decays[s, j, i]
-                        through = earlier * states[s, j, i]
-                        g[j, i] = earlier
-                        by_input += now * b[row, t, i]
-                        by_decay += through * a[e, i]
-                        ga[row, e, i] += through * d
-                        gb[block, row, t, i] += now * du
-                        gc[block, row, t, i] += dy * states[s + 1, j, i]
-                    gu[row, t, e] = by_input * d
-                    gdelta[row, t, e] = by_decay + by_input * u[row, t, e]
+                    du[j] = d[j] * u_t[j]
+                by_input[:], by_decay[:] = 0, 0
+                for i in range(n):
+                    g_i, decay, before, after = g[i], decays[s, i], states[s, i], states[s + 1, i]
+                    a_i, ga_i, b_i, c_i = a[i, low:high], ga[row, i, low:high], b[row, t, i], c[row, t, i]
+                    of_b, of_c = np.float32(0), np.float32(0)
+                    for j in range(width):
+                        now = g_i[j] + dy[j] * c_i
+                        by_input[j] += now * b_i
+                        of_b += now * du[j]
+                        g_i[j] = now * decay[j]
+                    for j in range(width):
+                        of_c += dy[j] * after[j]
+                    for j in range(width):
+                        by_decay[j] += g_i[j] * before[j] * a_i[j]
+                    for j in range(width):
+                        ga_i[j] += g_i[j] * before[j] * d[j]
+                    gb[block, row, t, i], gc[block, row, t, i] = of_b, of_c
+                for j in range(width):
+                    gu[row, t, low + j] = by_input[j] * d[j]
+                for j in range(width):
+                    gdelta[row, t, low + j] = by_decay[j] + by_input[j] * u_t[j]
 
 
 def share(work: Any, arrays: tuple[Any, ...], *, rows: int, channels: int) -> None:
@@ -149,6 +172,7 @@ class CompiledScan(torch.autograd.Function):
         u, delta, a, b, c, state = (x.detach().contiguous() for x in (u, delta, a, b, c, state))
         rows, length, channels = u.shape
         y, last = torch.empty_like(u), torch.empty_like(state)
+        a = a.T.contiguous()  # channels last, as in u: they are the numbers of a vector instruction
         kept = u.new_empty(rows, -(-length // CHUNK), *a.shape)
         arrays = tuple(x.numpy() for x in (u, delta, a, b, c, state, y, kept, last))
         share(forward_tasks, arrays, rows=rows, channels=channels)
@@ -167,4 +191,4 @@ class CompiledScan(torch.autograd.Function):
         gb, gc = u.new_zeros(blocks, *b.shape), u.new_zeros(blocks, *b.shape)
         arrays = tuple(x.numpy() for x in (u, delta, a, b, c, kept, grad_y.contiguous(), gu, gdelta, ga, gb, gc))
         share(backward_tasks, arrays, rows=rows, channels=channels)
-        return gu, gdelta, ga.sum(0), gb.sum(0), gc.sum(0), None
+        return gu, gdelta, ga.sum(0).T, gb.sum(0), gc.sum(0), None

@@ -90,6 +90,22 @@ class Infill:
     def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
         return torch.tensor(self.row(lengths).tokens, device=self.model.device)
 
+    def blanks(self, lengths: Lengths, tokens: list[int]) -> tuple[str, ...]:
+        """The text of each blank of a filled row, without the space that the template gave."""
+        return filled(self.model.text_tokenizer(), self.row(lengths).tokens, tokens, self.template, lengths)
+
+    def text(self, lengths: Lengths, tokens: list[int]) -> str:
+        """A filled row as text. What was given stays as it was written, even if the vocabulary has no capitals."""
+        tokenizer = self.model.text_tokenizer()
+        given = [part for part in self.template.parts if isinstance(part, str)]
+        if all(tokenizer.decode(tokenizer.encode(part)) == part for part in given):
+            return tokenizer.decode(tokens)
+        text, blanks = "", iter(self.blanks(lengths, tokens))
+        for part in self.given.parts:
+            piece = part if isinstance(part, str) else next(blanks)
+            text += piece if isinstance(part, str) or text[-1:].isalnum() else piece.removeprefix(" ")
+        return text
+
 
 @dataclass(frozen=True)
 class Infilled:
@@ -248,10 +264,10 @@ def finished(
     score: float,
     note: str,
 ) -> Infilled:
-    tokenizer, lengths = task.model.text_tokenizer(), posterior.choices[choice]
+    lengths = posterior.choices[choice]
     return Infilled(
-        text=tokenizer.decode(drawn.tokens),
-        blanks=filled(tokenizer, task.row(lengths).tokens, drawn.tokens, task.template, lengths),
+        text=task.text(lengths, drawn.tokens),
+        blanks=task.blanks(lengths, drawn.tokens),
         lengths=lengths,
         tokens=drawn.tokens,
         score=score,
@@ -291,7 +307,8 @@ def filled(
     shown = [piece for piece, was in zip(pieces(tokenizer, tokens), start, strict=True) if was == tokenizer.mask]
     ends = list(accumulate(lengths))
     texts = ["".join(shown[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
-    return tuple(text[blank.spaced :] for text, blank in zip(texts, template.blanks, strict=True))
+    both = zip(texts, template.blanks, strict=True)
+    return tuple(text.removeprefix(" ") if blank.spaced else text for text, blank in both)
 
 
 def too_long(model: Model, template: Template, tries: int) -> str | None:

@@ -46,14 +46,14 @@ def shortened(row: Row, constraint: Constraint | None, *, mask: int, device: tor
     return replace(row, tokens=row.tokens[:room] + row.tokens[end:], spaced=row.spaced[:room] + row.spaced[end:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
-    """One token drawn in a row."""
+    """One token drawn in a row, or hidden again: then it is the mask."""
 
     call: int  # the network call that drew it: 1, 2, 3, ...; 0: none was needed
     position: int
     token: int
-    log_prob: float  # under the model at that moment, in nats, before temperature and truncation
+    log_prob: float  # under the model at that moment, in nats, before temperature and truncation; 0 for the mask
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def draw_rows(
         traces: list[list[Event]] = [[] for _ in ids]
         seconds, begun = 0.0, perf_counter()
         for step in method.fill(canvas, seed=recipe.seed, ids=ids):
+            note_events(traces, step, before=canvas)
             canvas = step.canvas
-            note_events(traces, step)
             seconds += perf_counter() - begun
             yield Moment(first, step)
             begun = perf_counter()  # time of the caller does not count
@@ -116,9 +116,15 @@ def draw_rows(
             yield Drawn(number, tokens, tuple(trace), seconds)
 
 
-def note_events(traces: list[list[Event]], step: Step) -> None:
-    """Append each row's new tokens to its trace; a row whose tokens were all hidden again starts a new trace."""
+def note_events(traces: list[list[Event]], step: Step, *, before: Canvas | None = None) -> None:
+    """Append each row's new tokens to its trace; a row whose tokens were all hidden again starts a new trace.
+
+    With the canvas before the step, tokens that were hidden again are events too.
+    """
     length = step.canvas.tokens.shape[1]
+    if before is not None:
+        for row, position in (step.canvas.hidden & ~before.hidden).nonzero().tolist():
+            traces[row].append(Event(step.call, position, step.canvas.mask, 0.0))
     for at, token, log_prob in zip(step.rows.tolist(), step.tokens.tolist(), step.log_probs.tolist(), strict=True):
         traces[at // length].append(Event(step.call, at % length, token, log_prob))
     blank = (step.canvas.hidden == ~step.canvas.frozen).all(1) & (~step.canvas.frozen).any(1)

@@ -120,8 +120,8 @@ class Reply:
     async def infilled(self) -> InfillAnswer:
         scores = [None] * len(self.filling.answers) if self.scores is None else await self.scores(self.filling)
         choices = [
-            Filled(index=i, text=answer.sent, tokens=self.tokens(i), score=scores[i])
-            for i, answer in enumerate(self.filling.answers)
+            Filled(index=i, text=self.filling.text(i), tokens=self.tokens(i), score=scores[i])
+            for i in range(len(self.filling.answers))
         ]
         return InfillAnswer(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
 

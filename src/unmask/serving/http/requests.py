@@ -204,7 +204,7 @@ class Requests:
         tokenizer, recipe = self.model.text_tokenizer(), self.controls.recipe(body)
         self.check_infills()
         self.check_rows(1, body.n)
-        rows = [self.of_tokens(body)] * body.n
+        rows, task = [self.of_tokens(body)] * body.n, None
         if body.text:
             task = self.task(body)
             rows = [task.row(lengths[i % len(lengths)]) for i in range(body.n)]
@@ -214,7 +214,10 @@ class Requests:
         answers = [Growing(tokenizer, [], ids, revised=not method.process.settled) for ids in known]
         given = sum(id is not None for id in known[0])
         numbers = [rows[:i].count(row) for i, row in enumerate(rows)]  # among those of equal lengths, as in Python
-        return self.filling(method, body, recipe, rows, answers, given, numbers)
+        found = self.filling(method, body, recipe, rows, answers, given, numbers)
+        if task is not None:
+            found.written = lambda row, ids: task.text(lengths[row % len(lengths)], ids)
+        return found
 
     def task(self, body: InfillRequest) -> Infill:
         """The task of a template, parsed once."""

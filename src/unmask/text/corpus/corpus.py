@@ -78,12 +78,12 @@ class Corpus:
 
     def lengths(self, most: int = 1_000_000) -> np.ndarray:
         """The tokens of each document, its eos not included; of the first `most` documents or a few more."""
-        found: list[np.ndarray] = [np.zeros(0, np.int64)]
+        ends: list[np.ndarray] = [np.zeros(1, np.int64)]  # in the stream: a document may span several shards
         for index in range(len(self.shards)):
-            found.append(np.diff(self._map(index)[0].astype(np.int64), prepend=0))
-            if sum(map(len, found)) >= most:
+            ends.append(self._offsets[index] + self._map(index)[0].astype(np.int64))
+            if sum(map(len, ends)) > most:
                 break
-        return np.concatenate(found) - (self.tokenizer["eos"] is not None)
+        return np.diff(np.concatenate(ends)) - (self.tokenizer["eos"] is not None)
 
     def divided(self, last: int) -> tuple["Corpus", "Corpus"]:
         """The stream without its last `last` tokens, and a corpus of these tokens."""

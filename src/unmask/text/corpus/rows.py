@@ -114,6 +114,11 @@ class Packed:
             return int(self._windows[-1])
         return self.corpus.tokens // self._step
 
+    @property
+    def too_short(self) -> int:
+        """With `windows`: documents shorter than a row, of which nothing is in any row."""
+        return int((np.diff(self._windows, prepend=0) == 0).sum()) if self.way == "windows" else 0
+
     @cached_property
     def _windows(self) -> np.ndarray:
         """How many windows the documents up to each one have."""

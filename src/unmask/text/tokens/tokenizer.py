@@ -20,6 +20,7 @@ from typing import Any, SupportsInt
 
 import numpy as np
 import tokenizers
+from tokenizers import decoders
 
 from unmask.errors import UserError
 from unmask.files import write_whole
@@ -148,8 +149,13 @@ class Tokenizer:
 
     @cached_property
     def spacers(self) -> tuple[int, ...]:
-        """Tokens that begin with a space and are longer: the words of byte-level and sentencepiece vocabularies."""
-        space = SPACES.get(type(self.core.decoder).__name__)
+        """Tokens that begin a word after a space: "Ġcat", "▁cat"; in WordPiece all that do not go on with a word."""
+        decoder = self.core.decoder
+        if isinstance(decoder, decoders.WordPiece):
+            inside = decoder.prefix
+            words = (id for id, piece in enumerate(self.pieces) if piece and not piece.startswith(inside))
+            return tuple(id for id in words if id not in self.specials)
+        space = SPACES.get(type(decoder).__name__)
         if space is None:
             return ()
         return tuple(id for id, piece in enumerate(self.pieces) if piece[:1] == space and len(piece) > 1)

@@ -81,7 +81,11 @@ function begin(recording, said, before) {
 function step(recording, { call, committed, draft, masked = [] }) {
   for (const { candidate, position, token, text, confidence } of committed) {
     const now = recording.candidates[candidate][position];
-    if (now.call && now.id !== token) // replaced, as in continuous diffusion
+    if (now.call && now.id === token) { // the last pass of continuous diffusion commits every token once more
+      Object.assign(now, { text, confidence });
+      continue;
+    }
+    if (now.call) // replaced, as in continuous diffusion
       now.past.push({ text: now.text, confidence: now.confidence, given: false, call: now.call, until: call });
     Object.assign(now, { id: token, text, confidence, call });
   }
