@@ -81,7 +81,7 @@ def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shap
     words = torch.empty(-(-y.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     cut = round(chance * 2**16)
     keep = words.view(torch.int16)[: y.numel()].view(y.shape) >= cut - 2**15
-    return Dropout.apply(y, keep, 2**16 / (2**16 - cut))  # type: ignore[no-any-return]
+    return Dropout.apply(y, keep, 2**16 / (2**16 - cut))
 
 
 @dataclass(frozen=True)
