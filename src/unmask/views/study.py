@@ -150,6 +150,7 @@ def bars(table: Table) -> "Figure":
                 axes.annotate(f" {told}", (length + (error or 0), at), va="center", fontsize=8, color=INK)
         unit = f", {column['unit']}" if column["unit"] else ""
         axes.set_xlabel(column["name"] + unit + ((", here" if which == "value" else ", published") if both else ""))
+        axes.set_xscale(table["picture"].get("xscale", "linear"))
         axes.margins(x=0.15)
     axes_of[0].set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes_of[0].invert_yaxis()
