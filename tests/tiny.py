@@ -29,7 +29,9 @@ def checkpoint(folder, *, objective="mdlm", tokenizer: bool | Tokenizer = True, 
         reads_before=ar,
     )
     generator = torch.Generator().manual_seed(1)
-    network = Transformer(architecture)
+    with torch.random.fork_rng():  # whatever was drawn before, the same network
+        torch.manual_seed(1)
+        network = Transformer(architecture)
     for parameter in network.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.6, generator=generator)

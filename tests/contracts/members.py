@@ -53,6 +53,10 @@ def model_of(folder, objective: Objective | str, backbone: str = "transformer", 
     facts = objective.facts
     spec = spec_of(backbone, causal=facts.causal, sigma=facts.network_wants_sigma)
     network = network_of(spec)
-    return load(
-        save(folder, network, mask=LETTERS.mask, objective=objective, tokenizer=LETTERS, settings=settings or None)
-    )
+    with torch.random.fork_rng():  # what an objective learns itself is drawn when it is written
+        torch.manual_seed(1)
+        return load(
+            save(
+                folder, network, mask=LETTERS.mask, objective=objective, tokenizer=LETTERS, settings=settings or None
+            )
+        )
