@@ -263,7 +263,7 @@ def inherited_parts(asked: Train, phase: Phase, folder: Path | None) -> dict[str
         if wanted.get(name) != size:
             raise UserError(
                 f"in {source} the objective's {name} has the size {size}, and these settings ask for "
-                f"{wanted.get(name, 'none')}: give the objective the settings it was trained with, or leave --init out."
+                f"{wanted.get(name, 'none')}: give it the settings it was trained with, or leave --init out."
             )
     return {"parts": model.parts, "state": model.state}
 
