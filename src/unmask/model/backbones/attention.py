@@ -49,15 +49,11 @@ def interleave(weight: Float[Tensor, "d_out d_in"], heads: int) -> Float[Tensor,
 
 
 def rotate(x: Float[Tensor, "*shape h e"], turns: Float[Tensor, "... half 2"]) -> Float[Tensor, "*shape h e"]:
-    """Rotate each interleaved pair of features by its position's angle; `turns` (.. e/2 2) has no head axis.
-
-    Without gradients x may be overwritten.
-    """
+    """Rotate each interleaved pair of features by its position's angle; `turns` (.. e/2 2) has no head axis."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2))
     turns = turns.unsqueeze(-3)
     if not torch.compiler.is_compiling():
-        pairs, by = torch.view_as_complex(wide), torch.view_as_complex(turns)
-        turned = pairs * by if torch.is_grad_enabled() else pairs.mul_(by)
+        turned = torch.view_as_complex(wide) * torch.view_as_complex(turns)
         return torch.view_as_real(turned).flatten(-2).to(x.dtype)
     (a, b), (cos, sin) = wide.unbind(-1), turns.unbind(-1)  # torch.compile does not support complex numbers
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2).to(x.dtype)

@@ -1,16 +1,13 @@
 """A block of the transformer: attention, then an MLP, both pre-norm with residual connections."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from unmask.model.backbones.attention import Asked, Cache, Turns, attend, interleave, rotate
-from unmask.model.backbones.gelu import gelu, gelu_linear, pieces
 from unmask.model.backbones.row_cache import Glance
 
 ROWS = 1024  # rows per slice of the MLP in inference
@@ -51,29 +48,6 @@ def add(x: Float[Tensor, "*shape d"], branch: Float[Tensor, "*shape d"]) -> Floa
     return branch.add_(x) if branch.dtype == x.dtype else x + branch
 
 
-class Dropout(torch.autograd.Function):
-    """Numbers times the scale where they are kept, else 0, in pieces that stay in the cache."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale = scale
-        return Dropout.scaled(y, keep, scale)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return Dropout.scaled(gradient, ctx.saved_tensors[0], ctx.scale), None, None
-
-    @staticmethod
-    def scaled(y: Tensor, keep: Tensor, scale: float) -> Tensor:
-        y = y.contiguous()
-        found = torch.empty_like(y)
-        for part, kept, out in pieces(y, keep, found):
-            out.copy_(kept).mul_(scale).mul_(part)
-        return found
-
-
 def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shape d"]:
     """Dropout. On a CPU random numbers are slow, so four decisions of 16 bits share one number."""
     if y.device.type != "cpu" or torch.compiler.is_compiling():
@@ -81,7 +55,7 @@ def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shap
     words = torch.empty(-(-y.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     cut = round(chance * 2**16)
     keep = words.view(torch.int16)[: y.numel()].view(y.shape) >= cut - 2**15
-    return Dropout.apply(y, keep, 2**16 / (2**16 - cut))
+    return torch.where(keep, y, 0.0) * (2**16 / (2**16 - cut))
 
 
 @dataclass(frozen=True)
@@ -113,7 +87,6 @@ class Ready:
     up_bias: Float[Tensor, " u"]
     down: Float[Tensor, "d u"]
     down_bias: Float[Tensor, " d"]
-    qkv: Float[Tensor, "ddd d"] | None = None  # frozen: qk and v in one tensor, of which they are parts
 
 
 class Block(nn.Module):
@@ -140,10 +113,7 @@ class Block(nn.Module):
             return self.ready(c)
         if self.kept is None:
             with torch.no_grad():
-                made = self.ready(c)
-                qkv = torch.cat((made.qk, made.v))
-                qk, v = qkv.split((len(made.qk), len(made.v)))
-                self.kept = replace(made, qk=qk, v=v, qkv=qkv)
+                self.kept = self.ready(c)
         return self.kept
 
     def ready(self, c: Float[Tensor, "..."] | None) -> Ready:
@@ -182,18 +152,16 @@ class Block(nn.Module):
             x = x.flatten(0, 1).index_select(0, asked.rows)
             m = [None if part is None else asked.own(part) for part in m]
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
-        if torch.is_grad_enabled() or m[3] is not None or self.training or torch.is_autocast_enabled(x.device.type):
+        if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)
-        # In place, a few rows at a time: the values between the two products then stay in the processor's cache.
-        for part in x.view(-1, x.shape[-1]).split(ROWS):
-            h = gelu(F.linear(normed(part, w.norm2, w.bias2), w.up, w.up_bias))
-            torch.addmm(part, h, w.down.mT, out=part).add_(w.down_bias)
-        return x
+        # A few rows at a time: the values between the two products then stay in the processor's cache.
+        parts = [self.widen(part, w, m) for part in x.flatten(0, -2).split(ROWS)]
+        return (torch.cat(parts) if len(parts) > 1 else parts[0]).view(x.shape)
 
     def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
         """The MLP, added to its input."""
         h = F.linear(normed(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
-        return add(x, self.branch(gelu_linear(h, w.down, w.down_bias), m[5]))
+        return add(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
         self.kept = None  # .to(device) and .double() replace the weights
@@ -204,19 +172,10 @@ class Block(nn.Module):
             y = dropped(y, self.dropout)
         return y if gate is None else y * gate
 
-    def projected(
-        self, h: Float[Tensor, "b l d"], w: Ready, turns: Turns
-    ) -> tuple[Float[Tensor, "b l h e"], Float[Tensor, "b l h e"], Float[Tensor, "b l h e"]]:
-        """Queries and keys, rotated, and values."""
-        if w.qkv is None:
-            qk, v = F.linear(h, w.qk), F.linear(h, w.v)
-        else:
-            qk, v = F.linear(h, w.qkv).split((len(w.qk), len(w.v)), -1)
-        q, k = rotate(qk.unflatten(-1, (2 * self.heads, -1)), turns).chunk(2, dim=2)
-        return q, k, v.unflatten(-1, (self.heads, -1))
-
     def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, index: int) -> Tensor:
-        q, k, v = self.projected(h, w, sight.turns)
+        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), sight.turns)
+        q, k = qk.chunk(2, dim=2)
+        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
         if sight.cache is not None:
             k, v = sight.cache.extend(index, k, v)
         return attend(q, k, v, visible=sight.visible, causal=sight.causal)
@@ -225,7 +184,9 @@ class Block(nn.Module):
         self, h: Float[Tensor, "1 l d"], w: Ready, sight: Sight, index: int, asked: Asked | None
     ) -> Tensor:
         """Attention of each piece with its own cache; the products with the weights are shared."""
-        q, k, v = (one[0] for one in self.projected(h, w, sight.turns))
+        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), sight.turns)
+        q, k = qk[0].chunk(2, dim=1)
+        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))[0]
         found = []
         for one, stored in zip(sight.glances, sight.stored, strict=True):
             own = slice(one.at, one.at + one.elements)
@@ -238,11 +199,8 @@ class Block(nn.Module):
     def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, asked: Asked) -> Tensor:
         """Attention with keys and values of all positions and queries of the asked ones."""
         w_q, w_k = w.qk.chunk(2)
-        if w.qkv is None:
-            k, v = F.linear(h, w_k), F.linear(h, w.v)
-        else:
-            k, v = F.linear(h, w.qkv[len(w_q) :]).chunk(2, -1)
-        k, v = rotate(k.unflatten(-1, (self.heads, -1)), sight.turns), v.unflatten(-1, (self.heads, -1))
+        k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), sight.turns)
+        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
         q = F.linear(h.flatten(0, 1).index_select(0, asked.rows), w_q).unflatten(-1, (self.heads, -1))
         q = rotate(q, sight.turns[asked.position])
         return asked.unpack(attend(asked.pack(q), k, v, visible=sight.asked_visible))

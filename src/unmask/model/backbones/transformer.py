@@ -119,9 +119,9 @@ class Architecture(Spec):
 
     @property
     def kept(self) -> float:
-        """A block keeps 14 widths per token: two normed copies and their inputs, q, k, v and their rotations, the
-        attention's output, and the input of the GELU (4); dropout's masks add a quarter of a float for two."""
-        return self.blocks * self.width * (14 + (0.5 if self.dropout else 0))
+        """A block keeps 18 widths per token: two normed copies and their inputs, q, k, v and their rotations, the
+        attention's output, and both sides of the GELU (8); dropout's masks add a quarter of a float for two."""
+        return self.blocks * self.width * (18 + (0.5 if self.dropout else 0))
 
 
 class Embedding(nn.Module):
