@@ -142,11 +142,16 @@ def bars(table: Table) -> "Figure":
         for at, row in enumerate(rows):
             cell = row["cells"][number]
             if cell[which] is not None:
-                small = abs(cell[which]) < HUGE  # others are written, not drawn
-                length, error = (cell[which], cell["error"] if which == "value" else None) if small else (0, None)
+                told = written(cell[which], column["digits"])
+                if abs(cell[which]) >= HUGE:  # written at the edge, not drawn
+                    edge = (0, at)
+                    axes.annotate(
+                        f" {told}", edge, xycoords=("axes fraction", "data"), va="center", fontsize=8, color=INK
+                    )
+                    continue
+                length, error = cell[which], cell["error"] if which == "value" else None
                 axes.barh(at, length, height=0.6, color=COLOURS[0 if which == "value" else 4], alpha=0.85)
                 axes.errorbar(length, at, xerr=error, color=INK, capsize=2, lw=1)
-                told = written(cell[which], column["digits"])
                 axes.annotate(f" {told}", (length + (error or 0), at), va="center", fontsize=8, color=INK)
         unit = f", {column['unit']}" if column["unit"] else ""
         axes.set_xlabel(column["name"] + unit + ((", here" if which == "value" else ", published") if both else ""))
