@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from unmask.studies.pairing import BLOCK, block_error, of_differences, paired
+from unmask.studies.pairing import BLOCK, block_error, by_trial, of_differences, paired
 
 
 def saved(path, ids, nats, size=128):
@@ -56,3 +56,12 @@ def test_the_error_over_seeds_is_calibrated():
         means.append(found.difference)
         errors.append(found.error)
     assert 0.9 < np.sqrt(np.mean(np.square(errors))) / np.std(means) < 1.1
+
+
+def test_trials_are_paired_one_by_one():
+    found = by_trial([60.0, 70.0, 50.0], [61.0, 72.0, 53.0])
+    assert found is not None
+    assert found.difference == 2.0
+    assert math.isclose(found.error, 1 / math.sqrt(3)), "what a seed does to both rows cancels"
+    assert by_trial([60.0], [61.0]) is None
+    assert by_trial([60.0, 61.0], [61.0, 60.0, 59.0]) is None

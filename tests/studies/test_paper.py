@@ -14,6 +14,7 @@ PAPER = Path(__file__).parents[2] / "configs" / "paper"
 FILES = sorted(PAPER.glob("*.toml"))
 OTHERS = sorted((PAPER.parent / "studies").glob("*.toml"))
 QUOTED = json.loads((HERE / "paper_tables.json").read_text())
+IN_ITS_TEXT = {"table4": {22.0, 78.0, 35.0}}  # the perplexities on C4 of AR, BERT and BERT + MDLM
 
 
 def numbers(content):
@@ -34,7 +35,7 @@ def test_published_numbers_are_those_of_the_paper_s_table(path):
     said = {
         float(value) for row in tomllib.loads(path.read_text())["row"] for value in row.get("published", {}).values()
     }
-    assert said <= numbers(QUOTED[path.stem])
+    assert said <= numbers(QUOTED[path.stem]) | IN_ITS_TEXT.get(path.stem, set())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ BLOCK = 128  # tokens of a text that depend on each other: errors are computed f
 
 @dataclass(frozen=True)
 class Paired:
-    """A difference in nats per token, second less first."""
+    """A difference, second less first: in nats per token, or of a score."""
 
     difference: float
     error: float  # standard error over blocks of text, and over seeds where there are several
@@ -67,6 +67,14 @@ def of_differences(pairs: Sequence[np.ndarray]) -> Paired:
     )
     over_seeds = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
     return Paired(float(np.mean(means)), math.hypot(over_text, over_seeds), len(pairs[0]), len(pairs))
+
+
+def by_trial(first: Sequence[float], second: Sequence[float]) -> Paired | None:
+    """The mean difference of scores, trial by trial, with its standard error; None without two trials of both."""
+    if len(first) != len(second) or len(first) < 2:
+        return None
+    each = np.subtract(second, first)
+    return Paired(float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each))), 0, len(each))
 
 
 def block_error(values: np.ndarray) -> float:

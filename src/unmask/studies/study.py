@@ -76,6 +76,7 @@ class Column:
     better: Literal["lower", "higher", ""] = "lower"
     digits: int = 2
     scale: float = 1.0  # multiplies the value
+    trials: str = ""  # the place of its values by trial: differences to the row compare.to are paired by trial
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Study:
     budget: Literal["steps", "flops", "seconds"]
     seconds: float  # of each training, if the budget is seconds
     like: str  # the row whose FLOPs the others get, if the budget is FLOPs
-    compare: Table  # to = ROW, measure = NAME: paired differences
+    compare: Table  # to = ROW: differences to it, paired by token (measure = NAME) and by trial (trials of a column)
     data: Table
     measures: tuple[Measure, ...]
     columns: tuple[Column, ...]
@@ -196,8 +197,9 @@ def check_references(study: Study) -> None:
     if study.compare:
         if study.compare.get("to") not in names:
             raise unknown("row for compare.to", str(study.compare.get("to")), names)
-        if study.compare.get("measure") not in [one.name for one in study.measures]:
-            raise unknown("measure", str(study.compare.get("measure")), [one.name for one in study.measures])
+        measures = [one.name for one in study.measures]
+        if "measure" in study.compare and study.compare["measure"] not in measures:
+            raise unknown("measure", str(study.compare["measure"]), measures)
     for row in study.rows:
         if row.of and row.of not in names:
             raise unknown(f"row for `of` of {row.name!r}", row.of, names)

@@ -4,13 +4,13 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
 from unmask.studies.isoflop import fitted
-from unmask.studies.pairing import Paired, paired
+from unmask.studies.pairing import Paired, by_trial, paired
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
 from unmask.studies.run import DONE, is_done, read_json
 from unmask.studies.study import Column, Row, Study
@@ -28,6 +28,8 @@ class Cell:
     values: tuple[float, ...]  # one per seed
     published: float | None
     records: tuple[str, ...]  # the files they were read from
+    trials: tuple[float, ...] = ()  # one per trial of the measurement
+    less: Paired | None = None  # the difference to the row compare.to, paired by trial
 
 
 def dig(content: Any, path: str) -> Any:
@@ -46,6 +48,7 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
     """A column's number of a row: the mean over its seeds."""
     wanted = [task for task in tasks if task.row == row.name and task.measure == column.measure and is_done(task)]
     values, errors, records = [], [], []
+    trials: list[float] = []
     for task in wanted:
         content = read_json(task.result)
         value = dig(content, column.value)
@@ -57,11 +60,27 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
         records.append(str(task.result.relative_to(out)))
         found = dig(content, column.error) if column.error else None
         errors.append(None if found is None else float(found) * column.scale)
+        trials += [
+            float(one) * column.scale for one in (dig(content, column.trials) if column.trials else None) or ()
+        ]
     published = row.published.get(column.name)
     if not values:
         return Cell(None, None, (), published, ())
     error = statistics.stdev(values) if len(values) > 1 else errors[0]
-    return Cell(statistics.fmean(values), error, tuple(values), published, tuple(records))
+    return Cell(statistics.fmean(values), error, tuple(values), published, tuple(records), tuple(trials))
+
+
+def cells_of(study: Study, row: Row, tasks: Sequence[Task], out: Path) -> list[Cell]:
+    """A row's numbers; where there are trials, with the difference to the row that the study compares with."""
+    found = [cell(column, row, tasks, out) for column in study.columns]
+    to = study.compare.get("to", row.name)
+    if to == row.name:
+        return found
+    others = [cell(column, study.row(to), tasks, out) if column.trials else None for column in study.columns]
+    return [
+        one if other is None else replace(one, less=by_trial(other.trials, one.trials))
+        for one, other in zip(found, others, strict=True)
+    ]
 
 
 def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
@@ -107,7 +126,7 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
         "group": row.group,
         "differs": row.differs,
         "changes": dict(row.changes),
-        "cells": [asdict(cell(column, row, tasks, out)) for column in study.columns],
+        "cells": [asdict(one) for one in cells_of(study, row, tasks, out)],
         "difference": None if difference is None else asdict(difference),
         "complete": len(done) == len(own),
         "failure": told[0] if told else "",
@@ -150,7 +169,7 @@ def trained(study: Study, row: Row) -> dict[str, Any]:
 
 def difference_of(study: Study, row: Row, tasks: Sequence[Task]) -> Paired | None:
     """The paired difference to the row that the study compares with."""
-    if not study.compare or row.name == study.compare["to"]:
+    if "measure" not in study.compare or row.name == study.compare["to"]:
         return None
     files = [
         [

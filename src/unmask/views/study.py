@@ -22,7 +22,9 @@ def head(table: Table) -> list[str]:
         names.append(f"{column['name']}{unit}")
         if has_published(table, number):
             names.append(f"published {column['name']}")
-    if table["compare"]:
+        if has_trials(table, number):
+            names.append(f"{column['name']}, less {table['compare']['to']}")
+    if table["compare"] and "measure" in table["compare"]:
         names.append(f"nats per token, less {table['compare']['to']}")
     return [*names, "parameters", "training tokens", "training seconds", "differs from the published row in"]
 
@@ -31,13 +33,19 @@ def has_published(table: Table, number: int) -> bool:
     return any(row["cells"][number]["published"] is not None for row in table["rows"])
 
 
+def has_trials(table: Table, number: int) -> bool:
+    return any(row["cells"][number].get("less") for row in table["rows"])
+
+
 def cells(table: Table, row: Table) -> list[str]:
     found = [row["name"]]
     for number, (column, cell) in enumerate(zip(table["columns"], row["cells"], strict=True)):
         found.append(row["failure"] or ("not measured" if cell["value"] is None else shown(cell, column["digits"])))
         if has_published(table, number):
             found.append("" if cell["published"] is None else f"{cell['published']:g}")
-    if table["compare"]:
+        if has_trials(table, number):
+            found.append(difference(cell["less"], column["digits"]))
+    if table["compare"] and "measure" in table["compare"]:
         found.append(difference(row["difference"]))
     trained = row["trained"]
     found.append("" if trained is None else f"{trained['parameters']:,}")
@@ -57,8 +65,8 @@ def written(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if abs(value) < HUGE else f"{value:.1e}"
 
 
-def difference(paired: Table | None) -> str:
-    return "" if paired is None else f"{paired['difference']:+.4f} ± {paired['error']:.4f}"
+def difference(paired: Table | None, digits: int = 4) -> str:
+    return "" if paired is None else f"{paired['difference']:+.{digits}f} ± {paired['error']:.{digits}f}"
 
 
 def columns_used(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
@@ -93,8 +101,10 @@ def notes(table: Table) -> list[str]:
     found = [table["about"]] if table["about"] else []
     if any(len(cell["values"]) > 1 for row in table["rows"] for cell in row["cells"]):
         found.append("± over several seeds: their standard deviation.")
-    if table["compare"]:
-        found.append("Differences are paired: the same tokens, ± their standard error over text and seeds.")
+    if table["compare"] and "measure" in table["compare"]:
+        found.append("Differences in nats are paired: the same tokens, ± their standard error over text and seeds.")
+    if any(has_trials(table, number) for number in range(len(table["columns"]))):
+        found.append("Differences of scores are paired: the same seeds, ± their standard error over these seeds.")
     found += scaling_notes(table)
     if table["source"]:
         found.append(f"Published: {table['source']}.")
@@ -163,15 +173,19 @@ def bars(table: Table) -> "Figure":
 
 
 def columns(table: Table) -> "Figure":
-    """All columns side by side, one colour for each row, beside what was published."""
-    names = [column["name"] for column in table["columns"]]
-    kinds = ["value", "published"] if any(has_published(table, at) for at in range(len(names))) else ["value"]
-    rows = [row for row in table["rows"] if any(cell[kind] is not None for cell in row["cells"] for kind in kinds)]
+    """All columns, or those that are named, side by side, one colour for each row, beside what was published."""
+    names = table["picture"].get("columns", [column["name"] for column in table["columns"]])
+    numbers = [number_of(table, name) for name in names]
+    kinds = ["value", "published"] if any(has_published(table, at) for at in numbers) else ["value"]
+    rows = [
+        row for row in table["rows"] if any(row["cells"][at][kind] is not None for at in numbers for kind in kinds)
+    ]
     figure, axes_of = panels(len(kinds), width=6.5 * len(kinds))
     wide = 0.8 / len(rows)
     for axes, kind in zip(axes_of, kinds, strict=True):
         for place, row in enumerate(rows):
-            found = [(at, cell) for at, cell in enumerate(row["cells"]) if cell[kind] is not None]
+            chosen = [row["cells"][number] for number in numbers]
+            found = [(at, cell) for at, cell in enumerate(chosen) if cell[kind] is not None]
             axes.bar(
                 [at + (place - (len(rows) - 1) / 2) * wide for at, _ in found],
                 [cell[kind] for _, cell in found],
