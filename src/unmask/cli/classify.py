@@ -42,6 +42,7 @@ from unmask.training.trials import (
     Trial,
     Tuning,
     decided,
+    encoded,
     names_of,
     opened,
     parts_line,
@@ -211,7 +212,7 @@ def predict(settings: Settings) -> None:
     for one in some:
         if one.label is not None:
             predictor.answer.target(one.label, one.where)
-    rows, cut = predictor.encode([one.texts for one in some])
+    rows, cut = encoded(predictor, some)
     said = predictor.answers(rows, batch=settings.tune.batch).numpy()
     write_whole(Path(settings.out), predictions_table(predictor, some, said))
     if cut:

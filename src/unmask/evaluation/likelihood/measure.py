@@ -20,7 +20,7 @@ from unmask.model.room import check_room
 from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
-from unmask.text.tokens.bases import unscored
+from unmask.text.tokens.alphabets import unscored
 
 T = TypeVar("T")
 UNITS = {

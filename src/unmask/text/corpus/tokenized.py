@@ -12,7 +12,7 @@ from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
 from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 
 TOGETHER = 256  # documents tokenized at once
 
@@ -55,7 +55,12 @@ def tokenized(
     """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
     for some in _batched(texts, limit):
-        for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
+        try:
+            encoded = tokenizer.encode_batch(some)
+        except NoToken as error:
+            first = len(documents) + 1
+            raise error.found((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
+        for text, ids in zip(some, encoded, strict=True):
             documents.append(Document.of(text, np.array(ids, np.int32)))
     return TokenizedText(name, documents, tokens_fingerprint(documents), split)
 
