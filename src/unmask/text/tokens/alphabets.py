@@ -33,7 +33,7 @@ def letters_of(tokenizer: Tokenizer, alphabet: Alphabet) -> dict[str, int] | Non
 
 
 def unscored(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The ids of a vocabulary of sequences that stand for no letter, N or X and the unknown token: never predicted."""
+    """The ids of a vocabulary of sequences that stand for no letter: N or X, and the unknown token."""
     for alphabet in ALPHABETS:
         letters = letters_of(tokenizer, alphabet)
         if letters is not None:
