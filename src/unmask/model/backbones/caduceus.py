@@ -83,6 +83,10 @@ class CaduceusSpec(Spec):
     def shown_sigma(self) -> bool:
         return self.time_conditioning
 
+    @property
+    def conjoins(self) -> bool:
+        return not self.equivariant
+
     def shown(self, sigma: bool) -> "CaduceusSpec":
         if sigma == self.time_conditioning:
             return self
