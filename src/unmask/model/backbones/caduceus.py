@@ -142,8 +142,8 @@ class CaduceusSpec(Spec):
 
     @property
     def kept(self) -> float:
-        """A layer keeps three widths, the gate, and nine numbers per channel and direction."""
-        layer = 3 * self.width + self.size.channels * (2 + 2 * (9 + self.state / 64))
+        """A layer keeps three widths, the gate, and the channels of both directions."""
+        layer = 3 * self.width + 2 * self.size.channels + 2 * self.size.kept
         return self.strands * self.blocks * layer
 
 

@@ -32,15 +32,20 @@ def letters_of(tokenizer: Tokenizer, alphabet: Alphabet) -> dict[str, int] | Non
     return found if own <= found.keys() <= own | {alphabet.any} else None
 
 
+def alphabet_of(tokenizer: Tokenizer) -> Alphabet | None:
+    """The alphabet of a vocabulary of sequences; None: it is one of text, or of other letters."""
+    return next((one for one in ALPHABETS if letters_of(tokenizer, one) is not None), None)
+
+
 def unscored(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The ids of a vocabulary of sequences that stand for no letter: N or X, and the unknown token."""
-    for alphabet in ALPHABETS:
-        letters = letters_of(tokenizer, alphabet)
-        if letters is not None:
-            unknown = getattr(tokenizer.core.model, "unk_token", None)
-            ids = (letters.get(alphabet.any), None if unknown is None else tokenizer.core.token_to_id(unknown))
-            return tuple(id for id in ids if id is not None)
-    return ()
+    alphabet = alphabet_of(tokenizer)
+    if alphabet is None:
+        return ()
+    unknown = getattr(tokenizer.core.model, "unk_token", None)
+    names = (alphabet.any, unknown)
+    ids = (None if name is None else tokenizer.core.token_to_id(name) for name in names)
+    return tuple(id for id in ids if id is not None)
 
 
 def undrawn(tokenizer: Tokenizer, *, ends: bool) -> tuple[int, ...]:
@@ -48,7 +53,7 @@ def undrawn(tokenizer: Tokenizer, *, ends: bool) -> tuple[int, ...]:
 
     None of any other vocabulary: what a model of text draws is what it learned.
     """
-    if all(letters_of(tokenizer, alphabet) is None for alphabet in ALPHABETS):
+    if alphabet_of(tokenizer) is None:
         return ()
     silent = tokenizer.specials - {tokenizer.mask} - ({tokenizer.eos} if ends else set())
     return tuple(sorted(silent | set(unscored(tokenizer))))
