@@ -5,6 +5,10 @@ published Caduceus-PS: the reverse complement of a row gives the reversed and co
 two halves: the features of the forward strand, and those of the other strand in reverse order. Inside, the strands
 are one batch. Without it, the network is Caduceus-Ph; with `cond`, each layer is modulated by the noise level (the
 reference's DiMamba).
+
+On a CPU in float32 the logits of both strands are equal bit for bit where features and positions fill vector
+registers: at widths that are multiples of 16, and at the width 118 with 200 positions. Elsewhere the numbers that are
+left over are rounded by their place, and logits differ by less than 1e-6 of the largest one.
 """
 
 import math
