@@ -149,8 +149,10 @@ class Predictor(nn.Module):
         spec, dna = self.model.spec, self.partners is not None
         strands, frame = asked.strands, asked.frame
         if strands in ("auto", "published"):
-            plain = "augment-one" if strands == "published" and not spec.conjoins else "augment"
-            strands = plain if dna and not getattr(spec, "equivariant", False) else "one"
+            if not dna or getattr(spec, "equivariant", False):
+                strands = "one"
+            else:
+                strands = "augment-one" if strands == "published" and not spec.conjoins else "augment"
         if strands != "one" and not dna:
             raise UserError("only DNA has two strands: the tokenizer has no letters A, C, G and T of its own.")
         if frame == "auto":
