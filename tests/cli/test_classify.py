@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ import unmask
 from tiny import checkpoint
 from unmask.cli.classify import Settings, default
 from unmask.cli.main import main
+from unmask.model.predictor import Reading
 
 pytestmark = pytest.mark.slow
 QUICK = ["--epochs", "1", "--batch", "8", "--device", "cpu"]
@@ -82,7 +84,9 @@ def test_protocols_are_the_published_ones():
     caduceus, mdlm = default(["--protocol", "caduceus"]), default(["--protocol=mdlm"])
     assert (caduceus.seeds, caduceus.split.held_out, caduceus.tune.epochs, caduceus.tune.keep) == (5, 0.1, 10, "best")
     assert (mdlm.seeds, mdlm.split.folds, mdlm.tune.steps, mdlm.reading.pool) == (5, 5, 16_000, "mean")
-    assert default(["runs/x", "human_ocr_ensembl"]) == caduceus
+    assert default(["runs/x", "human_ocr_ensembl"]) == replace(caduceus, reading=Reading(512, strands="published"))
+    assert default(["--protocol", "hyenadna"]).tune.lr == 6e-4
+    assert default(["x", "human_ocr_ensembl", "--protocol", "plain"]) == Settings()
     assert default(["runs/x", "mine.csv"]) == Settings()
 
 

@@ -120,6 +120,29 @@ def test_a_network_that_reads_forward_sees_the_last_base():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["caduceus", "mamba", "hyena"])
+def test_published_classifiers_average_the_strands_of_caduceus_only(name):
+    found = predictor(name, causal=name != "caduceus", tokenizer=BASES, strands="published")
+    assert found.reading.strands == ("augment" if name == "caduceus" else "augment-one")
+    single = predictor(name, causal=name != "caduceus", tokenizer=BASES, strands="one")
+    texts = ["ACGTT", "GATTACA"]
+    assert torch.equal(answers(found, texts), answers(single, texts)) == (name != "caduceus")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["auto", "padded"])
+def test_the_token_after_the_text_of_a_causal_network_is_not_counted_in_its_length(pool):
+    found = predictor("mamba", causal=True, tokenizer=BASES, length=6, pool=pool)
+    rows, cut = found.encode(["ACGTAC", "ACGTACG"])
+    assert cut == 1
+    assert [row.size for row in rows] == [6, 6]
+    assert found.batch(rows).tokens.tolist() == [[0, 1, 2, 3, 0, 1, BASES.eos]] * 2
+    hyena = predictor("hyena", causal=True, tokenizer=BASES)  # its filters cover no more than a training row
+    assert hyena.reading.length == LENGTH - 1
+    assert len(answers(hyena, ["ACGT" * LENGTH])) == 1
+
+
+@pytest.mark.slow
 def test_a_pair_has_a_token_between_its_texts_and_is_cut_where_it_is_longer():
     found = predictor()
     rows, cut = found.encode([("abc", "de"), ("abcdefgh", "hg"), ("abcdefg", "abcdefg")])

@@ -24,6 +24,7 @@ from unmask.sampling.recipe import (
     with_defaults,
 )
 from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.text.tokens import vocabulary
 
 STORED = {"sampler": "entropy", "temperature": 0.7, "top_p": 0.5, "top_k": 9, "no_repeat": 4}
 OTHERS = {"sampler": "first-hitting", "steps": 3, "temperature": 0.9, "top_p": 0.8, "top_k": 7, "no_repeat": 3}
@@ -184,3 +185,45 @@ def test_what_is_no_policy_or_does_not_fit_is_refused(model, tmp_path):
 def test_a_length_that_is_no_whole_number_is_told_in_words(length):
     with pytest.raises(UserError, match="a whole number of tokens; saw"):
         check_length(length)
+
+
+SEQUENCES = pytest.mark.parametrize("kind", ["dna", "caduceus", "protein"])
+LETTERS = {"dna": "ACGT", "caduceus": "ACGT", "protein": "ACDEFGHIKLMNPQRSTVWY"}
+
+
+@SEQUENCES
+@pytest.mark.parametrize("objective", ["mdlm", "sedd", "d3pm", "ar"])
+def test_models_of_sequences_draw_letters_and_nothing_else(kind, objective, tmp_path):
+    """Random weights would draw specials, N, X and ids without a token as often as letters."""
+    tokenizer = vocabulary.build_tokenizer(kind)
+    model = tiny.model(tmp_path / "m", objective=objective, tokenizer=tokenizer, spare=4)
+    steps = 6 if objective in ("sedd", "d3pm") else None
+    drawn = unmask.sample(model, n=30, length=12, steps=steps, batch=30)
+    front = 1 if objective == "ar" else 0
+    assert {len(one.text) for one in drawn} == {12 - front}
+    assert set("".join(one.text for one in drawn)) <= set(LETTERS[kind])
+    if objective == "mdlm":
+        for one in unmask.infill(model, "ACG[6]AC", n=20, looks=2):
+            assert re.fullmatch(f"ACG[{LETTERS[kind]}]{{6}}AC", one.text)
+
+
+def test_the_end_of_a_sequence_is_drawn_where_it_can_end_a_text(tmp_path):
+    model = tiny.model(tmp_path / "m", tokenizer=vocabulary.dna())
+    whole = replace(model, settings={"text": {"pack": "stream"}})
+    eos = model.tokenizer.pieces[model.tokenizer.eos]
+    for lengths in (
+        {len(one.text) for one in unmask.sample(whole, n=30)},
+        {len(one.text) for one in unmask.sample(model, n=30, until=eos)},
+    ):
+        assert len(lengths) > 2
+    for one in unmask.infill(whole, "ACG[6]AC", n=20, looks=2):
+        assert re.fullmatch("ACG[ACGT]{6}AC", one.text)
+
+
+def test_a_pattern_may_ask_for_what_is_not_drawn_otherwise(tmp_path):
+    model = tiny.model(tmp_path / "m", tokenizer=vocabulary.dna())
+    assert unmask.sample(model, length=4, pattern="ANNA")[0].text == "ANNA"
+
+
+def test_models_of_text_draw_what_they_drew(model):
+    assert method_for(model, Recipe()).shape.banned == ()

@@ -7,6 +7,7 @@ from tiny import checkpoint
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.predictor import Answer, Reading
+from unmask.text.tokens import vocabulary
 from unmask.training.tuning import Lesson, Tune, begin_tuning, chosen, tune
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,18 @@ def test_micro_batches_give_the_same_weights(model):
     one, other = (after(begun(model, some), some) for some in (how, parts))
     for name, weight in one.items():
         torch.testing.assert_close(other[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_augmentation_is_the_same_in_training_whatever_strands_are_read_in_answers(tmp_path):
+    dna, how = load(checkpoint(tmp_path / "dna", tokenizer=vocabulary.dna())), Tune(batch=4, dropout=0.0)
+    found = []
+    for strands in ("augment", "augment-one", "one"):
+        reading = Reading(strands=strands)
+        tuner = begin_tuning(dna, ANSWER, reading, how, seed=1, updates=3, device="cpu", dtype="float32")
+        rows, _ = tuner.predictor.encode(["AC", "AAG", "CAAA", "GGTA", "TC", "CCA"])
+        some = Lesson(rows, torch.tensor([0.0, 1, 0, 1, 0, 1]))
+        found.append([one.loss for one in tune(tuner, some, how, seed=1, start=0, stop=3)])
+    assert found[0] == found[1] != found[2]
 
 
 def test_the_whole_network_is_trained_and_the_given_one_is_left_alone(model):

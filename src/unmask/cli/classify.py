@@ -33,7 +33,7 @@ from unmask.settings import described
 from unmask.text.corpus.benchmarks import benchmark_of
 from unmask.text.corpus.examples import Columns, examples
 from unmask.training.estimate import duration
-from unmask.training.protocols import PROTOCOLS, protocol_of, with_flat
+from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.scores import chosen_scores, scored
 from unmask.training.split import Labelled, Split
 from unmask.training.trials import (
@@ -42,6 +42,7 @@ from unmask.training.trials import (
     Trial,
     Tuning,
     decided,
+    encoded,
     names_of,
     opened,
     parts_line,
@@ -65,7 +66,7 @@ class Settings:
     out: str = ""  # folder to write; with --predict a .csv file
     resume: bool = False  # go on with a run that was stopped
     predict: bool = False  # no training: MODEL is a folder that an earlier run wrote
-    protocol: str = "auto"  # published settings as defaults: caduceus, mdlm, glue, plain; auto: the benchmark's
+    protocol: str = "auto"  # published settings as defaults: caduceus, hyenadna, mdlm, glue, plain; auto: the data's
     number: bool = False  # predict a number, not a class
     metrics: tuple[str, ...] = ()  # scores to report, the one that chooses the best weights first
     seeds: int = 1  # trials, each with a seed of its own; mean, deviation and range are printed
@@ -90,7 +91,7 @@ def default(arguments: list[str]) -> Settings:
             name = arguments[i + 1]
         elif argument.startswith("--protocol="):
             name = argument.partition("=")[2]
-    return with_flat(Settings(), PROTOCOLS[protocol_of(name, named[0] if named else "")].settings)
+    return with_flat(Settings(), usual_settings(name, named[0] if named else ""))
 
 
 def run(settings: Settings) -> None:
@@ -211,7 +212,7 @@ def predict(settings: Settings) -> None:
     for one in some:
         if one.label is not None:
             predictor.answer.target(one.label, one.where)
-    rows, cut = predictor.encode([one.texts for one in some])
+    rows, cut = encoded(predictor, some)
     said = predictor.answers(rows, batch=settings.tune.batch).numpy()
     write_whole(Path(settings.out), predictions_table(predictor, some, said))
     if cut:
@@ -242,7 +243,7 @@ def classify(
 
     The settings are the flags of `unmask classify --help`, with _ for -.
     """
-    usual = PROTOCOLS[protocol_of(protocol, str(data))].settings
+    usual = usual_settings(protocol, str(data))
     given = {"model": str(model), "data": str(data), "out": str(out), **usual, **settings}
     asked = with_flat(Tuning(), given)
     with stopping() as stop:

@@ -43,7 +43,7 @@ class Settings:
     out: str = ""
     """Folder to write; new, or left by an interrupted run of the same command."""
     tokenizer: str = "bpe"
-    """byte, character, bpe, dna, caduceus, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
+    """byte, character, bpe, dna, protein, caduceus, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
     vocab: int = 4096
     """Size of a bpe vocabulary, the mask included."""
     sample: int = 256

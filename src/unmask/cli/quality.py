@@ -25,7 +25,14 @@ from unmask.cli.samples import drawn_texts
 from unmask.cli.table import deliver, quality_lines, sequence_lines
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.measure import finite
-from unmask.evaluation.quality.assessment import SampleText, assess, read_samples, texts_fingerprint, training_texts
+from unmask.evaluation.quality.assessment import (
+    SampleText,
+    assess,
+    held_out_texts,
+    read_samples,
+    texts_fingerprint,
+    training_texts,
+)
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.quality.kmers import assess_sequences
 from unmask.evaluation.quality.molecules import assess_molecules
@@ -38,13 +45,15 @@ from unmask.text.tokens.tokenizer import Tokenizer
 @dataclass(frozen=True)
 class Settings:
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLES|MODEL")]
-    """A .jsonl file of samples, as `unmask sample --json` writes it, or a model to draw them from."""
+    """A .jsonl file of samples, as `unmask sample --json` writes it, a FASTA file, or a model to draw them from."""
     judge: str = ""
     """The judge (see above); empty: variety and copies only, counted in words."""
     definition: Literal["pooled", "mean", "sliding"] = "pooled"
     """The generative perplexity to report first; --json has all."""
     train: str = ""
     """Training text, to measure copies and the entropy of real text; empty: neither."""
+    split: str = ""
+    """--train: its split (train, valid, test); empty: train, and for --kmers held-out text, if there is any."""
     kmers: int = 0
     """Sequences: compare k-mers of 1 to K letters with those of --train (better held out); 0: words of text."""
     molecules: bool = False
@@ -83,14 +92,13 @@ def run(settings: Settings) -> None:
         model = settings.place.load(settings.what)
         document = DOCUMENT[settings.document]
         texts, drawn = drawn_texts(model, settings.recipe, n=settings.n, length=settings.length, document=document)
-    training = list(training_texts(settings.train)) if settings.train else []
     if settings.kmers or settings.molecules:
-        answer = sequence_quality([text.joined.strip() for text in texts], training, settings)
+        answer = sequence_quality([text.joined.strip() for text in texts], settings)
         answer["record"] = quality_record(model, texts, None, settings)
         answer = finite(answer)
         deliver(answer, sequence_lines(answer), as_json=settings.json, out=settings.out)
         return
-    answer = judged_samples(texts, reader, settings, training)
+    answer = judged_samples(texts, reader, settings, trained_on(settings))
     answer |= {"seconds": round(time.perf_counter() - began, 3), "drawn": drawn or None}
     answer["record"] = quality_record(model, texts, reader, settings)
     if answer["warning"]:
@@ -99,14 +107,22 @@ def run(settings: Settings) -> None:
     deliver(answer, quality_lines(answer), as_json=settings.json, out=settings.out)
 
 
-def sequence_quality(texts: Sequence[str], training: Sequence[str], settings: Settings) -> dict[str, Any]:
+def trained_on(settings: Settings) -> list[str]:
+    """The training text; none, if it was not given."""
+    return list(training_texts(settings.train, split=settings.split or "train")) if settings.train else []
+
+
+def sequence_quality(texts: Sequence[str], settings: Settings) -> dict[str, Any]:
     if settings.judge:
         raise UserError("--kmers and --molecules compare letters: leave out --judge.")
     answer: dict[str, Any] = {}
     if settings.kmers:
-        answer |= assess_sequences(texts, training, k=settings.kmers)
+        held_out, split = held_out_texts(settings.train, settings.split or None) if settings.train else ([], None)
+        answer |= assess_sequences(texts, held_out, k=settings.kmers)
+        answer |= {"train": settings.train, "split": split}
     if settings.molecules:
-        answer["molecules"] = assess_molecules(texts, [line for text in training for line in text.split()])
+        training = [line for text in trained_on(settings) for line in text.split()]
+        answer["molecules"] = assess_molecules(texts, training)
     return answer
 
 
@@ -134,7 +150,9 @@ def judged_samples(
 def quality_record(
     model: Model | None, texts: Sequence[SampleText], reader: Judge | None, settings: Settings
 ) -> dict[str, Any]:
-    wanted = {name: getattr(settings, name) for name in ("definition", "context", "tokens", "train", "kmers")}
+    wanted = {
+        name: getattr(settings, name) for name in ("definition", "context", "tokens", "train", "split", "kmers")
+    }
     if model is not None:
         wanted |= {"n": settings.n, "length": settings.length, "document": settings.document}
         wanted |= recorded(model, settings.recipe)

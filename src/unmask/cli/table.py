@@ -143,7 +143,8 @@ def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
             found = f"{number(one['divergence'])} bits; held-out pieces as long: {number(one['floor'])}"
             yield f"{one['k']}-mers", f"Jensen-Shannon divergence {found}"
         yield "duplicates", f"{answer['duplicates']:.3f} of the samples"
-        yield "read", f"{answer['samples']} samples, {answer['letters']:,} letters; in brackets: held-out sequences"
+        which = f"{answer['train']}" + (f", split {answer['split']}" if answer["split"] else "")
+        yield "read", f"{answer['samples']} sequences, {answer['letters']:,} letters; in brackets: those of {which}"
     if "molecules" in answer:
         found = answer["molecules"]
         new = "" if found["new"] is None else f", {found['new']:.3f} of these are not in the training text"

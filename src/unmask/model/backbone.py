@@ -71,6 +71,11 @@ class Spec(ABC):
         """Whether a text stands between two special tokens, which are given: never hidden, counted or drawn."""
         return False
 
+    @property
+    def conjoins(self) -> bool:
+        """Whether its published classifiers of DNA answer with the mean of both strands, not with one."""
+        return False
+
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec with the sizes of the data and the direction of the objective."""
         return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]

@@ -44,12 +44,12 @@ Text = str | tuple[str, str]  # a text, or a pair of texts
 class Reading:
     """How a text is read."""
 
-    length: int = 0  # most tokens of a text, or of both texts of a pair; longer ones are cut; 0: the model's
+    length: int = 0  # most tokens of a text with its frame, or of a pair; longer ones are cut; 0: the model's
     pool: Literal["auto", "mean", "last", "padded"] = (
         "auto"  # one vector of a text: mean, last token, mean with padding on the left; auto: the network's own
     )
-    strands: Literal["auto", "one", "augment", "both"] = (
-        "auto"  # of DNA: both averaged; augment: a random one in training; auto: augment for DNA, unless equivariant
+    strands: Literal["auto", "one", "augment", "augment-one", "both", "published"] = (
+        "auto"  # of DNA: one; both averaged; augment: a random one in training, both in answers; augment-one: one
     )
     frame: Literal["auto", "yes", "no"] = "auto"  # bos and eos around a text; auto: yes, but not for DNA
 
@@ -148,17 +148,23 @@ class Predictor(nn.Module):
         """The settings with every `auto` replaced, except for the network's own pooling."""
         spec, dna = self.model.spec, self.partners is not None
         strands, frame = asked.strands, asked.frame
-        if strands == "auto":
-            strands = "augment" if dna and not getattr(spec, "equivariant", False) else "one"
+        if strands in ("auto", "published"):
+            if not dna or getattr(spec, "equivariant", False):
+                strands = "one"
+            else:
+                strands = "augment-one" if strands == "published" and not spec.conjoins else "augment"
         if strands != "one" and not dna:
             raise UserError("only DNA has two strands: the tokenizer has no letters A, C, G and T of its own.")
         if frame == "auto":
             frame = "no" if dna else "yes"
         if asked.pool == "padded" and self.tokenizer.pad is None:
             raise UserError("the tokenizer has no padding token, so it cannot be read like text: choose --pool mean.")
-        # Networks with a table of positions read no more than it has.
-        reach = getattr(spec, "reach", None) or getattr(spec, "positions", 0) or asked.length
-        return Reading(min(asked.length, reach) or spec.length, asked.pool, strands, frame)
+        length = asked.length or spec.length
+        if reach := getattr(spec, "reach", None) or getattr(
+            spec, "positions", 0
+        ):  # of a table of positions no more is read than it has
+            length = min(length, reach - (spec.causal and frame == "no"))
+        return Reading(length, asked.pool, strands, frame)
 
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
@@ -185,8 +191,7 @@ class Predictor(nn.Module):
         flat = [part for pair in pairs for part in pair] if pairs else [one for one in texts if isinstance(one, str)]
         ids = [one.tolist() for one in self.tokenizer.encode_batch(flat)]
         whole = [Encoded(*ids[i : i + 2]) for i in range(0, len(ids), 2)] if pairs else [Encoded(one) for one in ids]
-        before, after = self.marks
-        room = self.reading.length - len(before) - len(after) - bool(pairs)
+        room = self.reading.length - bool(pairs) - (self.reading.frame == "yes") * sum(map(len, self.marks))
         if room < 1:
             raise UserError(f"a length of {self.reading.length} leaves no room for text: give a larger --length.")
         for number, one in enumerate(whole, 1):
@@ -199,7 +204,8 @@ class Predictor(nn.Module):
         lines = [self.line(row, flip) for row, flip in zip(rows, other or [False] * len(rows), strict=True)]
         lengths = torch.tensor([len(tokens) for tokens, _ in lines])
         padded, pad = self.reading.pool == "padded", self.tokenizer.pad
-        width = self.reading.length if padded else int(lengths.max())
+        beyond = len(self.marks[1]) if self.reading.frame == "no" else 0  # a causal network's last token
+        width = self.reading.length + beyond if padded else int(lengths.max())
         tokens = torch.full((len(lines), width), self.tokenizer.mask if pad is None else pad)
         segments = torch.zeros_like(tokens)
         for row, (ids, second) in enumerate(lines):
@@ -259,7 +265,7 @@ class Predictor(nn.Module):
         depend on where in the data it is.
         """
         order = sorted(range(len(rows)), key=lambda i: (rows[i].size, rows[i].first, rows[i].second or []))
-        both = self.reading.strands != "one"
+        both = self.reading.strands in ("augment", "both")
         self.eval()
         for low in range(0, len(order), batch):
             some = order[low : low + batch]

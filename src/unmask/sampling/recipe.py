@@ -26,6 +26,7 @@ from unmask.sampling.process import PROCESSES, Process, Step, policies_of, run
 from unmask.sampling.rejection import Rejection
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
+from unmask.text.tokens.alphabets import undrawn
 
 UNUSED = re.compile(r"\[unused\d+\]")
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
@@ -162,7 +163,7 @@ def method_for(
     """The method of a recipe; refuses a sampler that the model cannot use.
 
     healed            some blank must begin with the space before it (token healing)
-    ends              the end token of an encoder may be drawn: the text stops there
+    ends              the end token of an encoder or of a vocabulary of sequences may be drawn: the text stops there
     constraint, hook  compiled before, by a caller that keeps them (a server)
     """
     given, recipe = recipe, with_defaults(model, recipe)
@@ -179,6 +180,8 @@ def method_for(
     if model.frame is not None:
         silent = framing(model, ends=ends or control.ends) + (unused(model) if wanted is None else ())
         shape = replace(shape, banned=(*shape.banned, *silent))
+    elif wanted is None and model.tokenizer is not None:  # a pattern says itself which letters are drawn
+        shape = replace(shape, banned=(*shape.banned, *undrawn(model.tokenizer, ends=ends)))
     shape = replace(
         shape,
         hook=control.hook(model) if hook is None else hook(control),

@@ -24,7 +24,7 @@ from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
 from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
-from unmask.text.tokens.bases import unscored
+from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.frame import SIZE
 
 try:

@@ -24,6 +24,7 @@ from unmask.text.corpus.rows import WHOLE, Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens import bases
+from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
 from unmask.training.sizes import packed_for, vocabulary_for
@@ -84,7 +85,7 @@ def opened(asked: Train, folder: str | Path) -> Data:
     if way in WHOLE and train.stop is not None:  # no document was held out, and a part of one would not do
         train, held_out = Corpus.open(folder), train.divided(0)[1]
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
-    known = bases.unscored(tokenizer)
+    known = unscored(tokenizer)
     rows = Packed(train, length, way, spec.framed, known)
     strands = strands_of(tokenizer, asked)
     return Data(

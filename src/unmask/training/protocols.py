@@ -20,26 +20,39 @@ class Protocol:
     settings: Mapping[str, Any]
 
 
+CADUCEUS = {
+    "seeds": 5,
+    "held_out": 0.1,
+    "epochs": 10.0,
+    "batch": 256,
+    "lr": 1e-3,
+    "schedule": "cosine",
+    "warmup": 0.01,
+    "floor": 0.1,
+    "weight_decay": 0.1,
+    "dropout": 0.0,
+    "strands": "published",
+}
+MDLM = {
+    "seeds": 5,
+    "folds": 5,
+    "steps": 16_000,
+    "pool": "mean",
+    "eval_every": 500,
+    "dropout": 0.0,
+    "strands": "published",
+}
 PROTOCOLS = {
     "plain": Protocol("the defaults of unmask", {}),
     "caduceus": Protocol(
         "Genomic Benchmarks as the Caduceus paper: five random 90/10 splits, 10 epochs, the best epoch is tested",
-        {
-            "seeds": 5,
-            "held_out": 0.1,
-            "epochs": 10.0,
-            "batch": 256,
-            "lr": 1e-3,
-            "schedule": "cosine",
-            "warmup": 0.01,
-            "floor": 0.1,
-            "weight_decay": 0.1,
-            "dropout": 0.0,
-        },
+        CADUCEUS,
+    ),
+    "hyenadna": Protocol(
+        "the same with the learning rate that the Caduceus paper has for HyenaDNA", {**CADUCEUS, "lr": 6e-4}
     ),
     "mdlm": Protocol(
-        "Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling",
-        {"seeds": 5, "folds": 5, "steps": 16_000, "pool": "mean", "eval_every": 500, "dropout": 0.0},
+        "Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling", MDLM
     ),
     "glue": Protocol(
         "GLUE as the MDLM paper: 3 epochs of run_glue with batches of 16, the last epoch, scored on the dev set",
@@ -65,6 +78,12 @@ def protocol_of(name: str, data: str) -> str:
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
     return name
+
+
+def usual_settings(name: str, data: str) -> Mapping[str, Any]:
+    """The settings of a protocol, with the published length of the benchmark, if the data is one that has it."""
+    found, benchmark = PROTOCOLS[protocol_of(name, data)].settings, benchmark_of(data)
+    return {"length": benchmark.length, **found} if found and benchmark is not None and benchmark.length else found
 
 
 def with_flat(settings: T, values: Mapping[str, Any]) -> T:

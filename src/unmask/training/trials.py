@@ -32,12 +32,13 @@ from unmask.errors import UserError
 from unmask.files import appearing, clear_drafts, is_draft, write_whole, writing
 from unmask.model import checkpoint
 from unmask.model.model import Model
-from unmask.model.predictor import Predictor, Reading, write_predictor
+from unmask.model.predictor import Encoded, Predictor, Reading, write_predictor
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Columns, Example
+from unmask.text.tokens.tokenizer import NoToken
 from unmask.training import metrics, optim, state
 from unmask.training.folder import flat
 from unmask.training.scores import SCORES, chosen_scores, scored
@@ -106,7 +107,7 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
     parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
     trial = Predictor(model, data.answer, asked.reading)
     for some in data.splits.values():
-        trial.encode([one.texts for one in some])
+        encoded(trial, some)
     with locked(out / LOCK):
         check_folder(asked, out, resume=resume)
         clear_drafts(out)
@@ -255,7 +256,7 @@ class Trial:
 
     def answered(self, predictor: Predictor, split: str, some: Sequence[Example]) -> dict[str, Any]:
         """Write the predictions of a split; their number and, if all texts have labels, their scores."""
-        rows, cut = predictor.encode([one.texts for one in some])
+        rows, cut = encoded(predictor, some)
         said = predictor.answers(rows, batch=self.asked.tune.batch).numpy()
         write_whole(self.out / f"{split}.csv", predictions_table(predictor, some, said))
         found: dict[str, Any] = {"texts": len(some), "cut": cut}
@@ -275,8 +276,16 @@ def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
     return chosen_scores(asked.metrics or own, data.answer.kind)
 
 
+def encoded(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded], int]:
+    """Examples as ids, and how many were cut; the error for a letter without a token says where it is."""
+    try:
+        return predictor.encode([one.texts for one in some])
+    except NoToken as error:
+        raise error.found((one.where, text) for one in some for text in (one.text, one.pair or "")) from None
+
+
 def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say) -> Lesson:
-    rows, cut = predictor.encode([one.texts for one in some])
+    rows, cut = encoded(predictor, some)
     if cut:
         say(f"{cut:,} of {len(some):,} {what} texts have more than {predictor.reading.length} tokens and were cut.")
     targets = [predictor.answer.target(str(one.label), one.where) for one in some]

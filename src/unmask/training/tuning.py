@@ -154,7 +154,7 @@ def gradients(
 ) -> float:
     """Accumulate the gradients of an update; returns the loss per text."""
     strands, device, total = predictor.reading.strands, predictor.backbone.device, 0.0
-    flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & (strands == "augment")
+    flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & strands.startswith("augment")
     size = how.micro or len(some)
     for low in range(0, len(some), size):
         part = some[low : low + size].tolist()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.figure import COLOURS, INK, panels, require_matplotlib
 
@@ -16,10 +17,9 @@ LEAST = 0.01  # letters of a smaller share of the height are not drawn
 
 
 def letters_of(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
-    """The ids that are single letters, and the letters."""
-    found = [
-        (id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in tokenizer.specials
-    ]
+    """The ids that are single letters, and the letters; N and X stand for any of them and are none."""
+    none = tokenizer.specials | set(unscored(tokenizer))
+    found = [(id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in none]
     return [id for id, _ in found], [piece for _, piece in found]
 
 
@@ -64,4 +64,5 @@ def logo_figure(probs: np.ndarray, letters: Sequence[str], *, start: int = 1, ma
         axes.axvspan(mark - 0.5, mark + 0.5, color=INK, alpha=0.08, lw=0)
     axes.set(xlim=(start - 0.6, start + len(probs) - 0.4), ylim=(0, max(float(heights.sum(1).max()) * 1.05, 0.05)))
     axes.set(xlabel="position", ylabel="bits")
+    axes.ticklabel_format(axis="x", useOffset=False, style="plain")
     return figure

@@ -1,4 +1,4 @@
-"""N stands for no base: it is seen and never scored, in answers and in pairs."""
+"""N stands for no base: it is seen and never scored, in answers and in pairs; marks between sequences neither."""
 
 import json
 
@@ -44,3 +44,16 @@ def test_pairs_differ_only_by_their_bases(folder, tmp_path, capsys):
     path.write_text(json.dumps({"sentence_good": "ACGNNN", "sentence_bad": "ACGNNN"}) + "\n")
     code, found = told(capsys, "evaluate", folder, "--pairs", path, "--json")
     assert (code, found["accuracy"]) == (0, 0.5)
+
+
+@pytest.mark.parametrize("tokenizer", [DNA, vocabulary.caduceus()], ids=["dna", "caduceus"])
+def test_of_a_fasta_file_only_bases_are_scored_if_no_packing_is_recorded(tokenizer, tmp_path, capsys):
+    network = network_of(CaduceusSpec(vocab=tokenizer.size, length=16, width=16, blocks=1))
+    folder = save(tmp_path / "m", network, mask=tokenizer.mask, objective="mlm", tokenizer=tokenizer)
+    path = tmp_path / "g.fa"
+    path.write_text(">a\nACGTNACGTA\n>b\nGATTACA\n")
+    code, found = told(capsys, "evaluate", folder, path, "--json", "--passes", "1")
+    assert (code, found["tokens"], found["bytes"]) == (0, 16, 16)
+    assert found["record"]["settings"]["pack"] == "windows"
+    code, found = told(capsys, "evaluate", folder, path, "--json", "--passes", "1", "--pack", "stream")
+    assert (code, found["tokens"]) == (0, 18)

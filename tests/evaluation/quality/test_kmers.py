@@ -46,6 +46,36 @@ def test_real_pieces_are_at_the_floor_and_shuffled_ones_above_it():
     assert sum(one["samples"] for one in real["composition"].values()) == pytest.approx(1)
 
 
+def test_no_k_mer_goes_across_a_line_and_no_line_break_is_a_letter():
+    apart = assess_sequences(["ACGT", "ACGT", "TTTT"], ["ACGT", "TTGA"], k=2)
+    joined = assess_sequences(["ACGT\nACGT", "TTTT"], ["ACGT\nTTGA\n"], k=2)
+    assert apart == joined
+    assert set(joined["composition"]) == set("ACGT")
+
+
+def test_lower_case_is_another_atom_in_smiles_and_the_same_base_in_dna():
+    smiles = assess_sequences(["c1ccccc1", "CCO"], ["CC=O", "c1ccccc1"], k=1)
+    assert {"c", "C"} <= set(smiles["composition"])
+    assert smiles["upper_case"] is False
+    assert set(assess_sequences(["acgt", "ACGT"], ["ACgt"], k=1)["composition"]) == set("ACGT")
+
+
+def test_samples_in_fasta_are_read_and_the_split_of_prepared_data_is_named(tmp_path, capsys):
+    samples, data = tmp_path / "s.fa", tmp_path / "data"
+    samples.write_text(">a\nACGT\nACGT\n>b\nACGG\n")
+    data.mkdir()
+    for split, text in (("train", "AAAA" * 9), ("valid", "CCCC" * 9), ("test", "GGGG" * 9)):
+        (data / f"{split}.fa").write_text(f">{split}\n{text}\n")
+    assert main(["prepare", str(data), "--tokenizer", "dna", "--out", str(tmp_path / "p")]) == 0
+    for where in (data, tmp_path / "p"):
+        for more, split, letter in ([], "valid", "C"), (["--split", "test"], "test", "G"):
+            capsys.readouterr()
+            assert main(["quality", str(samples), "--kmers", "2", "--train", str(where), "--json", *more]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert (found["split"], found["letters"], found["samples"]) == (split, 12, 2)
+            assert found["composition"][letter]["held_out"] == 1.0
+
+
 def test_too_little_to_compare_is_refused():
     with pytest.raises(UserError, match="give them with --train"):
         assess_sequences(["ACGT", "AC"], [], k=2)

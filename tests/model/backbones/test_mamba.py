@@ -25,6 +25,25 @@ def case():
     return dna_cases("mamba_tiny")
 
 
+@pytest.mark.slow
+def test_the_estimate_of_memory_has_the_states_that_the_compiled_scan_keeps():
+    """Of two states of different size; the inputs of the scan, which grow with it too, are less than they."""
+    pytest.importorskip("numba")
+    kept, told, tokens = [], [], torch.zeros(1, 512, dtype=torch.long)
+    for state in (16, 128):
+        spec, seen = MambaSpec(vocab=8, width=32, blocks=1, state=state), {}
+
+        def keep(x, seen=seen):
+            seen[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // 4
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            network_of(spec).trunk(tokens)
+        kept.append(sum(seen.values()))
+        told.append(512 * spec.kept)
+    assert told[1] - told[0] < kept[1] - kept[0] < 3 * (told[1] - told[0])
+
+
 def test_logits_and_hidden_states_are_the_recorded_ones(net, case):
     with torch.no_grad():
         hidden, _ = net.read(case["input_ids"], net.memory(0))

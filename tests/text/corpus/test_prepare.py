@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from unmask.text.corpus.manifest import merge
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
+from unmask.text.corpus.tokenized import read_documents
 from unmask.text.tokens import vocabulary
+from unmask.text.tokens.tokenizer import NoToken
 
 BYTE = vocabulary.byte()
 SMALL = Division(valid=0.2, characters=300)  # many shards out of little text
@@ -292,6 +295,20 @@ def test_an_error_in_the_text_reaches_the_caller_and_leaves_nothing_half_done(tm
     with pytest.raises(UserError, match="no token for 'ß'"):
         run(tmp_path / "a.txt", tmp_path / "out", tokenizer=vocabulary.character(["fine\n"]))
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_letter_without_a_token_is_named_with_its_place(tmp_path):
+    (tmp_path / "a.fa").write_text(">one\nACGT\nACGT\n>two of them\nACGT\nAC-GT\n")
+    told = r"a\.fa, sequence 'two', letter 7: the tokenizer has no token for '-'.*character.*byte or bpe"
+    with pytest.raises(UserError, match=told):
+        run(tmp_path / "a.fa", tmp_path / "out", tokenizer=vocabulary.dna())
+    (tmp_path / "b.txt").write_text("ACGT\nACGTE\n")
+    told = r"b\.txt, document 2, letter 5: the tokenizer has no token for 'E'.*protein \(letters A to Z\)"
+    with pytest.raises(UserError, match=told):
+        run(tmp_path / "b.txt", tmp_path / "more", tokenizer=vocabulary.dna(), layout=Layout("line"))
+    with pytest.raises(UserError, match=told):
+        read_documents(tmp_path / "b.txt", vocabulary.dna(), layout=Layout("line"))
+    assert str(pickle.loads(pickle.dumps(NoToken("E", "here")))).startswith("here: the tokenizer has no token")
 
 
 def test_a_full_disk_is_an_error_that_keeps_what_is_finished(data, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.tokens import vocabulary
-from unmask.text.tokens.bases import bases, complement, reverse_complement, unscored
+from unmask.text.tokens.bases import bases, complement, reverse_complement
 from unmask.text.tokens.tokenizer import Tokenizer
 
 CASES = json.loads((Path(__file__).parents[2] / "golden/dna/dna_data_cases.json").read_text())
@@ -37,11 +37,11 @@ def test_complements_are_the_recorded_ones_in_both_vocabularies():
             assert complement(tokenizer)[ids][::-1].tolist() == tokenizer.encode(reverse_complement(text))
 
 
-def test_letters_that_stand_for_no_base_are_never_scored():
+def test_a_vocabulary_of_dna_is_known_by_its_letters():
     assert bases(OURS) == {"A": 0, "C": 1, "G": 2, "T": 3, "N": 4}
-    assert unscored(OURS) == (4,)
-    assert unscored(PUBLISHED) == (11, 6)
-    assert unscored(vocabulary.character(["ACGTX"])) == ()
+    assert bases(vocabulary.character(["ACGT"])) == {"A": 0, "C": 1, "G": 2, "T": 3}
+    assert bases(vocabulary.character(["ACGTX"])) is None
+    assert bases(vocabulary.protein()) is None
 
 
 def test_codes_for_several_bases_are_counted():

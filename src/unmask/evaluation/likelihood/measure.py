@@ -20,7 +20,7 @@ from unmask.model.room import check_room
 from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
-from unmask.text.tokens.bases import unscored
+from unmask.text.tokens.alphabets import alphabet_of, unscored
 
 T = TypeVar("T")
 UNITS = {
@@ -182,11 +182,13 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
 
 
 def pack_of(model: Model) -> str:
-    """The packing that the model was trained with; for a published model that of the paper."""
+    """The packing that the model was trained with; for a published model that of the paper, of sequences no marks."""
     if model.packing in WAYS:
         return str(model.packing)
     if model.packing == "padded" or model.frame is not None:
         return "rows"
+    if model.tokenizer is not None and alphabet_of(model.tokenizer) is not None:
+        return "windows"
     marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
     return "wrap" if "model_type" in model.settings and marks else "stream"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.text.corpus.passages import Passage, framed
-from unmask.text.tokens.bases import unscored
+from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.frame import Frame
 from unmask.text.tokens.tokenizer import Tokenizer
 

@@ -24,7 +24,8 @@ from unmask.evaluation.likelihood import estimators
 from unmask.model.model import Model
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
-from unmask.text.tokens.bases import complement, unscored
+from unmask.text.tokens.alphabets import unscored
+from unmask.text.tokens.bases import complement
 
 BY = ("auto", "pseudo", "bound")
 INLINE = re.compile(r"(?:(\S+):)?([A-Za-z*-])([0-9]{1,12})([A-Za-z*-])")  # chr1:A123G, A123G
@@ -161,7 +162,7 @@ def _case(variant: Variant, text: str, ids: np.ndarray, model: Model, length: in
     """The window of a variant; refuses one that does not fit the sequence."""
     tokenizer, at = model.text_tokenizer(), variant.position - 1
     if len(ids) != len(text):
-        raise UserError("variants need a vocabulary with one token per letter (dna, caduceus, character).")
+        raise UserError("variants need a vocabulary with one token per letter (dna, caduceus, protein, character).")
     if len(variant.ref) != 1 or len(variant.alt) != 1 or variant.ref.upper() == variant.alt.upper():
         raise UserError(
             f"{variant.where}: {variant.ref} to {variant.alt} is not a substitution of one letter by another; "

@@ -16,11 +16,12 @@ from unmask.evaluation.quality.copies import WordIds, copies
 from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.manifest import prepared_folder
+from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.formats import format_of
+from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
 from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
-from unmask.text.corpus.tokenized import whole_documents
+from unmask.text.corpus.tokenized import default_split, of_split, whole_documents
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -47,7 +48,11 @@ def text_of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> SampleText:
 
 
 def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[SampleText]:
-    """The samples of a .jsonl file; with a tokenizer, from their `tokens`, so that documents are split."""
+    """The samples of a .jsonl or FASTA file; with a tokenizer, from their `tokens`, so that documents are split."""
+    if format_of(path.name)[0] == "fasta":
+        if tokenizer is not None:
+            raise UserError(f"{path} is FASTA, which has no tokens: leave out --tokenizer.")
+        return [SampleText((text,)) for text in whole_documents(document_pieces(path, Layout()))]
     found = []
     for number, entry in enumerate(records(path, field), 1):
         if tokenizer is None:
@@ -70,6 +75,16 @@ def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
     with gather(where) as sources:
         named = [source for source in sources if source.split == split]
         yield from whole_documents(piece for source in named or sources for piece in source.pieces(Layout()))
+
+
+def held_out_texts(where: str, split: str | None = None) -> tuple[list[str], str | None]:
+    """The documents of a split of a source or a prepared folder, by default of held-out text, and its name."""
+    if (folder := prepared_folder(where)) is not None:
+        split = split or default_split(read_json(folder / MANIFEST)["splits"])
+        return list(training_texts(where, split=split)), split
+    with gather(where) as sources:
+        chosen, split = of_split(sources, split, where)
+        return list(whole_documents(piece for source in chosen for piece in source.pieces(Layout()))), split
 
 
 def assess(

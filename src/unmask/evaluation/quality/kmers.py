@@ -55,10 +55,17 @@ def pieces_of(texts: Sequence[str], lengths: Sequence[int], *, seed: int) -> lis
     return found
 
 
+def sequences_in(texts: Sequence[str]) -> list[str]:
+    """The sequences of some texts: no letter is white space, and no k-mer goes across a line or a document."""
+    return [part for text in texts for part in text.split()]
+
+
 def assess_sequences(samples: Sequence[str], held_out: Sequence[str], *, k: int) -> dict[str, Any]:
     """Composition and the spectra of 1-mers to k-mers, beside those of held-out sequences."""
-    samples = [text.upper() for text in samples if text]
-    held_out = [text.upper() for text in held_out if text]
+    samples, held_out = sequences_in(samples), sequences_in(held_out)
+    plain = all(text.isalpha() for texts in (samples, held_out) for text in texts)
+    if plain:  # DNA or proteins, in which lower case marks repeats; in SMILES it is another atom
+        samples, held_out = [text.upper() for text in samples], [text.upper() for text in held_out]
     if len(samples) < 2:
         raise UserError(f"quality needs at least 2 samples that are not empty; saw {len(samples)}.")
     if not held_out:
@@ -82,6 +89,7 @@ def assess_sequences(samples: Sequence[str], held_out: Sequence[str], *, k: int)
     return {
         "samples": len(samples),
         "letters": sum(lengths),
+        "upper_case": plain,
         "duplicates": 1 - len(set(samples)) / len(samples),
         "composition": {
             letter: {"samples": share_of(letter, samples), "held_out": share_of(letter, held_out)}

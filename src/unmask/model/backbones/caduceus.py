@@ -5,6 +5,10 @@ published Caduceus-PS: the reverse complement of a row gives the reversed and co
 two halves: the features of the forward strand, and those of the other strand in reverse order. Inside, the strands
 are one batch. Without it, the network is Caduceus-Ph; with `cond`, each layer is modulated by the noise level (the
 reference's DiMamba).
+
+On a CPU in float32 the logits of both strands are equal bit for bit where features and positions fill vector
+registers: at widths that are multiples of 16, and at the width 118 with 200 positions. Elsewhere the numbers that are
+left over are rounded by their place, and logits differ by less than 1e-6 of the largest one.
 """
 
 import math
@@ -83,6 +87,10 @@ class CaduceusSpec(Spec):
     def shown_sigma(self) -> bool:
         return self.time_conditioning
 
+    @property
+    def conjoins(self) -> bool:
+        return not self.equivariant
+
     def shown(self, sigma: bool) -> "CaduceusSpec":
         if sigma == self.time_conditioning:
             return self
@@ -138,8 +146,8 @@ class CaduceusSpec(Spec):
 
     @property
     def kept(self) -> float:
-        """A layer keeps three widths, the gate, and nine numbers per channel and direction."""
-        layer = 3 * self.width + self.size.channels * (2 + 2 * (9 + self.state / 64))
+        """A layer keeps three widths, the gate, and the channels of both directions."""
+        layer = 3 * self.width + 2 * self.size.channels + 2 * self.size.kept
         return self.strands * self.blocks * layer
 
 

@@ -67,8 +67,8 @@ class MambaSpec(Spec):
 
     @property
     def kept(self) -> float:
-        """A layer keeps two widths, and nine numbers per channel: of convolution, SiLU, softplus, scan and gate."""
-        return self.blocks * (2 * self.width + self.size.channels * (9 + self.state / 64))
+        """A layer keeps two widths, and its channels: of convolution, SiLU, softplus, scan and gate."""
+        return self.blocks * (2 * self.width + self.size.kept)
 
 
 @dataclass(frozen=True)

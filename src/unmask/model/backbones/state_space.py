@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Group, Spec
-from unmask.model.scan.selective import selective_scan
+from unmask.model.scan.selective import CHUNK, selective_scan
 
 DELTA_MIN, DELTA_MAX, DELTA_FLOOR = 1e-3, 0.1, 1e-4  # range of the first Δ, and its smallest value
 
@@ -28,6 +28,11 @@ class Size:
     @property
     def channels(self) -> int:
         return self.expand * self.width
+
+    @property
+    def kept(self) -> float:
+        """Floats per token that one direction keeps: nine per channel, and the states of the scan."""
+        return self.channels * (9 + self.state / CHUNK)
 
     @property
     def flops(self) -> float:

@@ -1,7 +1,7 @@
 """The selective scan compiled by numba for a CPU: the state of a channel stays in the cache, nothing else is stored.
 
 The work is cut by row and block of channels, and shared by as many threads as torch has. The forward pass keeps the
-state every 16 steps; the backward pass computes the steps between again. This file needs numba, so only
+state every CHUNK steps; the backward pass computes the steps between again. This file needs numba, so only
 `selective.compiled_kernel` imports it.
 """
 
@@ -15,7 +15,8 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 16  # steps between two kept states
+from unmask.model.scan.selective import CHUNK
+
 BLOCK = 256  # channels of a task
 
 SUMS = {"reassoc", "contract", "nsz"}  # sums may be taken in any order, so that they use vector instructions

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unmask.model.scan import loop
 
+CHUNK = 16  # steps between two states that the compiled scan keeps for its backward pass; the loop keeps fewer
 Scanned = tuple[Tensor, Tensor]  # y (b l e) and the last state (b e n)
 
 

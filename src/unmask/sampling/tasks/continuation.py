@@ -33,6 +33,13 @@ class Continue:
     def begins_document(self, model: Model) -> bool:
         return model.writes_documents if self.document is None else self.document
 
+    def may_end(self, model: Model, until: str | None = None) -> bool:
+        """Whether the end token may be drawn: the text ends before it, or the model has learned where texts end."""
+        eos = model.text_tokenizer().eos
+        if eos is not None and until == model.text_tokenizer().pieces[eos]:
+            return True
+        return model.frame is None and (model.writes_documents or self.begins_document(model))
+
     def row(self, model: Model, *, constrained: bool = False) -> Row:
         """The row to be filled. A pattern applies to the drawn text only, so a space before it stays."""
         tokenizer, prompt = model.text_tokenizer(), self.prompt
@@ -128,8 +135,7 @@ def generate(
     tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
     task = Continue(prompt, length, document=document)
     row = task.row(model, constrained=constrained)
-    ends = tokenizer.eos is not None and until == tokenizer.pieces[tokenizer.eos]
-    method = method_for(model, recipe, healed=row.heals, ends=ends)
+    method = method_for(model, recipe, healed=row.heals, ends=task.may_end(model, until))
     row = shortened(row, method.constraint, mask=model.mask, device=model.device)
     if recipe.control.guidance != 1 and row.start <= row.closing:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")

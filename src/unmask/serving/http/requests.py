@@ -31,6 +31,7 @@ from unmask.serving.progress import Filling, Growing
 from unmask.serving.refusal import wrong
 from unmask.serving.tick import begun
 from unmask.text.prompt.template import Lengths, parse
+from unmask.text.tokens.alphabets import undrawn
 
 KEPT = 2**28  # bytes of all cached constraints
 LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
@@ -51,8 +52,8 @@ class Controls:
         self.constraints: Cache[Constraint] = Cache(KEPT, size=memory_of)
         self.guided = lru_cache(GUIDES)(lambda guide: guide.hook(self.model))
 
-    def method(self, body: Drawing, recipe: Recipe, *, healed: bool) -> Method:
-        """The sampling method of a request."""
+    def method(self, body: Drawing, recipe: Recipe, *, healed: bool, ends: bool = False) -> Method:
+        """The sampling method of a request; `ends`: the end token may be drawn."""
         steps, reject = recipe.steps, recipe.control.reject
         if steps is not None and steps > self.limits.steps:
             raise wrong(f"steps may be {self.limits.steps} at most; saw {steps}.", param="steps")
@@ -63,6 +64,7 @@ class Controls:
             self.model,
             recipe,
             healed=healed,
+            ends=ends,
             constraint=lambda control: constraint,
             hook=lambda control: self.guided(guide_of(control)),
         )
@@ -101,7 +103,12 @@ class Controls:
         """A pattern, or none, combined with sets of allowed tokens."""
         if pattern.constrains:
             return within_memory(replace(self.compiled(pattern, check), allowed=dict(places)))
-        banned = () if self.model.frame is None else framing(self.model, ends=False) + unused(self.model)
+        if self.model.frame is None:
+            named = {id for _, ids in places for id in ids}
+            silent = undrawn(self.model.text_tokenizer(), ends=self.model.writes_documents)
+            banned = tuple(id for id in silent if id not in named)
+        else:
+            banned = framing(self.model, ends=False) + unused(self.model)
         free = anything(self.model.text_tokenizer().size, mask=self.model.mask, banned=banned)
         return within_memory(Constraint(free, allowed=dict(places)).on(self.model.device))
 
@@ -173,16 +180,17 @@ class Requests:
         tasks = [Continue(prompt, new=body.max_tokens, suffix=body.suffix) for prompt in body.prompts]
         asked = [task.row(self.model, constrained=constrained) for task in tasks]
         self.check_length(max(len(row.tokens) for row in asked))
-        method = self.controls.method(body, recipe, healed=any(row.heals for row in asked))
+        ends = any(task.may_end(self.model) for task in tasks)
+        method = self.controls.method(body, recipe, healed=any(row.heals for row in asked), ends=ends)
         rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
-        ends = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
+        stops = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
         answers = [
             Growing(
                 tokenizer,
                 row.tokens[: row.start],
                 [None] * row.tokens.count(self.model.mask),
                 body.stops,
-                ends,
+                stops,
                 not method.process.settled,
                 row.healed,
             )

@@ -20,7 +20,7 @@ from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
 from unmask.text.corpus.passages import Document, Passage, given_and_answer
-from unmask.text.tokens.bases import unscored
+from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.tokenizer import encode_given
 

@@ -39,6 +39,7 @@ class Benchmark:
     files: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})  # names by split
     published: Mapping[str, int] = field(default_factory=dict)  # examples of each split
     labels: tuple[str, ...] = ()  # what the hub's whole numbers mean
+    length: int = 0  # most tokens of a text in the published results; 0: the protocol's
 
     def splits(self, root: Path | None = None) -> Splits:
         """Its examples by split (train, valid, test): of its files, if there are any, else of the hub."""
@@ -202,7 +203,7 @@ GLUE = (
 )
 
 
-def genomic(name: str, train: int, test: int) -> Benchmark:
+def genomic(name: str, train: int, test: int, length: int) -> Benchmark:
     return Benchmark(
         name,
         "Genomic Benchmarks",
@@ -212,18 +213,19 @@ def genomic(name: str, train: int, test: int) -> Benchmark:
         Columns("seq", "", "label"),
         protocol="caduceus",
         published={"train": train, "test": test},
+        length=length,
     )
 
 
 GENOMIC = (
-    genomic("dummy_mouse_enhancers_ensembl", 968, 242),
-    genomic("demo_coding_vs_intergenomic_seqs", 75_000, 25_000),
-    genomic("demo_human_or_worm", 75_000, 25_000),
-    genomic("human_enhancers_cohn", 20_843, 6_948),
-    genomic("human_enhancers_ensembl", 123_872, 30_970),
-    genomic("human_ensembl_regulatory", 231_348, 57_713),
-    genomic("human_ocr_ensembl", 139_804, 34_952),
-    genomic("human_nontata_promoters", 27_097, 9_034),
+    genomic("dummy_mouse_enhancers_ensembl", 968, 242, 1_024),
+    genomic("demo_coding_vs_intergenomic_seqs", 75_000, 25_000, 200),
+    genomic("demo_human_or_worm", 75_000, 25_000, 200),
+    genomic("human_enhancers_cohn", 20_843, 6_948, 500),
+    genomic("human_enhancers_ensembl", 123_872, 30_970, 512),
+    genomic("human_ensembl_regulatory", 231_348, 57_713, 512),
+    genomic("human_ocr_ensembl", 139_804, 34_952, 512),
+    genomic("human_nontata_promoters", 27_097, 9_034, 251),
 )
 
 

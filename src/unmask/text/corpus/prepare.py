@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from unmask.errors import UserError
 from unmask.files import clear_drafts
@@ -39,9 +39,11 @@ from unmask.text.corpus.shards import (
     text_groups,
     write_group,
 )
-from unmask.text.corpus.sources import Source, check_readable, texts
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.corpus.sources import Source, check_readable, placed_texts, texts
+from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
+
+T = TypeVar("T")
 
 
 def choose(
@@ -110,7 +112,8 @@ def prepare(
             write_manifest(part_file(out, part), {**job, "part": part})
             shards: list[Shard] = []
             documents = tokens = 0
-            for at, written in _written(text_groups(sources, layout, division, part=part), tokenizer, out, workers):
+            groups = text_groups(sources, layout, division, part=part)
+            for at, written in _located(_written(groups, tokenizer, out, workers), mine, layout):
                 shards += written
                 documents += sum(shard.documents for shard in written)
                 tokens += sum(shard.tokens for shard in written)
@@ -121,6 +124,14 @@ def prepare(
             merge([out], out)
         elif alone:
             clear_work(out)
+
+
+def _located(steps: Iterator[T], sources: Sequence[Source], layout: Layout) -> Iterator[T]:
+    """The steps; the error for a letter without a token says where in the sources it is."""
+    try:
+        yield from steps
+    except NoToken as error:
+        raise error.found(placed_texts(sources, layout)) from None
 
 
 def _written(

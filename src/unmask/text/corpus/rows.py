@@ -15,7 +15,7 @@ With `padded` the network never sees the padding. It cannot choose a length, and
 
 Encoders have `framed` rows, packed as `wrap` or `padded`: bos, eos and padding are given (tokens/frame.py).
 
-Letters of DNA that stand for no base (`unscored`, tokens/bases.py) are seen and never hidden, learned or counted.
+Letters of DNA that stand for no base (`unscored`, tokens/alphabets.py) are seen and never hidden, learned or counted.
 
 Training needs rows of equal length, so it drops the incomplete last row of `stream` and `wrap`, and the tokens of a
 document beyond l with `rows` and `padded`. Evaluation (passages.py) scores such ends, except with `wrap`.

@@ -91,6 +91,30 @@ def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) ->
                 return
 
 
+def placed_texts(sources: Sequence[Source], layout: Layout) -> Iterator[tuple[str, str]]:
+    """The documents of the sources, each with its place in words, for error messages; FASTA sequences have a name."""
+    for source in sources:
+        if source.path is not None and format_of(source.path.name)[0] == "fasta":
+            yield from named_places(source.path)
+            continue
+        number, held = 1, ""
+        for piece in source.pieces(layout):
+            held += piece.text
+            if piece.last:
+                yield f"{source.path or source.name}, document {number}", held
+                number, held = number + 1, ""
+
+
+def named_places(path: Path) -> Iterator[tuple[str, str]]:
+    """The sequences of a FASTA file by name."""
+    held = ""
+    for name, piece in documents.named_pieces(path):
+        held += piece.text
+        if piece.last:
+            yield f"{path}, sequence {name.text!r}", held
+            held = ""
+
+
 def check_readable(sources: Sequence[Source], layout: Layout) -> None:
     """Read the first document of each file: a wrong column or a file of another kind is noticed before any work."""
     for source in sources:

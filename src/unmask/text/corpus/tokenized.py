@@ -12,7 +12,7 @@ from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
 from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 
 TOGETHER = 256  # documents tokenized at once
 
@@ -44,7 +44,7 @@ def read_documents(
     if (folder := prepared_folder(where)) is not None:
         return _prepared(folder, tokenizer, split, limit)
     with gather(where, layout) as sources:
-        sources, chosen = _of_split(sources, split, str(where))
+        sources, chosen = of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
         return tokenized(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
 
@@ -55,7 +55,12 @@ def tokenized(
     """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
     for some in _batched(texts, limit):
-        for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
+        try:
+            encoded = tokenizer.encode_batch(some)
+        except NoToken as error:
+            first = len(documents) + 1
+            raise error.found((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
+        for text, ids in zip(some, encoded, strict=True):
             documents.append(Document.of(text, np.array(ids, np.int32)))
     return TokenizedText(name, documents, tokens_fingerprint(documents), split)
 
@@ -83,25 +88,26 @@ def _batched(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
         yield held
 
 
-def _of_split(sources: list[Source], split: str | None, where: str) -> tuple[list[Source], str | None]:
+def of_split(sources: list[Source], split: str | None, where: str) -> tuple[list[Source], str | None]:
+    """The sources of a split, by default of held-out text, and its name; None: file names contain no splits."""
     known = sorted({source.split for source in sources if source.split is not None})
     if not known:
         if split is not None:
             raise UserError(f"the file names at {where} contain no splits; leave out --split.")
         return sources, None
-    split = split or _default(known)
+    split = split or default_split(known)
     if split not in known:
         raise unknown(f"split of {where}", split, known)
     return [source for source in sources if source.split == split], split
 
 
-def _default(known: Iterable[str]) -> str:
+def default_split(known: Iterable[str]) -> str:
     """The default split: held-out text, if there is any."""
     return next((name for name in ("valid", "test") if name in known), "train")
 
 
 def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> TokenizedText:
-    split = split or _default(read_json(folder / MANIFEST)["splits"])
+    split = split or default_split(read_json(folder / MANIFEST)["splits"])
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)

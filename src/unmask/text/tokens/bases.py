@@ -1,19 +1,18 @@
-"""Bases: what a vocabulary of DNA has beyond text: the complement of each id, and letters that are never scored."""
+"""Bases: what a vocabulary of DNA has beyond text: the complement of each id."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
+from unmask.text.tokens.alphabets import DNA, letters_of
 from unmask.text.tokens.tokenizer import Tokenizer
 
 PAIRS = str.maketrans("ACGTacgt", "TGCAtgca")
-UNKNOWN = "N"  # any of the four bases
 
 
 def bases(tokenizer: Tokenizer) -> Mapping[str, int] | None:
     """The ids of A, C, G, T and, if it has one, N; None: the vocabulary is not one of DNA."""
-    letters = {piece: id for id, piece in enumerate(tokenizer.pieces) if piece and id not in tokenizer.specials}
-    return letters if set("ACGT") <= letters.keys() <= set("ACGT" + UNKNOWN) else None
+    return letters_of(tokenizer, DNA)
 
 
 def complement(tokenizer: Tokenizer) -> np.ndarray | None:
@@ -25,16 +24,6 @@ def complement(tokenizer: Tokenizer) -> np.ndarray | None:
     for base in "ACGT":
         table[letters[base]] = letters[base.translate(PAIRS)]
     return table
-
-
-def unscored(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The ids of a DNA vocabulary that stand for no base, N and the unknown token: shown, never predicted."""
-    letters = bases(tokenizer)
-    if letters is None:
-        return ()
-    unknown = getattr(tokenizer.core.model, "unk_token", None)
-    ids = (letters.get(UNKNOWN), None if unknown is None else tokenizer.core.token_to_id(unknown))
-    return tuple(id for id in ids if id is not None)
 
 
 def reverse_complement(text: str) -> str:

@@ -85,13 +85,13 @@ class Tokenizer:
             # Half a surrogate pair is not text; the library says only that it wants another type.
             half = [letter for text in texts for letter in text if "\ud800" <= letter <= "\udfff"]
             if half:
-                raise _no_token(half[0]) from None
+                raise NoToken(half[0]) from None
             raise
 
     def _letter(self, letter: str) -> list[int]:
         ids = self._encodings([letter])[0].ids
         if not ids:
-            raise _no_token(letter)
+            raise NoToken(letter)
         return ids
 
     def replaced(self, texts: Iterable[str]) -> dict[str, int]:
@@ -205,11 +205,29 @@ def is_letterwise(normalizer: Mapping[str, Any] | None) -> bool:
     return len(pattern.get("String", "")) == 1 or re.fullmatch(r"\[\w+\]", pattern.get("Regex", "")) is not None
 
 
-def _no_token(letter: str) -> UserError:
-    return UserError(
-        f"the tokenizer has no token for {letter!r} (U+{ord(letter):04X}). "
-        "Remove it from the text, or use a tokenizer that covers all text, such as byte or bpe."
-    )
+class NoToken(UserError):
+    """A letter that the vocabulary does not have, and where it is, if that is known."""
+
+    def __init__(self, letter: str, where: str = "") -> None:
+        super().__init__(letter, where)  # arguments, not a message: a worker process sends it
+        self.letter = letter
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        protein = "protein (letters A to Z), " if self.letter.isascii() and self.letter.isalpha() else ""
+        return (
+            f"{place}the tokenizer has no token for {self.letter!r} (U+{ord(self.letter):04X}). Remove it from the "
+            f"text, or use a tokenizer that has it: {protein}character (the letters of your data), byte or bpe (all "
+            "text)."
+        )
+
+    def found(self, texts: Iterable[tuple[str, str]]) -> "NoToken":
+        """The same with its place: `texts` are places and what is written there."""
+        for where, text in texts:
+            if self.letter in text:
+                return NoToken(self.letter, f"{where}, letter {text.index(self.letter) + 1:,}")
+        return self
 
 
 def encode_given(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Vocabularies built here: byte, character, bpe, dna, caduceus, text8.
+"""Vocabularies built here: byte, character, bpe, dna, protein, caduceus, text8.
 
 Each ends with `<|endoftext|>` (both bos and eos), `<|pad|>` and, as its last id, `<|mask|>`; caduceus and text8
 keep the ids of published models instead.
@@ -10,13 +10,15 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.errors import UserError, unknown
+from unmask.text.tokens.alphabets import DNA, PROTEIN, Alphabet
 from unmask.text.tokens.tokenizer import Tokenizer
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 SPECIALS = [END, PAD, MASK]
-KINDS = ("byte", "character", "bpe", "dna", "caduceus", "text8")
-BASES = "ACGTN"
-AMBIGUOUS = "[RYSWKMBDHV]"  # the IUPAC letters for "one of several bases", written N here
+KINDS = ("byte", "character", "bpe", "dna", "protein", "caduceus", "text8")
+BASES = DNA.letters + DNA.any
+AMBIGUOUS = "RYSWKMBDHV"  # the IUPAC letters for "one of several bases", written N here
+RARE = "BJOUZ"  # one of two amino acids (B, J, Z), or one of the two rare ones (O, U): written X here
 
 
 def build_tokenizer(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
@@ -26,6 +28,7 @@ def build_tokenizer(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -
         "character": lambda: character(texts),
         "bpe": lambda: bpe(texts, size),
         "dna": dna,
+        "protein": protein,
         "caduceus": caduceus,
         "text8": text8,
     }
@@ -54,9 +57,19 @@ def character(texts: Iterable[str]) -> Tokenizer:
 
 def dna() -> Tokenizer:
     """A C G T N, in either case; the IUPAC letters for several bases become N, any other is an error."""
-    core = _letterwise(list(BASES))
-    upper = [normalizers.Replace(base.lower(), base) for base in "ACGTNRYSWKMBDHV"]
-    core.normalizer = normalizers.Sequence([*upper, normalizers.Replace(Regex(AMBIGUOUS), "N")])
+    return _sequence(DNA, AMBIGUOUS)
+
+
+def protein() -> Tokenizer:
+    """The 20 amino acids and X, in either case; B, J, O, U and Z become X, anything else is an error."""
+    return _sequence(PROTEIN, RARE)
+
+
+def _sequence(alphabet: Alphabet, others: str) -> Tokenizer:
+    """The letters of an alphabet and the one for any of them, as which the others are read."""
+    core = _letterwise([*alphabet.letters, alphabet.any])
+    upper = [normalizers.Replace(letter.lower(), letter) for letter in alphabet.letters + alphabet.any + others]
+    core.normalizer = normalizers.Sequence([*upper, normalizers.Replace(Regex(f"[{others}]"), alphabet.any)])
     return _with_specials(core)
 
 
