@@ -22,6 +22,7 @@ from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.intervals import read_bed
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
 from unmask.text.corpus.prepare import choose, prepare
+from unmask.text.corpus.repeats import repeats
 from unmask.text.corpus.rows import WHOLE, Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
@@ -174,6 +175,8 @@ def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replac
     with gather(asked.data, layout) as sources:
         if text.intervals:
             check_intervals_train(sources, text.intervals)
+        for line in repeats(sources).lines():
+            say(f"warning: {line}")
         tokenizer = chosen_tokenizer(text, asked.init, sources, layout, say)
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
