@@ -44,3 +44,18 @@ def test_pairs_differ_only_by_their_bases(folder, tmp_path, capsys):
     path.write_text(json.dumps({"sentence_good": "ACGNNN", "sentence_bad": "ACGNNN"}) + "\n")
     code, found = told(capsys, "evaluate", folder, "--pairs", path, "--json")
     assert (code, found["accuracy"]) == (0, 0.5)
+
+
+def test_letters_that_were_replaced_are_counted_apart_and_sequences_have_no_perplexity_per_word(
+    folder, tmp_path, capsys
+):
+    (tmp_path / "a.fa").write_text(">one\n" + "ACGT" * 200 + "RRYNN\n")
+    words = ["evaluate", folder, tmp_path / "a.fa", "--passes", "1", "--estimator", "count"]
+    code, found = told(capsys, *words, "--json")
+    assert code == 0
+    assert found["record"]["data"]["replaced"] == {"R as N": 2, "Y as N": 1}
+    assert found["perplexity_per_word"] is None
+    assert main([*map(str, words)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 letters that the vocabulary does not have were replaced (R as N: 2, Y as N: 1)" in printed
+    assert "per word" not in printed
