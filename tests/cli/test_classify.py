@@ -8,10 +8,14 @@ from dataclasses import replace
 import pytest
 
 import unmask
+from contracts.members import network_of
 from tiny import checkpoint
 from unmask.cli.classify import Settings, default
 from unmask.cli.main import main
+from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.checkpoint import save
 from unmask.model.predictor import Reading
+from unmask.text.tokens import vocabulary
 
 pytestmark = pytest.mark.slow
 QUICK = ["--epochs", "1", "--batch", "8", "--device", "cpu"]
@@ -110,3 +114,20 @@ def test_mistakes_end_with_code_2_and_nothing_is_written(reviews, capsys, more, 
     assert classify(reviews, *more, data="bad.csv") == 2
     assert message in capsys.readouterr().err
     assert not (reviews / "run").exists()
+
+
+def test_the_predictions_of_fasta_records_have_their_names_and_replaced_letters_are_counted(tmp_path, capsys):
+    dna = vocabulary.dna()
+    network = network_of(CaduceusSpec(vocab=dna.size, length=16, width=8, blocks=1))
+    save(tmp_path / "model", network, mask=dna.mask, objective="mlm", tokenizer=dna)
+    lines = [f">s{i} label={i % 2}\n{'ACGT'[i % 4] * 3}{'ACGT'[i // 4] * 2}R\n" for i in range(16)]
+    (tmp_path / "a.fa").write_text("".join(lines) + lines[0])
+    assert classify(tmp_path, data="a.fa") == 0
+    said = capsys.readouterr().err
+    assert "warning: 17 letters that the vocabulary does not have were replaced (R as N: 17)" in said
+    assert "warning: 1 texts occur more than once, 2 times in all" in said
+    line = ["classify", str(tmp_path / "run"), str(tmp_path / "a.fa"), "--predict", "--out", str(tmp_path / "p.csv")]
+    assert main(line) == 0
+    assert "(R as N: 17)" in capsys.readouterr().err
+    with (tmp_path / "p.csv").open() as file:
+        assert [row["name"] for row in csv.DictReader(file)] == [*(f"s{i}" for i in range(16)), "s0"]

@@ -122,6 +122,91 @@ def test_other_files_in_the_folder_are_still_refused(tmp_path, text, capsys):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == [".thesis"]
 
 
+DNA = ["--text.tokenizer", "dna", "--text.length", "8", "--text.valid", "0", "--optim.batch", "2", "--steps", "1"]
+
+
+def genes(path: Path, letters: str = "ACGGTCATTGCA") -> Path:
+    path.write_text("".join(f">{i}\n{letters[i:] * 4}\n" for i in range(4)))
+    return path
+
+
+def trained(out: Path, data: Path, *arguments: str) -> int:
+    small = ["--model.width", "8", "--model.blocks", "1", "--run.preview", "0", "--data", str(data)]
+    return main(["train", "--out", str(out), *DNA, *small, *arguments])
+
+
+def test_text_that_cannot_be_read_leaves_no_folder_and_the_corrected_text_is_trained_on(tmp_path, capsys):
+    out, data = tmp_path / "run", genes(tmp_path / "a.fa", "ACGG--CATTGCA")
+    assert trained(out, data) == 2
+    assert "no token for '-'" in capsys.readouterr().err
+    assert not out.exists()
+    assert trained(out, genes(data)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "network, wrong, right, message",
+    [("mamba", "mdlm", "ar", "'mamba' reads forward only"), ("caduceus", "ar", "mdlm", "reads both ways")],
+)
+def test_a_network_that_does_not_fit_the_objective_is_refused_before_anything_is_written(
+    network, wrong, right, message, tmp_path, capsys
+):
+    out, data = tmp_path / "run", genes(tmp_path / "a.fa")
+    assert trained(out, data, "--model.name", network, "--objective.name", wrong) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "tokenizing" not in said
+    assert not out.exists()
+    assert trained(out, data, "--model.name", network, "--objective.name", right) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong, right, message",
+    [
+        (
+            ["--model.name", "caduceus", "--model.equivariant", "--text.tokenizer", "byte"],
+            ["--text.tokenizer", "dna"],  # the last one counts
+            "needs a vocabulary of bases",
+        ),
+        (["--text.pack", "windows", "--text.length", "64"], ["--text.length", "8"], "not one row of 64"),
+    ],
+)
+def test_a_run_that_fails_before_its_first_step_yields_to_the_corrected_command(
+    wrong, right, message, tmp_path, capsys
+):
+    out, data = tmp_path / "run", genes(tmp_path / "a.fa")
+    assert trained(out, data, *wrong) == 2
+    assert message in capsys.readouterr().err
+    assert not (out / "settings.toml").exists()
+    assert trained(out, data, *wrong, *right) == 0
+    assert state.steps_in(out) == [1]
+
+
+def test_a_failed_run_never_gives_away_tokens_that_it_did_not_make(tmp_path, text, capsys):
+    out = tmp_path / "run"
+    data = prepared(text, out / "data")
+    before = content(data)
+    assert train(out, "--data", str(data), "--text.pack", "windows", "--text.length", "5000") == 2
+    assert "not one row of 5000" in capsys.readouterr().err
+    assert trained(out, genes(tmp_path / "a.fa")) == 2
+    assert "holds data that was prepared differently" in capsys.readouterr().err
+    assert {name: one for name, one in content(data).items() if name != ".verified.json"} == before
+
+
+def test_intervals_without_one_to_train_on_are_told_by_their_splits(tmp_path, capsys):
+    out, data, bed = tmp_path / "run", genes(tmp_path / "a.fa"), tmp_path / "a.bed"
+    bed.write_text("0\t0\t20\tvalid\n1\t0\t20\ttest\n2\t0\t20\ttest\n")
+    assert trained(out, data, "--intervals", str(bed)) == 2
+    assert f"{bed} lists no interval to train on, only 1 of valid and 2 of test" in capsys.readouterr().err
+    assert not out.exists()
+    line = ["prepare", str(data), "--intervals", str(bed), "--tokenizer", "dna", "--workers", "1", "--out"]
+    assert main([*line, str(tmp_path / "data")]) == 0
+    assert trained(out, tmp_path / "data") == 2
+    assert "has no documents to train on, only 2 of test and 1 of valid" in capsys.readouterr().err
+    bed.write_text("0\t0\t20\ttrain\n1\t0\t20\tvalid\n")
+    assert trained(out, data, "--intervals", str(bed)) == 0
+
+
 @pytest.mark.slow
 def test_data_that_was_replaced_is_refused_and_data_that_was_moved_is_not(tmp_path, text, capsys):
     data, out = prepared(text, tmp_path / "data"), tmp_path / "run"

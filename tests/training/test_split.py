@@ -4,7 +4,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.corpus.examples import Columns
-from unmask.training.split import Split, gathered, parts_of
+from unmask.training.split import Split, gathered, parts_of, repeat_lines
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +18,14 @@ def data(folder, labels, *, name="a.csv", number=False, split=None, **files):
 
 def texts(some):
     return [one.text for one in some]
+
+
+def test_texts_that_occur_more_than_once_are_counted_and_those_with_several_labels_apart(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,1\nb,0\na,1\nc,0\nc,1\nc,1\nd,0\n")
+    first, second = repeat_lines(gathered(str(tmp_path / "a.csv"), Columns(), Split(), number=False))
+    assert first.startswith("2 texts occur more than once, 5 times in all")
+    assert second.startswith("1 of them occur with different labels")
+    assert not list(repeat_lines(data(tmp_path, ["1", "0", "1"])))
 
 
 def test_labels_are_sorted_as_numbers_if_all_are(tmp_path):

@@ -32,10 +32,11 @@ from unmask.processes.signals import stopping
 from unmask.settings import described
 from unmask.text.corpus.benchmarks import benchmark_of
 from unmask.text.corpus.examples import Columns, examples
+from unmask.text.corpus.manifest import loss_lines
 from unmask.training.estimate import duration
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.scores import chosen_scores, scored
-from unmask.training.split import Labelled, Split
+from unmask.training.split import Labelled, Split, repeat_lines
 from unmask.training.trials import (
     RESULT,
     Event,
@@ -142,6 +143,9 @@ def begin(asked: Tuning, model: Model, data: Labelled, log: "Log") -> None:
     for name, count in published.items():
         if (seen := len(data.splits.get(name, ()))) not in (0, count):
             log.say(f"warning: the published {data.name} has {count:,} {name} texts, this one {seen:,}.")
+    texts = [text for some in data.splits.values() for one in some for text in (one.text, one.pair or "")]
+    for line in (*loss_lines({"replaced": model.text_tokenizer().replaced(texts)}), *repeat_lines(data)):
+        log.say(f"warning: {line}.")
     log.say(f"{asked.seeds} x {trial.steps:,} steps of {asked.tune.batch} texts, {model.num_parameters:,} parameters")
     log.trials = asked.seeds
 
@@ -215,6 +219,9 @@ def predict(settings: Settings) -> None:
     rows, cut = encoded(predictor, some)
     said = predictor.answers(rows, batch=settings.tune.batch).numpy()
     write_whole(Path(settings.out), predictions_table(predictor, some, said))
+    texts = [text for one in some for text in (one.text, one.pair or "")]
+    for line in loss_lines({"replaced": predictor.tokenizer.replaced(texts)}):
+        print(f"warning: {line}.", file=sys.stderr)
     if cut:
         print(f"{cut:,} of {len(some):,} texts have more than {predictor.reading.length} tokens and were cut.")
     print(f"{settings.out}: {len(some):,} answers")

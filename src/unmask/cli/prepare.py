@@ -32,6 +32,7 @@ from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, merge, read_json
 from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
+from unmask.text.corpus.repeats import repeats
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
 
@@ -80,6 +81,8 @@ def run(settings: Settings) -> None:
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
         with gather(settings.source[0], settings.layout) as sources:
+            for line in repeats(sources).lines():
+                print(f"warning: {line}", file=sys.stderr)
             tokenizer = choose(
                 settings.tokenizer,
                 sources,

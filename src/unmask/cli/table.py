@@ -16,6 +16,7 @@ from unmask.evaluation.likelihood.measure import Measurement
 from unmask.evaluation.likelihood.passes import Tally, summary
 from unmask.files import write_whole
 from unmask.processes.team import Team
+from unmask.text.corpus.manifest import loss_lines
 from unmask.untrusted import MEGABYTE, parse_json, read_text
 
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
@@ -74,6 +75,8 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{answer['rows']:,} rows ({answer['record']['settings']['pack']})"
         + (f"; not scored: {', '.join(left)}" if left else ""),
     )
+    for line in loss_lines({"replaced": data.get("replaced", {})}):
+        yield "letters", line
     yield "passes", f"{answer['passes']} in {answer['seconds']:.1f} s, estimator {answer['estimator']}"
     if answer["partial"]:
         yield "PARTIAL", "stopped before every row was scored once; the numbers are of the scored rows"

@@ -9,6 +9,7 @@ below 0 says that the model finds the alternative less probable. Of DNA both str
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -19,9 +20,17 @@ import tyro
 from unmask.cli.flags import Place, Placing
 from unmask.cli.table import write_text
 from unmask.errors import UserError
-from unmask.evaluation.likelihood.variants import effects, position_probs, read_variants
+from unmask.evaluation.likelihood.variants import (
+    Variant,
+    check_sees_both_sides,
+    effects,
+    position_probs,
+    read_variants,
+)
 from unmask.text.corpus.documents import named_pieces
 from unmask.text.corpus.formats import format_of
+from unmask.text.corpus.manifest import loss_lines
+from unmask.views.figure import check_picture, save_picture
 
 COLUMNS = ("name", "position", "ref", "alt", "score", "error", "forward", "reverse")
 AROUND = 15  # letters on either side of the first variant in a logo
@@ -58,11 +67,18 @@ def run(settings: Settings) -> None:
     path = Path(settings.sequences)
     if not path.is_file() or format_of(path.name)[0] != "fasta":
         raise UserError(f"{path} is not a FASTA file (.fa, .fasta, .fna, .faa).")
+    if settings.logo is not None:
+        check_picture(settings.logo)
     texts = texts_by_name(path)
-    variants = read_variants(settings.variants, list(texts))
-    if not variants:
-        raise UserError(f"{settings.variants!r} holds no variant.")
+    listed = read_variants(settings.variants, list(texts))
+    if listed.line:
+        print(f"{settings.variants}: {listed.line}", file=sys.stderr)
+    variants = listed.variants
     model = settings.place.load(settings.model)
+    if settings.logo is not None:
+        check_sees_both_sides(model)
+    for line in loss_lines({"replaced": model.text_tokenizer().replaced(texts_of(variants, texts))}):
+        print(f"warning: {line}", file=sys.stderr)
     found = effects(
         model,
         texts,
@@ -92,8 +108,13 @@ def run(settings: Settings) -> None:
         text = texts[first.name][start : first.position + AROUND]
         ids, letters = letters_of(model.text_tokenizer())
         figure = logo_figure(position_probs(model, text)[:, ids], letters, start=start + 1, mark=first.position)
-        figure.savefig(settings.logo, dpi=150)
+        save_picture(figure, settings.logo)
         print(settings.logo, file=sys.stderr)
+
+
+def texts_of(variants: Sequence[Variant], texts: Mapping[str, str]) -> list[str]:
+    """The sequences that some variants belong to."""
+    return [texts[name] for name in dict.fromkeys(one.name for one in variants) if name in texts]
 
 
 def texts_by_name(path: Path) -> dict[str, str]:

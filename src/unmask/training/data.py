@@ -1,7 +1,8 @@
 """The data of a run: prepared tokens; raw text is tokenized first."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,8 +19,10 @@ from unmask.text.corpus.batches import Batches, LaneRows, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
+from unmask.text.corpus.intervals import read_bed
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
 from unmask.text.corpus.prepare import choose, prepare
+from unmask.text.corpus.repeats import repeats
 from unmask.text.corpus.rows import WHOLE, Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
@@ -153,29 +156,65 @@ def document_lengths(folder: str | Path) -> np.ndarray | None:
     return None if None in (train.tokenizer["bos"], train.tokenizer["eos"]) else train.lengths()
 
 
-def data_folder(asked: Train, out: Path, say: Callable[[str], None]) -> Path:
-    """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, written if need be."""
+def data_folder(asked: Train, out: Path, say: Callable[[str], None], *, replace: bool = False) -> Path:
+    """The folder of a run's tokens: --data itself if it was prepared, else `out`/data, written if need be.
+
+    `replace`: other data in `out`/data is that of a run that never began.
+    """
     if (there := prepared_folder(asked.data)) is not None:
         return there
     folder = out / "data"
     if not (folder / MANIFEST).is_file() or not (out / "settings.toml").is_file():
-        write_data(asked, folder, say)
+        write_data(asked, folder, say, replace=replace)
     return folder
 
 
-def write_data(asked: Train, folder: Path, say: Callable[[str], None]) -> None:
-    """Tokenize the text of a run into a folder."""
+def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replace: bool = False) -> None:
+    """Tokenize the text of a run into a folder; with `replace`, in the place of other data."""
     text = asked.text
     layout = Layout(text.documents, text.separator, text.field, text.intervals)
     with gather(asked.data, layout) as sources:
+        if text.intervals:
+            check_intervals_train(sources, text.intervals)
+        for line in repeats(sources).lines():
+            say(f"warning: {line}")
         tokenizer = chosen_tokenizer(text, asked.init, sources, layout, say)
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
-        for done in prepare(sources, tokenizer, folder, layout=layout, division=division, workers=workers):
+        how = {"layout": layout, "division": division, "workers": workers, "replace": replace}
+        for done in prepare(sources, tokenizer, folder, **how):  # type: ignore[arg-type]
             say(f"tokenizing: {done.line}")
     for line in loss_lines(read_json(folder / MANIFEST)):
         say(f"warning: {line}")
+
+
+def check_intervals_train(sources: Sequence[Source], bed: str) -> None:
+    """Refuse a file of intervals that has splits and none to train on."""
+    if any(source.split in (None, "train") for source in sources):
+        return
+    seen = Counter(one.split for one in read_bed(Path(bed)))
+    raise UserError(
+        f"{bed} lists no interval to train on, only {shown_splits(seen)}: give some intervals the split train in the "
+        "fourth column, or leave that column out."
+    )
+
+
+def check_trainable(folder: str | Path) -> None:
+    """Refuse prepared data without a training split."""
+    found = read_json(Path(folder) / MANIFEST)
+    if "train" not in found["splits"]:
+        seen = {name: totals["documents"] for name, totals in found["splits"].items()}
+        made = ", ".join(source["name"] for source in found["sources"][:3])
+        raise UserError(
+            f"{folder} has no documents to train on, only {shown_splits(seen)}; it was made from {made}. Give more "
+            "text, a smaller --valid, or a split train to some of it."
+        )
+
+
+def shown_splits(counts: Mapping[str | None, int]) -> str:
+    """Splits with their sizes, in words."""
+    return " and ".join(f"{count:,} of {split}" for split, count in counts.items())
 
 
 def chosen_tokenizer(

@@ -4,10 +4,13 @@ runs/mine/
   .lock            who writes to the folder, while a process does
   settings.toml    written when the data is ready: its presence means that the folder holds a run
   data.sha256      of the manifest of the prepared data
+
+If a new run fails before its first step, settings.toml goes again: the corrected command may use the folder.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ from unmask.errors import UserError
 from unmask.files import clear_drafts, fingerprint, is_draft, write_whole, writing
 from unmask.processes.lock import locked
 from unmask.processes.team import Team
-from unmask.text.corpus.manifest import MANIFEST
+from unmask.text.corpus.manifest import MANIFEST, prepared_folder
 from unmask.training import metrics, state
-from unmask.training.data import data_folder, opened
+from unmask.training.data import check_trainable, data_folder, opened, starting_spec
+from unmask.training.phases import check_directions
 from unmask.training.settings import Train, settled
 
 SETTINGS, DATA, LOCK = "settings.toml", "data.sha256", ".lock"
@@ -65,19 +69,40 @@ def claim(
         )
     out = Path(asked.out)
     check_folder(asked, out, resume=resume)
+    new = not (out / SETTINGS).is_file()
+    if new:
+        check_directions(asked, starting_spec(asked))
     held.enter_context(locked(out / LOCK))
     check_folder(asked, out, resume=resume)  # again: its last holder may have changed it between the two calls
     for folder in (out, out / state.FOLDER, out / "data"):
         clear_drafts(folder)
-    folder = data_folder(asked, out, say)
+    if new and not (out / SETTINGS).is_file():
+        held.push(partial(forget_failure, asked))
+    folder = data_folder(asked, out, say, replace=new and known_data(out) == data_at(out / "data") != "")
+    keep_data(out, folder)
+    check_trainable(folder)
     if not (out / SETTINGS).is_file():
         asked = fit(asked, folder)
     opened(asked, folder)
-    keep_data(out, folder)
     if resume or not (out / SETTINGS).exists():
         write_whole(out / SETTINGS, toml.dumps(asked))
     point = state.recovered(out, say, keep=asked.run.keep)
     metrics.forget(out, point.step)
+
+
+def forget_failure(asked: Train, kind: type[BaseException] | None, *_: Any) -> None:
+    """After an error in a new run that has trained nothing: remove its settings, so that it has never begun.
+
+    Its tokens stay, for a corrected command that needs the same ones; another one replaces them.
+    """
+    out = Path(asked.out)
+    failed = kind is not None and issubclass(kind, Exception)  # an interrupted run is there to be resumed
+    if not failed or state.steps_in(out) or (out / metrics.FILE).exists():
+        return
+    with suppress(OSError):
+        (out / SETTINGS).unlink(missing_ok=True)
+        if prepared_folder(asked.data) is not None:  # tokens that are not the run's own are never replaced
+            (out / DATA).unlink(missing_ok=True)
 
 
 def check_folder(asked: Train, out: Path, *, resume: bool) -> None:

@@ -43,6 +43,12 @@ def phases(settings: Train, *, step: int = 0, began: int | None = None) -> tuple
     )
 
 
+def check_directions(settings: Train, spec: Spec) -> None:
+    """Refuse an objective that needs to look in a direction in which the network of a run cannot."""
+    for phase in phases(settings):
+        spec.sized(vocab=spec.vocab, length=spec.length, causal=phase.objective.facts.causal)
+
+
 def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
     """The spec of a phase that starts without a checkpoint."""
     spec = settings.model.from_autoregressive() if settings.recipe == "warm" else settings.model

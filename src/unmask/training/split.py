@@ -1,9 +1,10 @@
 """Splits of labelled data: what a trial learns from, chooses its best weights by, and is tested on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,6 +89,22 @@ def gathered(place: str, columns: Columns, split: Split, *, number: bool) -> Lab
             if one.label is not None:
                 answer.target(one.label, one.where)
     return Labelled(found.name if found else place, splits, answer, found)
+
+
+def repeat_lines(data: Labelled) -> Iterator[str]:
+    """What there is to say of texts that occur more than once, in whatever split."""
+    labels: dict[Any, list[str | None]] = {}
+    for one in (one for some in data.splits.values() for one in some):
+        labels.setdefault(one.texts, []).append(one.label)
+    often = [some for some in labels.values() if len(some) > 1]
+    if often:
+        yield (
+            f"{len(often):,} texts occur more than once, {sum(map(len, often)):,} times in all: the same text may be "
+            "in the training and the held-out part, which makes scores too good"
+        )
+    unlike = sum(len({label for label in some if label is not None}) > 1 for some in often)
+    if unlike:
+        yield f"{unlike:,} of them occur with different labels: no answer to them can be always right"
 
 
 def in_folder(folder: Path, columns: Columns) -> Splits:

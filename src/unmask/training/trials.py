@@ -303,15 +303,18 @@ def shown(predictor: Predictor, values: np.ndarray) -> str:
 
 
 def predictions_table(predictor: Predictor, some: Sequence[Example], said: np.ndarray) -> str:
-    """Predictions as .csv: a line for each text, in the order of the data."""
-    labels = predictor.answer.labels
+    """Predictions as .csv: a line for each text, in the order of the data; with the names of FASTA records."""
+    labels, named = predictor.answer.labels, any(one.name for one in some)
     lines = io.StringIO()
     table = csv.writer(lines, lineterminator="\n")
-    table.writerow(["index", "label", "prediction", *(f"p({label})" for label in labels)])
+    table.writerow(
+        ["index", *(["name"] if named else []), "label", "prediction", *(f"p({label})" for label in labels)]
+    )
     for i, (one, values) in enumerate(zip(some, said, strict=True)):
         chances = [f"{value:.6g}" for value in values] if labels else []
         answer = shown(predictor, values) if labels else f"{values[0]:.6g}"
-        table.writerow([i, "" if one.label is None else one.label, answer, *chances])
+        name = [one.name] if named else []
+        table.writerow([i, *name, "" if one.label is None else one.label, answer, *chances])
     return lines.getvalue()
 
 

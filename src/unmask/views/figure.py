@@ -1,6 +1,7 @@
 """Figure: matplotlib's figures in one style, and as SVG that takes the text colour of its page, light or dark."""
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UserError, install
@@ -8,6 +9,7 @@ from unmask.errors import UserError, install
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PICTURES = (".png", ".svg", ".pdf")
 INK = "#1d1d1f"  # text and axes; in SVG the text colour of the page
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)  # distinct for the colour-blind
 
@@ -18,6 +20,24 @@ def require_matplotlib(extra: str) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UserError(f"drawing needs matplotlib: {install(extra)}") from None
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a file in which no figure can be saved, before any work is done."""
+    require_matplotlib("train")
+    if path.suffix.lower() not in PICTURES:
+        raise UserError(f"{path} is not a picture: its name must end in {', '.join(PICTURES)}.")
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder.")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: there is no folder {path.parent}.")
+
+
+def save_picture(figure: "Figure", path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
 
 
 def panels(count: int, *, width: float, height: float = 4.5) -> tuple["Figure", Any]:

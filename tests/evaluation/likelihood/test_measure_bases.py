@@ -57,3 +57,18 @@ def test_of_a_fasta_file_only_bases_are_scored_if_no_packing_is_recorded(tokeniz
     assert found["record"]["settings"]["pack"] == "windows"
     code, found = told(capsys, "evaluate", folder, path, "--json", "--passes", "1", "--pack", "stream")
     assert (code, found["tokens"]) == (0, 18)
+
+
+def test_letters_that_were_replaced_are_counted_apart_and_sequences_have_no_perplexity_per_word(
+    folder, tmp_path, capsys
+):
+    (tmp_path / "a.fa").write_text(">one\n" + "ACGT" * 200 + "RRYNN\n")
+    words = ["evaluate", folder, tmp_path / "a.fa", "--passes", "1", "--estimator", "count"]
+    code, found = told(capsys, *words, "--json")
+    assert code == 0
+    assert found["record"]["data"]["replaced"] == {"R as N": 2, "Y as N": 1}
+    assert found["perplexity_per_word"] is None
+    assert main([*map(str, words)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 letters that the vocabulary does not have were replaced (R as N: 2, Y as N: 1)" in printed
+    assert "per word" not in printed

@@ -83,7 +83,8 @@ def test_variants_are_read_from_tables_and_from_the_command_line(tmp_path):
     table.write_text("name,position,ref,alt\none,4,G,T\n")
     wanted = [("one", 4, "G", "T")]
     for what in (str(vcf), str(table), "one:G4T"):
-        assert [one[:4] for one in read_variants(what, ["one", "two"])] == wanted
+        found = read_variants(what, ["one", "two"])
+        assert ([one[:4] for one in found.variants], found.line) == (wanted, "")
     with pytest.raises(UserError, match="which of the 2 sequences"):
         read_variants("G4T", ["one", "two"])
     with pytest.raises(UserError, match="neither a file nor a variant"):
@@ -91,6 +92,49 @@ def test_variants_are_read_from_tables_and_from_the_command_line(tmp_path):
     table.write_text("name,position,alt\none,4,T\n")
     with pytest.raises(UserError, match="needs the columns CHROM"):
         read_variants(str(table), ["one"])
+
+
+def test_lines_that_are_no_substitutions_are_skipped_and_counted(tmp_path):
+    path, head = tmp_path / "a.vcf", "#CHROM\tPOS\tID\tREF\tALT\n"
+    others = "one\t1\t.\tAC\tA\none\t2\t.\tC\tA,G\none\t3\t.\tG\t<DEL>\none\t3\t.\tG\t.\n"
+    path.write_text(head + others + "one\t4\t.\tG\tT\n")
+    found = read_variants(str(path), ["one"])
+    assert [one.position for one in found.variants] == [4]
+    assert found.line.startswith(
+        "4 lines were skipped (2 insertions, deletions or longer, 1 with several alternatives, 1 without an alter"
+    )
+    path.write_text(head + others)
+    with pytest.raises(UserError, match=r"a\.vcf holds no variant: 4 lines were skipped"):
+        read_variants(str(path), ["one"])
+
+
+@pytest.mark.slow
+def test_the_verb_says_what_was_skipped_and_replaced(tmp_path, capsys):
+    model_of(tmp_path / "m")
+    (tmp_path / "a.fa").write_text(">one\nACGGTR\n>two\nYYY\n")
+    (tmp_path / "a.vcf").write_text("#CHROM\tPOS\tID\tREF\tALT\none\t4\t.\tG\tT\none\t1\t.\tAC\tA\n")
+    assert main(["variants", *(str(tmp_path / name) for name in ("m", "a.fa", "a.vcf"))]) == 0
+    said = capsys.readouterr().err
+    assert "a.vcf: 1 line was skipped" in said
+    assert "warning: 1 letters that the vocabulary does not have were replaced (R as N: 1)" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "objective, logo, told",
+    [
+        ("mdlm", "l.xyz", "l.xyz is not a picture: its name must end in .png, .svg, .pdf"),
+        ("mdlm", "none/l.png", "there is no folder"),
+        ("sedd", "l.png", "a logo needs a model that sees both sides"),
+    ],
+)
+def test_a_logo_that_cannot_be_drawn_is_refused_before_anything_is_computed(objective, logo, told, tmp_path, capsys):
+    model_of(tmp_path / "m", objective=objective)
+    (tmp_path / "a.fa").write_text(">one\nACGGTN\n")
+    line = ["variants", str(tmp_path / "m"), str(tmp_path / "a.fa"), "G4T", "--out", str(tmp_path / "t.tsv")]
+    assert main([*line, "--logo", str(tmp_path / logo)]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "t.tsv").exists()
 
 
 @pytest.mark.slow

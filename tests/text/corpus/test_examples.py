@@ -53,6 +53,15 @@ def test_a_fasta_name_has_the_label(tmp_path):
 
 
 @pytest.mark.slow
+def test_no_word_after_a_fasta_name_takes_the_place_of_the_sequence(tmp_path):
+    path = tmp_path / "a.fa"
+    path.write_text(">one label=1 sequence=GGG text=TTT seq=T sentence=T name=x\nACG\n>two label=0\nTT\n")
+    for field in ("auto", "sequence", "text"):
+        found = examples(path, Columns(field=field))
+        assert [(one.text, one.label, one.name) for one in found] == [("ACG", "1", "one"), ("TT", "0", "two")]
+
+
+@pytest.mark.slow
 def test_labels_may_be_missing_where_they_are_predicted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text\nhello\n")
@@ -74,6 +83,8 @@ def test_labels_may_be_missing_where_they_are_predicted(tmp_path):
         ("a.csv", "", {}, "holds no labelled text"),
         ("a.fa", ">one\nACG\n", {}, "line 1 of .*no field is called 'label'"),
         ("a.fa", "ACG\n", {}, "is not FASTA: line 1"),
+        ("a.fa", ">a label=1\nACG\n>b label=0\n\n>c label=1\nA\n", {}, "line 3 of .*the sequence 'b' is empty"),
+        ("a.fa", ">a label=1\nACG\n>b label=0", {}, "line 3 of .*the sequence 'b' is empty. Is the file cut short"),
         ("a.fa", ">a label=1\nACG\n", {"pair": "other"}, "holds no pairs"),
         ("a.txt", "a\n", {}, "read from .jsonl, .csv, .tsv and .fasta; saw a.txt"),
     ],

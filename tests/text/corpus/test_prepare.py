@@ -311,6 +311,63 @@ def test_a_letter_without_a_token_is_named_with_its_place(tmp_path):
     assert str(pickle.loads(pickle.dumps(NoToken("E", "here")))).startswith("here: the tokenizer has no token")
 
 
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bad", [">a\nACGT--ACGT\n", ">a\nACGT\n>b"])
+def test_text_that_cannot_be_prepared_leaves_nothing_and_the_corrected_file_is_accepted(bad, workers, tmp_path):
+    path, out = tmp_path / "a.fa", tmp_path / "out"
+    path.write_text(bad)
+    with pytest.raises(UserError, match=r"no token for '-'|ends after the name"):
+        run(path, out, tokenizer=vocabulary.dna(), division=Division(0), workers=workers)
+    assert not out.exists()
+    path.write_text(">a\nACGTACGT\n")
+    run(path, out, tokenizer=vocabulary.dna(), division=Division(0), workers=workers)
+    assert Corpus.open(out).tokens == 9
+
+
+def test_an_error_after_finished_shards_keeps_them_for_the_same_job_and_yields_to_another(tmp_path):
+    path, out, small = tmp_path / "a.fa", tmp_path / "out", Division(0, characters=50)
+    good = "".join(f">{i}\n{'ACGT' * 12}{'ACGT'[i % 4]}C\n" for i in range(5))
+    path.write_text(good + ">last\nAC--GT\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="no token for '-'"):
+            run(path, out, tokenizer=vocabulary.dna(), division=small)
+        shards = {one: one.stat().st_mtime_ns for one in out.rglob("*.bin")}
+        assert len(shards) == 5
+    assert {one: one.stat().st_mtime_ns for one in shards} == shards  # the second run has not written them again
+    assert "no token for '-'" in json.loads((out / "part-1-of-1.json").read_text())["failed"]
+    path.write_text("".join(f">{i}\n{'TTTT' * 12}AC\n" for i in range(5)))
+    run(path, out, tokenizer=vocabulary.dna(), division=small)
+    assert content(out) == content(run(path, tmp_path / "whole", tokenizer=vocabulary.dna(), division=small))
+
+
+def test_sources_without_text_leave_nothing_that_refuses_the_corrected_ones(tmp_path):
+    path, out = tmp_path / "a.txt", tmp_path / "out"
+    path.write_text("\n\n\n")
+    with pytest.raises(UserError, match="fewer than two tokens"):
+        run(path, out, layout=Layout("line"))
+    path.write_text("some text\n")
+    assert Corpus.open(run(path, out, layout=Layout("line"), division=Division(0))).documents == 1
+
+
+def test_a_part_that_failed_before_its_first_shard_can_be_begun_anew(tmp_path):
+    path, out = tmp_path / "a.fa", tmp_path / "out"
+    path.write_text(">a\nAC-GT\n")
+    with pytest.raises(UserError, match="no token for '-'"):
+        run(path, out, tokenizer=vocabulary.dna(), part=(1, 2))
+    path.write_text(">a\nACGT\n")
+    run(path, out, tokenizer=vocabulary.dna(), part=(1, 2))
+    assert (out / "part-1-of-2.json").is_file()
+
+
+def test_other_prepared_data_is_replaced_only_if_asked_for(data, tmp_path):
+    out = run(data, tmp_path / "out")
+    (data / "0.txt").write_text("changed meanwhile")
+    with pytest.raises(UserError, match=r"0\.txt has changed since"):
+        run(data, out)
+    run(data, out, replace=True)
+    assert content(out) == content(run(data, tmp_path / "whole"))
+
+
 def test_a_full_disk_is_an_error_that_keeps_what_is_finished(data, tmp_path, monkeypatch):
     calls = iter(range(100))
 

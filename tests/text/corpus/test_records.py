@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from unmask.errors import UserError
-from unmask.text.corpus.records import labelled, objects, records
+from unmask.text.corpus.records import labelled, objects, records, rows_of
 
 
 def test_objects_know_their_line_and_how_much_was_read_and_empty_lines_are_skipped(tmp_path):
@@ -62,6 +62,28 @@ def test_what_is_no_labelled_text_is_refused(tmp_path, name, content, message):
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         labelled(path)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('label,text\n1,abc\n2,"de\n1,f\n2,g\n', r"line 3 of .*a\.csv is not CSV: a quote .* none closes it"),
+        ('label,text\n1,"de\n1,f\n2,"g"\n', r"line 2 of .*a\.csv is not CSV: text follows the quote"),
+        ('text,label\n"a" b,1\n', r"line 2 of .*a\.csv is not CSV: text follows the quote"),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_an_error_and_swallows_no_rows(tmp_path, content, message):
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        list(rows_of(path))
+
+
+def test_a_quoted_field_over_several_lines_is_one_field(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('label,text\n1,"two\nlines, and a ""quote"""\n0,plain\n')
+    cells = [row.cells for row in rows_of(path)]
+    assert cells == [["label", "text"], ["1", 'two\nlines, and a "quote"'], ["0", "plain"]]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -111,6 +111,7 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         "rows": len(kept),
         "rows_left_out": len(passages) - len(kept),
         "tokens_dropped": dropped,
+        "replaced": dict(data.replaced),
     }
     return Measurement(model, kept, estimator, how, about)
 

@@ -16,6 +16,8 @@ from unmask.random import stream
 from unmask.shapes import Network
 from unmask.text.corpus.passages import Passage
 
+LONGEST = 64  # bytes per word: what has more between white space is no text of words
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -77,8 +79,13 @@ class Likelihood:
 
     @property
     def perplexity_per_word(self) -> float | None:
-        """exp of the nats per word of the scored text; the nats of marks such as eos count, but not as words."""
-        return math.exp(min(self.nats / self.words, 700.0)) if self.likelihood and self.words else None
+        """exp of the nats per word of the scored text; the nats of marks such as eos count, but not as words.
+
+        None: the text has hardly any white space, as sequences have, so that there are no words.
+        """
+        if not self.likelihood or not self.words or self.bytes > LONGEST * self.words:
+            return None
+        return math.exp(self.nats / self.words) if self.nats / self.words < 700.0 else None
 
     @property
     def bits_per_byte(self) -> float | None:

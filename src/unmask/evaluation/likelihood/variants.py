@@ -8,6 +8,7 @@ cancels. An autoregressive network gives both likelihoods exactly. Of DNA both s
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +54,32 @@ class Effect:
     reverse: float | None  # of the other strand of DNA; None: not scored
 
 
-def read_variants(what: str, names: Sequence[str]) -> list[Variant]:
-    """Variants from a .vcf, .tsv or .csv file (columns CHROM, POS, REF, ALT), or written as name:A123G,name:C7T."""
+@dataclass(frozen=True)
+class Listed:
+    """The variants of a file or a command line, and the lines of the file that are none."""
+
+    variants: list[Variant]
+    skipped: Mapping[str, int]  # lines by what they are
+
+    @property
+    def line(self) -> str:
+        """What was skipped, in words; empty: nothing."""
+        if not self.skipped:
+            return ""
+        count = sum(self.skipped.values())
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(self.skipped.items()))
+        lines = "1 line was" if count == 1 else f"{count:,} lines were"
+        return f"{lines} skipped ({kinds}): only substitutions of one letter by another are scored"
+
+
+def read_variants(what: str, names: Sequence[str]) -> Listed:
+    """Variants from a .vcf, .tsv or .csv file (columns CHROM, POS, REF, ALT), or written as name:A123G,name:C7T.
+
+    Lines of a file that are no substitutions of one letter are skipped and counted.
+    """
     path = Path(what)
     if path.is_file():
-        return list(_table(path))
+        return _listed(path)
     found = []
     for part in filter(None, re.split(r"[,\s]+", what)):
         said = INLINE.fullmatch(part)
@@ -69,7 +91,32 @@ def read_variants(what: str, names: Sequence[str]) -> list[Variant]:
         if said[1] is None and len(names) != 1:
             raise UserError(f"{part!r}: which of the {len(names)} sequences? Write NAME:{part}.")
         found.append(Variant(said[1] or names[0], int(said[3]), said[2], said[4], part))
-    return found
+    if not found:
+        raise UserError(f"{what!r} holds no variant.")
+    return Listed(found, {})
+
+
+def _listed(path: Path) -> Listed:
+    """The substitutions of a file, and a count of its other lines."""
+    found, skipped = [], Counter[str]()
+    for variant in _table(path):
+        if (kind := _other_kind(variant.ref, variant.alt)) is None:
+            found.append(variant)
+        else:
+            skipped[kind] += 1
+    listed = Listed(found, skipped)
+    if not found:
+        raise UserError(f"{path} holds no variant" + (f": {listed.line}." if skipped else "."))
+    return listed
+
+
+def _other_kind(ref: str, alt: str) -> str | None:
+    """What a line of a table is that does not replace one letter by another; None: it does."""
+    if "," in alt:
+        return "with several alternatives"
+    if len(ref) == len(alt) == 1 and alt != ".":
+        return "with the same letter twice" if ref.upper() == alt.upper() else None
+    return "without an alternative" if alt in ("", ".") else "insertions, deletions or longer"
 
 
 def _cells(path: Path) -> Iterator[tuple[list[str], str]]:
@@ -263,12 +310,18 @@ def _nats(
     return torch.cat(found)
 
 
+def check_sees_both_sides(model: Model) -> None:
+    """Refuse a model that cannot predict a letter from the letters on both sides, as a logo needs."""
+    facts = model.objective.facts
+    if not (facts.infills and facts.conditionals):
+        raise UserError(f"a logo needs a model that sees both sides, and this one is {model.objective.name}.")
+
+
 @torch.inference_mode()
 def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray:
     """p(letter | the rest) at every position of a short text (l v): each position is hidden in turn."""
-    facts, tokenizer = model.objective.facts, model.text_tokenizer()
-    if not (facts.infills and facts.conditionals):
-        raise UserError(f"a logo needs a model that sees both sides, and this one is {model.objective.name}.")
+    check_sees_both_sides(model)
+    tokenizer = model.text_tokenizer()
     ids = tokenizer.encode_batch([text])[0].astype(np.int64)
     shown = ids if model.frame is None else np.array(model.frame.around(ids.tolist()), np.int64)
     before, length, found = 0 if model.frame is None else 1, len(shown), []

@@ -6,7 +6,7 @@ would silently join all lines up to the next one. In FASTA the label is a word `
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ class Example(NamedTuple):
     pair: str | None
     label: str | None  # None: it has none
     where: str  # its line and file, for error messages
+    name: str = ""  # of a FASTA record
 
     @property
     def texts(self) -> str | tuple[str, str]:
@@ -52,8 +53,12 @@ def examples(path: str | Path, columns: Columns, *, labels: bool = True) -> list
         raise UserError(f"labelled texts are read from .jsonl, .csv, .tsv and .fasta; saw {path.name}.")
     if kind == "fasta" and columns.pair:
         raise UserError(f"{path} is FASTA, which holds no pairs of texts: leave out --pair, or use a .tsv file.")
-    rows = table(path, columns) if kind == "csv" else objects(path) if kind == "jsonl" else sequences(path)
-    found = [example(row, columns, labels=labels) for row in rows]
+    if kind == "fasta":
+        columns = replace(columns, field="sequence" if columns.field in ("auto", *USUAL) else columns.field)
+        found = [example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path)]
+    else:
+        rows = table(path, columns) if kind == "csv" else objects(path)
+        found = [example(row, columns, labels=labels) for row in rows]
     if not found:
         raise UserError(f"{path} holds no labelled text.")
     return found
@@ -114,20 +119,31 @@ def tabbed(path: Path) -> Iterator[Row]:
         yield Row(line.split("\t") if line else [], f"line {number} of {path}", at)
 
 
-def sequences(path: Path) -> Iterator[Record]:
-    """The sequences of a FASTA file as objects, with the words KEY=VALUE of their names as fields."""
-    content: dict[str, Any] | None = None
+def sequences(path: Path) -> Iterator[tuple[str, Record]]:
+    """The names of the sequences of a FASTA file, and each as an object with the words KEY=VALUE after its name."""
+    head: str | None = None
     held: list[str] = []
     where, at = "", 0
     for number, (line, at) in enumerate(lines(path), 1):
         if line.startswith(">"):
-            if content is not None:
-                yield Record({"sequence": "".join(held), **content}, where, at)
-            content = dict(word.split("=", 1) for word in line[1:].split() if "=" in word)
-            held, where = [], f"line {number} of {path}"
-        elif content is None and line.strip():
+            if head is not None:
+                yield sequence(head, held, where, at)
+            head, held, where = line[1:], [], f"line {number} of {path}"
+        elif head is None and line.strip():
             raise UserError(f"{path} is not FASTA: line {number} is {line[:40]!r}, not a name after '>'")
         else:
             held.append(line.strip())
-    if content is not None:
-        yield Record({"sequence": "".join(held), **content}, where, at)
+    if head is not None:
+        yield sequence(head, held, where, at)
+
+
+def sequence(head: str, held: Sequence[str], where: str, at: int) -> tuple[str, Record]:
+    """The name and the content of a FASTA record: no word of its head takes the place of its letters."""
+    words, letters = head.split(), "".join(held)
+    name = words[0] if words else ""
+    if not letters:
+        raise UserError(
+            f"{where}: the sequence {name!r} is empty. Is the file cut short? Copy it again, or remove the record."
+        )
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    return name, Record({**fields, "sequence": letters}, where, at)

@@ -1,10 +1,12 @@
 """The description of a folder of shards: the job that made it, its parts, and the manifest they merge into.
 
-A job is described in part-i-of-n.json before it starts; when it ends, its shards are listed there too.
+A job is described in part-i-of-n.json before it starts; when it ends, its shards are listed there too. If it fails
+with an error, the error is there: the same job goes on where it stopped, and another one may replace it.
 manifest.json is written last, from all parts: its presence means that the data is complete.
 """
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +27,9 @@ from unmask.untrusted import MEGABYTE, read_object
 
 MANIFEST = "manifest.json"
 MERGING = ".merge.lock"
-OURS = {SHARDS, MANIFEST, STAMP, MERGING, "tokenizer.json", "tokenizer_config.json"}
+FAILED = "failed"  # in the description of a part: the error with which it ended
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+OURS = {SHARDS, MANIFEST, STAMP, MERGING, *TOKENIZER}
 Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
 
 
@@ -57,8 +61,11 @@ def described_layout(layout: Layout) -> dict[str, Any]:
     return {**found, "intervals": Path(layout.intervals).name}
 
 
-def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
-    """Whether a folder holds the shards of this job already; an error if it holds anything else."""
+def is_finished(out: Path, job: dict[str, Any], part: Part, *, replace: bool = False) -> bool:
+    """Whether a folder holds the shards of this job already; an error if it holds anything else.
+
+    The data of another job that failed are no error, nor those of any other job with `replace`.
+    """
     with writing(out):
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file; --out must be a folder")
@@ -69,9 +76,47 @@ def is_finished(out: Path, job: dict[str, Any], part: Part) -> bool:
     for path, same_scope in ((part_file(out, part), True), (out / MANIFEST, part == (1, 1))):
         if path.exists():
             before = read_json(path)
-            _refuse_change(out, before, job, same_scope=same_scope)
-            return "shards" in before
+            reasons = changes(before, job, same_scope=same_scope)
+            if reasons and not replace and FAILED not in before:
+                why = "; ".join(reasons[:4])
+                raise UserError(f"{out} holds data that was prepared differently: {why}. Give another --out.")
+            return not reasons and "shards" in before
     return False
+
+
+def discard_other(out: Path, job: dict[str, Any]) -> None:
+    """Remove the data of another job, which `is_finished` has allowed to replace; those of this one stay."""
+    for path in (part_file(out, (1, 1)), out / MANIFEST):
+        if path.exists() and changes(read_json(path), job, same_scope=True):
+            discard(out)
+            return
+
+
+def discard(out: Path) -> None:
+    """Remove prepared data; the description of unfinished shards goes last: no other job takes them for its own."""
+    with writing(out):
+        for name in (MANIFEST, STAMP):
+            (out / name).unlink(missing_ok=True)
+        if (out / SHARDS).exists():
+            shutil.rmtree(out / SHARDS)
+        part_file(out, (1, 1)).unlink(missing_ok=True)
+
+
+def note_failure(out: Path, job: dict[str, Any], part: Part, error: UserError) -> bool:
+    """Forget a job that failed before it finished a shard; else write down why it failed. Whether it was forgotten.
+
+    The finished shards of one of several parts are kept without a note: other parts may be in the folder.
+    """
+    if (out / MANIFEST).is_file():
+        return False
+    finished, alone = any((out / SHARDS).glob("*.json")), part[1] == 1
+    if finished and alone:
+        write_manifest(part_file(out, part), {**job, "part": part, FAILED: str(error)})
+    elif alone:
+        discard(out)
+    elif not finished:
+        part_file(out, part).unlink(missing_ok=True)
+    return not finished
 
 
 def part_file(out: Path, part: Part) -> Path:
@@ -158,7 +203,8 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _refuse_change(out: Path, before: dict[str, Any], job: dict[str, Any], *, same_scope: bool) -> None:
+def changes(before: dict[str, Any], job: dict[str, Any], *, same_scope: bool) -> list[str]:
+    """How the job that a folder describes differs from another one, in words."""
     old = {source["name"]: source["sha256"] for source in before["sources"]}
     new = {source["name"]: source["sha256"] for source in job["sources"]}
     changed = [key for key in ("format", "layout", "division") if before[key] != job[key]]
@@ -169,9 +215,7 @@ def _refuse_change(out: Path, before: dict[str, Any], job: dict[str, Any], *, sa
     reasons += [f"it was made without {name}" for name in new if name not in old]
     if same_scope:
         reasons += [f"it was made with {name}, which is gone" for name in old if name not in new]
-    if reasons:
-        why = "; ".join(reasons[:4])
-        raise UserError(f"{out} holds data that was prepared differently: {why}. Give another --out.")
+    return reasons
 
 
 def _check_parts(parts: list[dict[str, Any]], folders: Sequence[str | Path]) -> None:

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from unmask.errors import UserError
 from unmask.files import clear_drafts
@@ -19,12 +20,15 @@ from unmask.processes.lock import locked
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.manifest import (
     MANIFEST,
+    TOKENIZER,
     Part,
     clear_work,
     describe,
+    discard_other,
     is_finished,
     is_merged,
     merge,
+    note_failure,
     part_file,
     part_lock,
     write_manifest,
@@ -84,12 +88,14 @@ def prepare(
     division: Division | None = None,
     workers: int = 1,
     part: Part = (1, 1),
+    replace: bool = False,
 ) -> Iterator[Prepared]:
     """Write the sources' tokens to a folder, and yield the progress after each group of text.
 
     An interrupted run is completed, wherever it was interrupted; a finished folder stays as it is; any other content
-    of the folder is an error, and so is another process that writes to it. Several workers are processes, so a script
-    that calls this needs the usual `if __name__` guard.
+    of the folder is an error, and so is another process that writes to it. What another job left that failed with an
+    error is replaced; with `replace`, so is other prepared data. Several workers are processes, so a script that
+    calls this needs the usual `if __name__` guard.
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
@@ -100,30 +106,47 @@ def prepare(
     mine = sources_of(sources, part=part)
     job = describe(mine, tokenizer, layout, division)
     alone = part[1] == 1  # otherwise the parts are merged later, and other processes may write to the folder too
-    if is_finished(out, job, part) and (not alone or is_merged(out)):
+    if is_finished(out, job, part, replace=replace) and (not alone or is_merged(out)):
         return
     check_readable(mine, layout)
     with locked(part_lock(out, part)):
-        if not is_finished(out, job, part):  # asked again: another process may have ended meanwhile
-            if alone:
-                clear_drafts(out)
-                clear_drafts(out / SHARDS)
-            tokenizer.save(out)
-            write_manifest(part_file(out, part), {**job, "part": part})
-            shards: list[Shard] = []
-            documents = tokens = 0
-            groups = text_groups(sources, layout, division, part=part)
-            for at, written in _located(_written(groups, tokenizer, out, workers), mine, layout):
-                shards += written
-                documents += sum(shard.documents for shard in written)
-                tokens += sum(shard.tokens for shard in written)
-                yield Prepared(documents, tokens, at, sum(source.bytes for source in mine))
-            listed = [shard._asdict() for shard in sorted(shards)]
-            write_manifest(part_file(out, part), {**job, "part": part, "shards": listed})
-        if alone and not (out / MANIFEST).is_file():
-            merge([out], out)
-        elif alone:
-            clear_work(out)
+        finished = is_finished(out, job, part, replace=replace)  # again: another process may have ended meanwhile
+        with _failing_cleanly(out, job, part):
+            if not finished:
+                if alone:
+                    discard_other(out, job)
+                    clear_drafts(out)
+                    clear_drafts(out / SHARDS)
+                tokenizer.save(out)
+                write_manifest(part_file(out, part), {**job, "part": part})
+                shards: list[Shard] = []
+                documents = tokens = 0
+                groups = text_groups(sources, layout, division, part=part)
+                for at, written in _located(_written(groups, tokenizer, out, workers), mine, layout):
+                    shards += written
+                    documents += sum(shard.documents for shard in written)
+                    tokens += sum(shard.tokens for shard in written)
+                    yield Prepared(documents, tokens, at, sum(source.bytes for source in mine))
+                listed = [shard._asdict() for shard in sorted(shards)]
+                write_manifest(part_file(out, part), {**job, "part": part, "shards": listed})
+            if alone and not (out / MANIFEST).is_file():
+                merge([out], out)
+            elif alone:
+                clear_work(out)
+
+
+@contextmanager
+def _failing_cleanly(out: Path, job: dict[str, Any], part: Part) -> Iterator[None]:
+    """After an error in the block, leave nothing that keeps the corrected command from using the folder."""
+    made = [path for path in (out / name for name in TOKENIZER) if not path.exists()]
+    try:
+        yield
+    except UserError as error:
+        with suppress(UserError, OSError):  # the disk may be full: what is said then is the first error
+            if note_failure(out, job, part, error):
+                for path in made:
+                    path.unlink(missing_ok=True)
+        raise
 
 
 def _located(steps: Iterator[T], sources: Sequence[Source], layout: Layout) -> Iterator[T]:

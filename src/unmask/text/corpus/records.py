@@ -46,17 +46,28 @@ def rows_of(path: Path) -> Iterator[Row]:
             at = line.at
             yield line.text + "\n"
 
-    table = csv.reader(fed(), delimiter="\t" if format_of(path.name)[1] == "tsv" else ",")
+    tabs = format_of(path.name)[1] == "tsv"
+    table = csv.reader(fed(), delimiter="\t" if tabs else ",", strict=not tabs)
     while True:
+        begins = table.line_num + 1
         try:
             cells = next(table, None)
         except csv.Error as error:
-            hint = " Convert old line ends, for example: tr '\\r' '\\n'" if "new-line" in str(error) else ""
-            told = "a carriage return without a line feed" if hint else str(error)
-            raise UserError(f"line {table.line_num} of {path} is not CSV: {told}.{hint}") from None
+            raise UserError(f"line {begins} of {path} is not CSV: {_fault(str(error))}") from None
         if cells is None:
             return
         yield Row(cells, f"line {table.line_num} of {path}", at)
+
+
+def _fault(error: str) -> str:
+    """What the csv library says, in words, and what to do."""
+    if "new-line" in error:
+        return "a carriage return without a line feed. Convert old line ends, for example: tr '\\r' '\\n'"
+    if "unexpected end" in error:
+        return 'a quote (") opens a field and none closes it. Close it, or double a quote that belongs to the text.'
+    if "expected after" in error:
+        return 'text follows the quote (") that closes a field. Double a quote that belongs to the text.'
+    return f"{error}."
 
 
 def check_text(text: str, where: str) -> str:

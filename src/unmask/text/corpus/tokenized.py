@@ -1,7 +1,8 @@
 """Read text for evaluation: any source, or a prepared folder, as documents of tokens."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
-from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
+from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
 from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.tokens.tokenizer import NoToken, Tokenizer
@@ -26,6 +27,7 @@ class TokenizedText:
     sha256: str  # of the tokens: equal for equal text and tokenizer
     split: str | None = None
     bytes_are: str = "of the text"  # and words; or of the decoded tokens, if the text itself is not stored
+    replaced: Mapping[str, int] = field(default_factory=dict)  # letters that became another token, such as "R as N"
 
 
 def read_documents(
@@ -54,7 +56,9 @@ def tokenized(
 ) -> TokenizedText:
     """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
+    replaced = Counter[str]()
     for some in _batched(texts, limit):
+        replaced.update(tokenizer.replaced(some))
         try:
             encoded = tokenizer.encode_batch(some)
         except NoToken as error:
@@ -62,7 +66,7 @@ def tokenized(
             raise error.found((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
         for text, ids in zip(some, encoded, strict=True):
             documents.append(Document.of(text, np.array(ids, np.int32)))
-    return TokenizedText(name, documents, tokens_fingerprint(documents), split)
+    return TokenizedText(name, documents, tokens_fingerprint(documents), split, replaced=dict(replaced))
 
 
 def whole_documents(pieces: Iterable[Piece]) -> Iterator[str]:
@@ -113,4 +117,6 @@ def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int 
     count = corpus.documents if limit is None else min(limit, corpus.documents)
     tokens = [corpus.document(number) for number in range(count)]
     documents = [Document.of(tokenizer.decode(ids), ids) for ids in tokens]
-    return TokenizedText(str(folder), documents, tokens_fingerprint(documents), split, "of the tokens, decoded")
+    replaced = losses(corpus.shards)["replaced"]
+    sha256, decoded = tokens_fingerprint(documents), "of the tokens, decoded"
+    return TokenizedText(str(folder), documents, sha256, split, decoded, replaced)
