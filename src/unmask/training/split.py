@@ -80,7 +80,10 @@ def gathered(place: str, columns: Columns, split: Split, *, number: bool) -> Lab
         if file:
             splits = {**splits, name: examples(file, columns, labels=name == "valid")}
     if not splits.get("train"):
-        raise UserError(f"{place} has no training texts{' at hand' if found else ''}: nothing can be learned.")
+        if found is None:
+            raise UserError(f"{place} has no training texts: nothing can be learned.")
+        advice = found.missing("train", Path(split.data_root) if split.data_root else None)
+        raise UserError(f"{found.name} has no training texts at hand, so nothing can be learned: {advice}.")
     number = number or (found is not None and found.number)
     answer = numbers(splits["train"]) if number else classes(splits["train"], place)
     for name in ("train", "valid", "test"):
