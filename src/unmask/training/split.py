@@ -47,6 +47,16 @@ class Labelled:
     benchmark: Benchmark | None = None
 
     @property
+    def pairs(self) -> bool:
+        """Whether its texts are pairs."""
+        return self.splits["train"][0].pair is not None
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of a benchmark; None: those that were asked for."""
+        return None if self.benchmark is None else self.benchmark.columns
+
+    @property
     def sha256(self) -> str:
         """Of all texts and labels, in order."""
         held = sha256()
