@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import UserError
+from unmask.files import appearing
 from unmask.model.backbones.bert import alibi_slopes
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
-from unmask.model.predictor import Answer, Predictor, Reading
+from unmask.model.predictor import Answer, Predictor, Reading, write_predictor
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -283,6 +284,78 @@ def test_pairs_are_framed_as_by_the_tokenizers_of_transformers(name, template, t
         wanted = peer(one, other, return_token_type_ids=True, **cut)
         assert tokens.tolist() == wanted["input_ids"], pair
         assert not ours.model.spec.inputs.segments or segments.tolist() == wanted["token_type_ids"]
+
+
+def test_the_template_of_a_tokenizer_counts_more_than_the_network(tmp_path):
+    """There are RoBERTas with BERT's tokenizer and one token between the texts."""
+    _, folder = made("roberta", tmp_path / "hub")
+    tokenizer_of("bert", folder).save_pretrained(folder)
+    ours = Predictor(load(folder), Answer(("x", "y")))
+    assert ours.batch(ours.encode([("a", "b")])[0]).tokens.tolist() == [[1, 4, 2, 5, 2]]
+
+
+def headless(folder, name="bert"):
+    """An encoder without a head, with a tokenizer."""
+    peer, _ = made(name, folder / "hub")
+    peer.base_model.save_pretrained(folder / "encoder")
+    tokenizer_of(name, folder / "encoder").save_pretrained(folder / "encoder")
+    change(folder / "encoder", mask_index=MASK)
+    return folder / "encoder"
+
+
+def test_a_new_head_is_remembered_through_conversions_and_classifiers_until_it_is_trained(tmp_path, caplog):
+    def said(what):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            found = what()
+        return found, caplog.text
+
+    model, text = said(lambda: load(headless(tmp_path)))
+    assert model.new_head
+    assert "A new head was made" in text
+    convert(tmp_path / "encoder", tmp_path / "ours")
+    convert(tmp_path / "encoder", tmp_path / "half", dtype="bfloat16")
+    convert(tmp_path / "ours", tmp_path / "back", to="bert")
+    for name in ("ours", "half", "back"):
+        again, text = said(lambda name=name: load(tmp_path / name))
+        assert again.new_head, name
+        assert f"in {tmp_path / name} is new and was never trained" in text
+        assert f"unmask train --init {tmp_path / name}" in text
+    assert said(lambda: load(tmp_path / "ours", headed=False))[1] == ""
+    with appearing(tmp_path / "mood") as draft:
+        write_predictor(draft, Predictor(model, Answer(("x", "y"))), {})
+    assert said(lambda: Predictor.load(tmp_path / "mood"))[1] == ""
+    assert "never trained" in said(lambda: load(tmp_path / "mood"))[1]
+    save(tmp_path / "run", model.network, mask=MASK, tokenizer=model.tokenizer)  # as training does
+    again, text = said(lambda: load(tmp_path / "run"))
+    assert not again.new_head
+    assert not text
+
+
+def test_a_new_pooler_has_the_logits_and_gradients_of_transformers_with_the_same_weights(tmp_path):
+    torch.manual_seed(0)
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST, **SIZES}
+    peer = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3, **wide)).eval()
+    for parameter in peer.parameters():
+        parameter.data.add_(torch.randn(parameter.shape) * 0.2)
+    peer.save_pretrained(tmp_path)
+    tokenizer_of("bert", tmp_path).save_pretrained(tmp_path)
+    model = load(tmp_path, headed=False)
+    ours = (
+        Predictor(model, Answer(("x", "y", "z")), Reading(length=LONGEST, pool="first")).requires_grad_(True).eval()
+    )
+    batch = ours.batch(ours.encode([("a b c", "d"), ("j", "a b c d e")])[0])
+    real = (torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]).long()
+    theirs = peer(batch.tokens, attention_mask=real, token_type_ids=batch.segments)
+    ours.head.load_state_dict(peer.classifier.state_dict())
+    assert (ours(batch) - theirs.logits).abs().max() > 1e-3  # the published pooler is not used
+    ours.parts["pooler"].load_state_dict(peer.bert.pooler.dense.state_dict())
+    close(ours(batch), theirs.logits)
+    ours(batch).square().sum().backward()
+    theirs.logits.square().sum().backward()
+    close(ours.parts["pooler"].weight.grad, peer.bert.pooler.dense.weight.grad)
+    close(ours.backbone.words.grad, peer.bert.embeddings.word_embeddings.weight.grad)
+    assert ours.backbone.pooler["dense"].weight.grad is None
 
 
 def mosaic_of(peer):
