@@ -36,7 +36,7 @@ def with_template(core: tokenizers.Tokenizer, first: int, last: int, inputs: Inp
     """A copy that frames texts and pairs; a tokenizer that does so already keeps its own template."""
     if separators_in(core):
         return core
-    names = {id: core.id_to_token(id) for id in (first, last)}
+    names = {id: str(core.id_to_token(id)) for id in (first, last)}
     kind = int(inputs.segments)  # of the second text
     begin, end = [piece(names[first]), text("A")], [text("B", kind), piece(names[last], kind)]
     template = {
