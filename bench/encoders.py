@@ -22,6 +22,7 @@ import tyro
 from torch import Tensor
 
 from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import Estimator
 from unmask.evaluation.likelihood.measure import How, Measurement
@@ -29,7 +30,7 @@ from unmask.evaluation.likelihood.passes import summary
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.model.predictor import Answer, Predictor, Reading
-from unmask.text.corpus.benchmarks import benchmark_of, unknown_data
+from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, unknown_data
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.examples import Example
 from unmask.text.corpus.tokenized import read_documents
@@ -132,11 +133,19 @@ def with_one(x: Tensor) -> Tensor:
     return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
 
 
+def task_of(name: str) -> Benchmark:
+    """A task for the probe."""
+    found = benchmark_of(name)
+    if found is None:
+        raise unknown_data(name)
+    if found.number:
+        raise UserError(f"the probe is a classifier, and {found.name} has scores, not classes: use unmask classify.")
+    return found
+
+
 def probed(model: Model, task: str, settings: Settings) -> dict[str, float]:
     """Dev scores of a linear probe on the first training texts of a task."""
-    named = benchmark_of(task)
-    if named is None:
-        raise unknown_data(task)
+    named = task_of(task)
     splits = named.splits(settings.data_root)
     train, dev = splits["train"][: settings.rows], splits["valid"]
     labels = tuple(sorted({one.label for one in train}))
@@ -180,6 +189,8 @@ def line(found: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> None:
     found = []
+    for task in settings.probe:
+        task_of(task)  # refused before anything is measured
     for folder in settings.models:
         found.append(of_model(folder, settings))
         print(line(found[-1]), flush=True)

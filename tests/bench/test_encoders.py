@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from unmask.errors import UserError
+
 FILE = spec_from_file_location("encoders", Path(__file__).parents[2] / "bench" / "encoders.py")
 encoders = module_from_spec(FILE)
 FILE.loader.exec_module(encoders)
@@ -55,3 +57,8 @@ def test_the_probe_separates_what_a_line_separates():
     slope = weights[:, 1] - weights[:, 0]
     assert slope[1].item() == pytest.approx(-2 * slope[0].item(), rel=0.25)
     assert slope[4] < 0
+
+
+def test_a_task_whose_labels_are_scores_is_refused_before_a_model_is_read():
+    with pytest.raises(UserError, match=r"the probe is a classifier, and STS-B has scores"):
+        encoders.main(encoders.Settings(("nowhere",), "x.txt", probe=("sts-b",)))

@@ -9,12 +9,14 @@ import pytest
 
 import unmask
 from contracts.members import network_of
+from model.encoders import small_bert
 from tiny import checkpoint
 from unmask.cli.classify import Settings, default
 from unmask.cli.main import main
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.checkpoint import save
 from unmask.model.predictor import Reading
+from unmask.text.corpus.examples import Columns
 from unmask.text.tokens import vocabulary
 
 pytestmark = pytest.mark.slow
@@ -82,6 +84,69 @@ def test_a_benchmark_has_its_protocol_and_a_submission(reviews, capsys):
     lines = (reviews / "run/seed-1/SST-2.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     assert [line[:2] for line in lines[1:]] == ["0\t", "1\t", "2\t"]
+
+
+@pytest.fixture
+def rte(reviews):
+    """A classifier of a benchmark of pairs, and the benchmark."""
+    folder = reviews / "glue" / "RTE"
+    folder.mkdir(parents=True)
+    rows = [f"{i}\tab{'cd'[i % 2]}\tef\t{('', 'not_')[i % 2]}entailment" for i in range(12)]
+    for name, some in (("train", rows), ("dev", rows[:5])):
+        (folder / f"{name}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *some]))
+    (folder / "test.tsv").write_text("index\tsentence1\tsentence2\n0\tab\tcd\n1\tgh\tab\n")
+    assert classify(reviews, "--data-root", str(reviews), "--steps", "2", data="RTE") == 0
+    return reviews
+
+
+def test_a_benchmark_is_predicted_by_its_name(rte, capsys):
+    scores = json.loads((rte / "run/result.json").read_text())["valid"]["accuracy"]["mean"]
+    command = ["classify", str(rte / "run"), "RTE", "--predict", "--data-root", str(rte)]
+    capsys.readouterr()
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert f"accuracy  {scores:.4f}" in said
+    assert "test: 2 texts without labels" in said
+    (rte / "sent").mkdir()
+    assert main([*command, "--out", str(rte / "sent" / "dev.csv")]) == 0
+    assert f"{rte / 'sent' / 'dev.csv'}: 5 answers (valid)" in capsys.readouterr().out
+    own = (rte / "run/seed-1/RTE.tsv").read_text()
+    assert (rte / "sent" / "RTE.tsv").read_text() == own
+    assert (rte / "sent" / "dev.csv").read_text() == (rte / "run/seed-1/valid.csv").read_text()
+    assert main(["classify", str(rte / "run"), "RTF", "--predict", "--out", "x.csv"]) == 2
+    assert "no benchmark is called 'RTF'. Did you mean 'RTE'" in capsys.readouterr().err
+
+
+def test_columns_of_the_training_are_the_defaults_of_a_prediction_and_single_texts_are_refused(rte, capsys):
+    (rte / "new.tsv").write_text("sentence1\tsentence2\tlabel\nab\tcd\tentailment\n")
+    (rte / "one.csv").write_text("text\nab\n")
+    command = ["classify", str(rte / "run"), str(rte / "new.tsv"), "--predict", "--out", str(rte / "a.csv")]
+    assert default(command).columns == Columns("sentence1", "sentence2", "label")
+    assert default(["classify", str(rte / "run"), "new.tsv"]).columns == Columns()
+    assert main(command) == 0
+    assert "accuracy" in capsys.readouterr().out
+    command[2] = str(rte / "one.csv")
+    assert main(command) == 2
+    assert "no field is called 'sentence1'" in capsys.readouterr().err
+    assert main([*command, "--field", "text", "--pair", ""]) == 2
+    assert "was trained on pairs of texts, and these are single texts" in capsys.readouterr().err
+    said = json.loads((rte / "run/best/classify.json").read_text())["texts"]
+    assert said["pairs"] is True
+    assert said["columns"]["pair"] == "sentence2"
+
+
+def test_a_classifier_of_an_encoder_without_a_head_is_not_advised_to_train_it(tmp_path, caplog):
+    model = small_bert(tmp_path)
+    save(tmp_path / "model", model.network, mask=model.mask, tokenizer=model.tokenizer, new_head=True)
+    (tmp_path / "a.csv").write_text("text,label\n" + "the cat sat,1\na big dog,0\n" * 4)
+    (tmp_path / "held.txt").write_text("the cat sat on the mat .\n")
+    run = str(tmp_path / "run")
+    caplog.clear()
+    assert classify(tmp_path, data="a.csv") == 0
+    assert main(["classify", run, str(tmp_path / "a.csv"), "--predict", "--out", str(tmp_path / "x.csv")]) == 0
+    assert not caplog.text
+    assert main(["evaluate", run, str(tmp_path / "held.txt"), "--documents", "line", "--passes", "1"]) == 0
+    assert "is new and was never trained" in caplog.text
 
 
 def test_protocols_are_the_published_ones():

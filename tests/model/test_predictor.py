@@ -1,5 +1,6 @@
 """A predictor: what a text gets depends on it alone, on either strand, saved and loaded; what is read and cut."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from unmask.errors import UserError
 from unmask.files import appearing
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.model.predictor import Answer, Encoded, Predictor, Reading, shortened, write_predictor
+from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained, shortened, write_predictor
+from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.vocabulary import dna
 
 ANSWER = Answer(("bad", "good", "so so"))
@@ -203,6 +205,63 @@ def test_what_is_written_is_read_again_and_answers_alike(tmp_path, answer):
         assert said.label is None
         assert said.number == pytest.approx(answers(found, ["abc"]).item())
     load(tmp_path / "mood")  # a checkpoint like any other
+
+
+def written(folder, found):
+    with appearing(folder) as draft:
+        write_predictor(draft, found, {})
+    return folder
+
+
+def test_single_texts_are_refused_by_a_classifier_of_pairs_and_the_reverse(tmp_path):
+    model = load(checkpoint(tmp_path / "model"))
+    columns = Columns("one", "other", "score")
+    found = Predictor(model, ANSWER, trained=Trained(True, columns))
+    again = Predictor.load(written(tmp_path / "pairs", found))
+    assert again.trained == Trained(True, columns, 1)
+    assert len(again.predict([("ab", "c")])) == 1
+    with pytest.raises(UserError, match=r"trained on pairs of texts, and these are single .* --pair 'other'"):
+        again.predict(["ab"])
+    single = Predictor.load(written(tmp_path / "single", Predictor(model, ANSWER, trained=Trained(False))))
+    assert len(single.predict(["ab"])) == 1
+    with pytest.raises(UserError, match=r"trained on single texts, and these are pairs: give one text each"):
+        single.predict([("ab", "c")])
+
+
+def test_a_classifier_of_an_earlier_version_answers_both_with_one_token_between_the_texts(tmp_path):
+    found = Predictor(load(checkpoint(tmp_path / "model")), ANSWER, trained=Trained(True, separators=2))
+    assert found.line(Encoded([1], [2]), False)[0].count(found.tokenizer.eos) == 4  # bos is eos here
+    note = written(tmp_path / "old", found) / "classify.json"
+    said = json.loads(note.read_text())
+    del said["texts"]
+    note.write_text(json.dumps(said))
+    again = Predictor.load(tmp_path / "old")
+    assert again.trained.pairs is None
+    assert again.line(Encoded([1], [2]), False)[0].count(found.tokenizer.eos) == 3
+    assert len(again.predict(["ab"])) == len(again.predict([("ab", "c")])) == 1
+
+
+def test_a_new_pooler_is_saved_and_the_head_is_the_same_with_every_pooling(tmp_path):
+    heads = []
+    for pool in ("auto", "mean", "first"):
+        torch.manual_seed(3)
+        network = network_of(spec_of("bert", vocab=LETTERS.size))
+        torch.manual_seed(4)
+        found = Predictor(Model(network, LETTERS.mask, tokenizer=LETTERS), ANSWER, Reading(pool=pool)).eval()
+        heads.append(found.head.weight)
+    assert all(torch.equal(head, heads[0]) for head in heads)
+    hidden = found.backbone.trunk(found.batch(found.encode(["ab"])[0]).tokens)
+    pooler = found.parts["pooler"]
+    assert 0.005 < pooler.weight.std() < 0.05
+    close(found.vectors(found.batch(found.encode(["ab"])[0])), torch.tanh(pooler(hidden[:, 0])))
+    again = Predictor.load(written(tmp_path / "mood", found))
+    assert torch.equal(again.parts["pooler"].weight, pooler.weight)
+    assert torch.equal(answers(again, TEXTS), answers(found, TEXTS))
+
+
+def test_the_first_token_is_pooled_for_encoders_only():
+    with pytest.raises(UserError, match=r"--pool first reads the token before a text.* choose --pool mean"):
+        predictor(pool="first")
 
 
 @pytest.mark.slow

@@ -94,6 +94,14 @@ def test_a_label_that_only_the_validation_texts_have_is_refused(tmp_path):
         data(tmp_path, ["a", "b"], valid=["c"], split=Split(valid=str(tmp_path / "valid.csv")))
 
 
+def test_a_benchmark_without_its_training_file_says_which_one_to_add(tmp_path):
+    folder = tmp_path / "glue" / "QNLI"
+    folder.mkdir(parents=True)
+    (folder / "dev.tsv").write_text("index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment\n")
+    with pytest.raises(UserError, match=r"QNLI has no training texts at hand.* put its train.tsv into .*glue/QNLI"):
+        gathered("qnli", Columns(), Split(data_root=str(tmp_path)), number=False)
+
+
 def test_what_is_neither_file_nor_benchmark_is_refused_with_the_nearest_name(tmp_path):
     with pytest.raises(UserError, match=r"there is no file or folder sst-3, and no benchmark is called 'sst-3'"):
         gathered("sst-3", Columns(), Split(), number=False)

@@ -5,6 +5,7 @@ or a benchmark by name. MODEL is a checkpoint of any kind; --predict takes what 
 
 unmask classify stories reviews.csv --out runs/mood --seeds 3
 unmask classify runs/mood new.csv --predict --out answers.csv
+unmask classify runs/sst2 SST-2 --predict --out dev.csv                       dev score; SST-2.tsv is for the test set
 unmask classify stories pairs.tsv --field one --pair other --label score --number --out runs/near
 unmask classify runs/dna human_ocr_ensembl --data-root data --out runs/ocr     Genomic Benchmarks by name
 unmask classify bert-base-uncased SST-2 --out runs/sst2                       GLUE by name, with its protocol
@@ -13,8 +14,8 @@ unmask classify bert-base-uncased SST-2 --out runs/sst2                       GL
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import field as made
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,12 +27,13 @@ from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError
 from unmask.evaluation.record import record
 from unmask.files import write_whole
+from unmask.model.checkpoint import in_run
 from unmask.model.model import Model
-from unmask.model.predictor import Predictor, Reading
+from unmask.model.predictor import NOTE, Predictor, Reading, is_predictor, trained_in
 from unmask.processes.signals import stopping
 from unmask.settings import described
-from unmask.text.corpus.benchmarks import benchmark_of
-from unmask.text.corpus.examples import Columns, examples
+from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
+from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.manifest import loss_lines
 from unmask.training.estimate import duration
 from unmask.training.protocols import usual_settings, with_flat
@@ -49,10 +51,12 @@ from unmask.training.trials import (
     parts_line,
     predictions_table,
     results_of,
+    shown,
     summary_of,
     trials,
 )
 from unmask.training.tuning import Tune
+from unmask.untrusted import read_object
 
 LOG_EVERY = 5.0  # seconds between log lines
 Flat = tyro.conf.arg(name="")
@@ -64,7 +68,7 @@ class Settings:
         ""  # a checkpoint's folder, or hub name
     )
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""  # labelled texts, or a benchmark
-    out: str = ""  # folder to write; with --predict a .csv file
+    out: str = ""  # folder to write; with --predict a .csv file; of a benchmark it may be left out
     resume: bool = False  # go on with a run that was stopped
     predict: bool = False  # no training: MODEL is a folder that an earlier run wrote
     protocol: str = "auto"  # published settings as defaults: caduceus, hyenadna, mdlm, glue, plain; auto: the data's
@@ -85,14 +89,28 @@ class Settings:
 
 
 def default(arguments: list[str]) -> Settings:
-    """The settings of the protocol that the command line names, or of the benchmark."""
+    """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
+    that the classifier was trained with."""
     name, named = "auto", [one for one in arguments if not one.startswith("-") and benchmark_of(one) is not None]
     for i, argument in enumerate(arguments):
         if argument == "--protocol" and i + 1 < len(arguments):
             name = arguments[i + 1]
         elif argument.startswith("--protocol="):
             name = argument.partition("=")[2]
-    return with_flat(Settings(), usual_settings(name, named[0] if named else ""))
+    found = with_flat(Settings(), usual_settings(name, named[0] if named else ""))
+    return replace(found, columns=stored_columns(arguments)) if "--predict" in arguments else found
+
+
+def stored_columns(arguments: list[str]) -> Columns:
+    """The columns of the first argument that is the folder of a classifier; those that are usual if there is none."""
+    for argument in arguments:
+        try:
+            folder = in_run(Path(argument))
+            if not argument.startswith("-") and is_predictor(folder):
+                return trained_in(read_object(folder / NOTE)).columns
+        except (UserError, OSError):  # it is told where the classifier is loaded
+            continue
+    return Columns()
 
 
 def run(settings: Settings) -> None:
@@ -209,27 +227,69 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
 
 def predict(settings: Settings) -> None:
     """Write the answers to new texts; if they have labels, print the scores."""
-    if not settings.model or not settings.data or not settings.out:
+    there = bool(settings.data) and Path(settings.data).exists()
+    named = None if there else benchmark_of(settings.data)
+    if not settings.model or not settings.data or not (settings.out or named):
         raise UserError("say which model answers which texts: unmask classify RUN DATA --predict --out FILE.csv.")
+    if not there and named is None:
+        raise unknown_data(settings.data)
     predictor = Predictor.load(settings.model, device=settings.place.device, dtype=settings.place.dtype)
+    if named is not None:
+        predict_benchmark(settings, predictor, named)
+        return
     some = examples(settings.data, settings.columns, labels=False)
+    said = answers_to(some, predictor, settings)
+    write_whole(Path(settings.out), predictions_table(predictor, some, said))
+    print(f"{settings.out}: {len(some):,} answers")
+    if all(one.label is not None for one in some):
+        print_scores(some, said, predictor, settings.metrics)
+
+
+def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark) -> None:
+    """Print the scores on the labelled part of a benchmark; with --out, write the answers and GLUE's submission."""
+    root = Path(settings.split.data_root) if settings.split.data_root else None
+    splits = named.splits(root)
+    parts = {split: splits[split] for split in ("valid", "test") if splits.get(split)}
+    if not parts:
+        raise UserError(f"{named.name} has no texts to answer at hand: {named.missing('test', root)}.")
+    for split, some in parts.items():
+        labelled = all(one.label is not None for one in some)
+        if not labelled and not settings.out:
+            print(
+                f"{split}: {len(some):,} texts without labels; --out FILE.csv also writes the file for GLUE's server"
+            )
+            continue
+        said = answers_to(some, predictor, settings)
+        name, content = settings.out, predictions_table(predictor, some, said)
+        if not labelled:
+            own, content = submission(named, [shown(predictor, one) for one in said])
+            name = str(Path(settings.out).parent / own)
+        if name:
+            write_whole(Path(name), content)
+            print(f"{name}: {len(some):,} answers ({split})")
+        if labelled:
+            print_scores(some, said, predictor, settings.metrics or named.metrics)
+
+
+def answers_to(some: Sequence[Example], predictor: Predictor, settings: Settings) -> np.ndarray:
+    """The answers to some texts. Labels that the classifier does not know are refused before the first one."""
     for one in some:
         if one.label is not None:
             predictor.answer.target(one.label, one.where)
     rows, cut = encoded(predictor, some)
-    said = predictor.answers(rows, batch=settings.tune.batch).numpy()
-    write_whole(Path(settings.out), predictions_table(predictor, some, said))
     texts = [text for one in some for text in (one.text, one.pair or "")]
     for line in loss_lines({"replaced": predictor.tokenizer.replaced(texts)}):
         print(f"warning: {line}.", file=sys.stderr)
     if cut:
         print(f"{cut:,} of {len(some):,} texts have more than {predictor.reading.length} tokens and were cut.")
-    print(f"{settings.out}: {len(some):,} answers")
-    if all(one.label is not None for one in some):
-        truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
-        names = chosen_scores(settings.metrics, predictor.answer.kind)
-        for name, value in scored(names, truth, decided(predictor, said)).items():
-            print(f"{name:<9} {value:.4f}")
+    return predictor.answers(rows, batch=settings.tune.batch).numpy()
+
+
+def print_scores(some: Sequence[Example], said: np.ndarray, predictor: Predictor, metrics: tuple[str, ...]) -> None:
+    truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
+    names = chosen_scores(metrics, predictor.answer.kind)
+    for name, value in scored(names, truth, decided(predictor, said)).items():
+        print(f"{name:<9} {value:.4f}")
 
 
 def classify(

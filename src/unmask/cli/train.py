@@ -156,7 +156,7 @@ def fitted(settings: Settings, team: Team, display: Voice, asked: Train, folder:
         display.say(PACKED[asked.text.pack].format(length=asked.text.length))
     if not settings.minutes:
         return asked
-    init = checkpoint.load(state.resolved(asked.init)).spec if asked.init else None
+    init = checkpoint.load(state.resolved(asked.init), headed=False).spec if asked.init else None
     data = opened(asked, folder)
 
     def for_minutes(asked: Train, rate: float, given: Collection[str]) -> Train:
@@ -255,7 +255,7 @@ def inherited_parts(asked: Train, phase: Phase, folder: Path | None) -> dict[str
     source = str(folder) if folder else asked.init
     if not source or not phase.objective.parts(vocab=1, width=1):
         return {}
-    model = checkpoint.load(state.resolved(source), trainable=True)
+    model = checkpoint.load(state.resolved(source), trainable=True, headed=False)
     if not model.parts or type(model.objective) is not type(phase.objective):
         return {}
     wanted = sizes_of(phase.objective.parts(vocab=model.spec.vocab, width=model.spec.width))

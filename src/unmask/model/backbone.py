@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.registry import Registry
+from unmask.text.tokens.export import Inputs
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -75,6 +76,11 @@ class Spec(ABC):
     def conjoins(self) -> bool:
         """Whether its published classifiers of DNA answer with the mean of both strands, not with one."""
         return False
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """What an encoder reads, pairs of texts included; None: it is none, so a pair is `bos one eos other eos`."""
+        return None
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec with the sizes of the data and the direction of the objective."""

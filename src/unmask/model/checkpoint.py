@@ -22,7 +22,7 @@ from unmask.files import appearing, write_json
 from unmask.model import probe
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import AGAIN, FORMATS, NOTE, Files, Format, recognised
+from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, recognised
 from unmask.model.model import GPT2, Model, shipped
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
@@ -50,13 +50,20 @@ NEW_HEAD = (
     "unmask: %s is an encoder without a head for masked words. A new head was made, which predicts nothing until it "
     "is trained: unmask train --init %s --data TEXT --out FOLDER"
 )
+UNTRAINED_HEAD = (
+    "unmask: the head for masked words in %s is new and was never trained: texts and numbers from it mean nothing. "
+    "Train it: unmask train --init %s --data TEXT --out FOLDER"
+)
 
 
-def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto") -> Model:
+def load(
+    path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto", headed: bool = True
+) -> Model:
     """A checkpoint, ours or a published one, from a folder or the hub (owner/name#REVISION), mapped into memory.
 
     It is ready for inference (`freeze`); `trainable=True` keeps gradients on. `device` is cpu, cuda, mps or auto (a
     GPU if there is one); `dtype` that of matrix products: float32, bfloat16, float16 or auto (bfloat16 on CUDA).
+    A warning says if the head for masked words was never trained, unless it is not used: `headed=False`.
     """
     place = device_of(device)
     compute = None if dtype == "auto" else compute_type(dtype, place)
@@ -77,8 +84,9 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
         mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
     tensors = read_tensors(folder, layout.renamed)
     network, parts, state = with_weights(found.spec, tensors, fresh=found.fresh), denoiser.parts, {}
-    if found.fresh:
-        log.warning(NEW_HEAD, folder, path)
+    new_head = bool(found.fresh) or files.config.get(UNTRAINED) is True
+    if new_head and headed:
+        log.warning(NEW_HEAD if found.fresh else UNTRAINED_HEAD, folder, path)
     if len(parts):
         own = {name.removeprefix("parts."): w for name, w in tensors.items() if name.startswith("parts.")}
         parts.load_state_dict(own, assign=True)
@@ -99,6 +107,7 @@ def load(path: str | Path, *, trainable: bool = False, device: str = "cpu", dtyp
         self_test=proof,
         parts=dict(parts.to(place).items()),
         state={name: value.to(place) for name, value in state.items()},
+        new_head=new_head,
     )
 
 
@@ -141,10 +150,12 @@ def save(
     dtype: str = "float32",
     parts: Mapping[str, nn.Module] | None = None,
     state: Mapping[str, Tensor] | None = None,
+    new_head: bool = False,
 ) -> Path:
     """Write a checkpoint of the network; the folder appears only when it is complete.
 
-    `dtype` is the type of the weights in the file. The self-test is recorded with the rounded weights.
+    `dtype` is the type of the weights in the file. The self-test is recorded with the rounded weights. `new_head`
+    stores that its head for masked words was never trained.
     """
     folder, objective = Path(folder), objective_of(objective)
     if tokenizer is not None:
@@ -152,7 +163,7 @@ def save(
     said = {"objective": described(objective), "step": step, "ema": ema, "settings": dict(settings or {})}
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
-        write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype)
+        write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
     return folder
 
 
@@ -164,15 +175,22 @@ def write(
     mask: int,
     tokenizer: Tokenizer | None,
     dtype: str = "float32",
+    new_head: bool = False,
 ) -> None:
     """Write the files of a checkpoint into a folder that is not yet visible."""
     network, objective = whole.backbone, whole.objective
     write_tensors(folder / FILE, whole.tensors(), dtype)
-    write_json(folder / "config.json", FORMATS["unmask"]().config(network.spec, objective, mask=mask, dtype=dtype))
+    config = FORMATS["unmask"]().config(network.spec, objective, mask=mask, dtype=dtype)
+    write_json(folder / "config.json", {**config, **with_new_head(new_head)})
     if tokenizer is not None:
-        tokenizer.save(folder)
+        tokenizer.save(folder, network.spec.inputs)
     kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(folder))
     write_note(folder, said, kept, mask=mask, objective=objective, tokenizer=tokenizer)
+
+
+def with_new_head(new_head: bool) -> dict[str, Any]:
+    """What config.json says of a head for masked words that was never trained; nothing of any other."""
+    return {UNTRAINED: True} if new_head else {}
 
 
 def write_note(

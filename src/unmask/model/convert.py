@@ -10,12 +10,13 @@ from typing import Any
 
 from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
-from unmask.model.checkpoint import load, save, write_note
+from unmask.model.checkpoint import load, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, recognised
 from unmask.model.model import Model
 from unmask.model.weights import FILE, INDEX, files_of, write_tensors
 from unmask.settings import described
+from unmask.text.tokens.export import is_partial
 
 OURS = "unmask"
 SAME = {OURS, "official"}  # layouts with the same config.json and weights: files are copied bit for bit
@@ -61,6 +62,8 @@ def convert(
         for name in TEXT_FILES:
             if (model.folder / name).is_file():
                 shutil.copyfile(model.folder / name, draft / name)
+        if model.tokenizer is not None and model.spec.inputs is not None and is_partial(draft):
+            model.tokenizer.save(draft, model.spec.inputs)
         if {own.name, to} <= SAME:
             for name in (*(file.name for file in files_of(model.folder)), INDEX, "config.json"):
                 if (model.folder / name).is_file():
@@ -74,10 +77,10 @@ def convert(
                 }
             named = {layout.written(name, model.spec): w for name, w in tensors.items()}
             write_tensors(draft / FILE, named | layout.constants(model.spec))
-            write_json(draft / "config.json", config)
+            write_json(draft / "config.json", {**config, **with_new_head(model.new_head)})
         if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
-                model.tokenizer.save(draft)
+                model.tokenizer.save(draft, model.spec.inputs)
             said = {
                 "objective": described(model.objective),
                 "step": model.step,
@@ -110,5 +113,6 @@ def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
         dtype=dtype,
         parts=model.parts,
         state=model.state,
+        new_head=model.new_head,
     )
     return model

@@ -23,6 +23,7 @@ from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import read_object
 
 NOTE = "unmask.json"
+UNTRAINED = "unmask_new_head"  # a key of config.json: whether the head for masked words was never trained
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 
 

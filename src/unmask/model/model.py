@@ -36,6 +36,7 @@ class Model:
     self_test: float | None = None  # largest difference from the recorded answers; None: none recorded
     parts: Mapping[str, nn.Module] = field(default_factory=dict)  # learned parts of the objective
     state: Mapping[str, Tensor] = field(default_factory=dict)  # of the objective
+    new_head: bool = False  # its head for masked words was never trained
 
     @property
     def spec(self) -> Spec:

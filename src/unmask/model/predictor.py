@@ -3,14 +3,16 @@
     runs/mood/seed-1/model/
       config.json, model.safetensors, tokenizer.json, unmask.json   the network, a checkpoint like any other
       head.safetensors                                              the layer from a text's vector to its answer
-      classify.json                                                 the labels, in order, and how texts are read
+      classify.json                                                 the labels, in order, and how texts are read;
+                                                                    whether they were pairs, and in which columns
 
-A text is cut to a number of tokens and framed (bos text eos; a pair: bos one eos other eos), the network reads it,
-and `pool` makes one vector of its hidden states. For DNA the vector may be the mean of both strands'.
+A text is cut to a number of tokens and framed (bos text eos; a pair: bos one eos other eos, with two eos between the
+texts for RoBERTa), the network reads it, and `pool` makes one vector of its hidden states. For DNA the vector may be
+the mean of both strands'.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +33,7 @@ from unmask.model.backbone import Backbone
 from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
 from unmask.settings import described, merged
+from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.bases import complement
 from unmask.untrusted import read_object
 
@@ -45,8 +48,9 @@ class Reading:
     """How a text is read."""
 
     length: int = 0  # most tokens of a text with its frame, or of a pair; longer ones are cut; 0: the model's
-    pool: Literal["auto", "mean", "last", "padded"] = (
-        "auto"  # one vector of a text: mean, last token, mean with padding on the left; auto: the network's own
+    pool: Literal["auto", "mean", "last", "padded", "first"] = (
+        "auto"  # one vector of a text: mean, last token, mean with padding on the left, first token of an encoder
+        # through a new pooler; auto: the network's own
     )
     strands: Literal["auto", "one", "augment", "augment-one", "both", "published"] = (
         "auto"  # of DNA: one; both averaged; augment: a random one in training, both in answers; augment-one: one
@@ -56,6 +60,15 @@ class Reading:
     def __post_init__(self) -> None:
         if self.length < 0:
             raise UserError(f"length must be 0 (the model's) or more tokens; saw {self.length}.")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The texts of its training."""
+
+    pairs: bool | None = None  # whether they were pairs; None: not recorded
+    columns: Columns = field(default_factory=Columns)  # where they were in the data
+    separators: int = 0  # tokens between the texts of a pair; 0: those of the network
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,15 @@ class Prediction(NamedTuple):
 class Predictor(nn.Module):
     """A network with a head. `predict` answers texts."""
 
-    def __init__(self, model: Model, answer: Answer, reading: Reading | None = None, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        answer: Answer,
+        reading: Reading | None = None,
+        *,
+        dropout: float = 0.0,
+        trained: Trained | None = None,
+    ) -> None:
         super().__init__()
         self.model, self.answer, self.tokenizer = model, answer, model.text_tokenizer()
         self.backbone: Backbone = model.network
@@ -135,14 +156,22 @@ class Predictor(nn.Module):
         self.dropout = dropout
         self.partners = complement(self.tokenizer)  # of DNA: the id of each id's complement
         self.reading = self.settled(reading or Reading())
-        nn.init.normal_(self.head.weight, std=SPREAD)
-        nn.init.zeros_(self.head.bias)
+        self.trained = replace(trained or Trained(), separators=self.separators(trained or Trained()))
+        renew(self.head)
+        if self.reading.pool == "first":  # made after the head, which is the same with every pooling
+            self.parts["pooler"] = renew(nn.Linear(model.spec.width, model.spec.width))
 
     @property
     def head(self) -> nn.Linear:
         found = self.parts["head"]
         assert isinstance(found, nn.Linear)
         return found
+
+    def separators(self, trained: Trained) -> int:
+        """Tokens between the texts of a pair: as in its training, else as the encoder's tokenizer puts them."""
+        inputs = self.model.spec.inputs
+        usual = 1 if inputs is None else self.tokenizer.separators or inputs.separators
+        return trained.separators or usual
 
     def settled(self, asked: Reading) -> Reading:
         """The settings with every `auto` replaced, except for the network's own pooling."""
@@ -159,6 +188,11 @@ class Predictor(nn.Module):
             frame = "no" if dna else "yes"
         if asked.pool == "padded" and self.tokenizer.pad is None:
             raise UserError("the tokenizer has no padding token, so it cannot be read like text: choose --pool mean.")
+        if asked.pool == "first" and not spec.framed:
+            raise UserError(
+                f"--pool first reads the token before a text, which encoders such as BERT are trained with; "
+                f"this network is a {spec.name}: choose --pool mean or --pool last."
+            )
         length = asked.length or spec.length
         if reach := getattr(spec, "reach", None) or getattr(
             spec, "positions", 0
@@ -186,18 +220,32 @@ class Predictor(nn.Module):
         pairs = [text for text in texts if not isinstance(text, str)]
         if pairs and len(pairs) < len(texts):
             raise UserError("some texts are pairs and some are not: classify them apart.")
+        self.check_pairs(bool(pairs))
         if pairs and self.tokenizer.eos is None:
             raise UserError("pairs of texts need a token between them, and the tokenizer has no eos.")
         flat = [part for pair in pairs for part in pair] if pairs else [one for one in texts if isinstance(one, str)]
         ids = [one.tolist() for one in self.tokenizer.encode_batch(flat)]
         whole = [Encoded(*ids[i : i + 2]) for i in range(0, len(ids), 2)] if pairs else [Encoded(one) for one in ids]
-        room = self.reading.length - bool(pairs) - (self.reading.frame == "yes") * sum(map(len, self.marks))
+        framed = (self.reading.frame == "yes") * sum(map(len, self.marks))
+        room = self.reading.length - framed - bool(pairs) * self.trained.separators
         if room < 1:
             raise UserError(f"a length of {self.reading.length} leaves no room for text: give a larger --length.")
         for number, one in enumerate(whole, 1):
             if not one.size and self.reading.frame == "no":
                 raise UserError(f"text {number} is empty: it has no tokens. Remove it from the data.")
         return [shortened(one, room) for one in whole], [one.size for one in whole]
+
+    def check_pairs(self, pairs: bool) -> None:
+        """Refuse single texts where it was trained on pairs, and pairs where it was not."""
+        if self.trained.pairs is None or self.trained.pairs == pairs:
+            return
+        if pairs:
+            raise UserError("this classifier was trained on single texts, and these are pairs: give one text each.")
+        name = self.trained.columns.pair or "COLUMN"
+        raise UserError(
+            f"this classifier was trained on pairs of texts, and these are single texts: give two texts each, in a "
+            f"file with --pair {name!r}."
+        )
 
     def batch(self, rows: Sequence[Encoded], other: Sequence[bool] = ()) -> Batch:
         """Rows padded to the longest; `other`: which of them are read on the other strand."""
@@ -226,7 +274,7 @@ class Predictor(nn.Module):
             ids = [*before, *first, *after]
             return ids, len(ids)
         assert self.tokenizer.eos is not None
-        one = [*before, *first, self.tokenizer.eos]
+        one = [*before, *first, *[self.tokenizer.eos] * self.trained.separators]
         return [*one, *second, *after], len(one)
 
     def vectors(self, batch: Batch) -> Float[Tensor, "b d"]:
@@ -237,6 +285,8 @@ class Predictor(nn.Module):
         hidden = self.backbone.trunk(x, sigma, lengths=lengths)
         if self.reading.pool == "auto":
             return self.backbone.pool(hidden, lengths)
+        if self.reading.pool == "first":
+            return torch.tanh(self.parts["pooler"](hidden[:, 0]))
         if self.reading.pool == "last":
             last = hidden.shape[1] - 1 if lengths is None else lengths - 1
             one = hidden[torch.arange(len(hidden), device=hidden.device), last]
@@ -255,6 +305,10 @@ class Predictor(nn.Module):
         if self.answer.labels:
             return F.cross_entropy(outputs, targets.long(), reduction="sum")
         return F.mse_loss(outputs[:, 0], (targets - self.answer.center) / self.answer.spread, reduction="sum")
+
+    def learned(self) -> dict[str, Tensor]:
+        """The tensors of the head, and of a new pooler, by their names in the file."""
+        return {name.removeprefix("head."): tensor for name, tensor in self.parts.state_dict().items()}
 
     def outputs(
         self, rows: Sequence[Encoded], *, batch: int = 64
@@ -296,7 +350,14 @@ class Predictor(nn.Module):
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "Predictor":
         """What `unmask classify` wrote: its folder, or the folder of one of its models."""
-        return of_model(checkpoint.load(path, device=device, dtype=dtype))
+        return of_model(checkpoint.load(path, device=device, dtype=dtype, headed=False))
+
+
+def renew(layer: nn.Linear) -> nn.Linear:
+    """Initial weights."""
+    nn.init.normal_(layer.weight, std=SPREAD)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def shortened(row: Encoded, room: int) -> Encoded:
@@ -324,12 +385,19 @@ def write_predictor(folder: Path, predictor: Predictor, said: Mapping[str, Any])
         "ema": False,
         "settings": dict(model.settings),
     }
-    checkpoint.write(folder, whole, note, mask=model.mask, tokenizer=predictor.tokenizer)
-    head = {name: tensor.detach().cpu().contiguous() for name, tensor in predictor.head.state_dict().items()}
+    checkpoint.write(folder, whole, note, mask=model.mask, tokenizer=predictor.tokenizer, new_head=model.new_head)
+    head = {name: tensor.detach().cpu().contiguous() for name, tensor in predictor.learned().items()}
     save_file(head, folder / HEAD)
     answer = {**asdict(predictor.answer), "labels": list(predictor.answer.labels)}
     sums = {"head": fingerprint(folder / HEAD), "reading": asdict(predictor.reading)}
-    write_json(folder / NOTE, {"version": __version__, "answer": answer, **sums, **said})
+    texts = asdict(predictor.trained)
+    write_json(folder / NOTE, {"version": __version__, "answer": answer, **sums, "texts": texts, **said})
+
+
+def trained_in(note: Mapping[str, Any]) -> Trained:
+    """The texts of a training, in classify.json. Older files do not record them: then pairs were read with one token
+    between the texts."""
+    return merged(Trained(), note["texts"], "texts") if "texts" in note else Trained(separators=1)
 
 
 def of_model(model: Model) -> Predictor:
@@ -343,6 +411,7 @@ def of_model(model: Model) -> Predictor:
         said = dict(note["answer"])
         answer = Answer(tuple(str(one) for one in said["labels"]), float(said["center"]), float(said["spread"]))
         reading = merged(Reading(), note["reading"], "reading")
+        trained = trained_in(note)
         if fingerprint(folder / HEAD) != note["head"]:
             raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")
         state = load_file(folder / HEAD)
@@ -350,10 +419,11 @@ def of_model(model: Model) -> Predictor:
         if isinstance(error, UserError):
             raise
         raise UserError(f"the classifier in {folder} cannot be read: {error!r}. Tune it again.") from None
-    predictor = Predictor(model, answer, reading)
-    shapes = {name: tuple(tensor.shape) for name, tensor in predictor.head.state_dict().items()}
+    predictor = Predictor(model, answer, reading, trained=trained)
+    shapes = {name: tuple(tensor.shape) for name, tensor in predictor.learned().items()}
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != shapes:
         raise UserError(f"{folder / HEAD} does not fit {answer.outputs} outputs and the network's width.")
-    predictor.head.load_state_dict(state)
+    names = predictor.parts.state_dict().keys()
+    predictor.parts.load_state_dict({name: state[name.removeprefix("head.")] for name in names})
     predictor.to(model.device)
     return predictor.eval().requires_grad_(False)

@@ -48,6 +48,16 @@ class Labelled:
     benchmark: Benchmark | None = None
 
     @property
+    def pairs(self) -> bool:
+        """Whether its texts are pairs."""
+        return self.splits["train"][0].pair is not None
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of a benchmark; None: those that were asked for."""
+        return None if self.benchmark is None else self.benchmark.columns
+
+    @property
     def sha256(self) -> str:
         """Of all texts and labels, in order."""
         held = sha256()
@@ -81,7 +91,10 @@ def gathered(place: str, columns: Columns, split: Split, *, number: bool) -> Lab
         if file:
             splits = {**splits, name: examples(file, columns, labels=name == "valid")}
     if not splits.get("train"):
-        raise UserError(f"{place} has no training texts{' at hand' if found else ''}: nothing can be learned.")
+        if found is None:
+            raise UserError(f"{place} has no training texts: nothing can be learned.")
+        advice = found.missing("train", Path(split.data_root) if split.data_root else None)
+        raise UserError(f"{found.name} has no training texts at hand, so nothing can be learned: {advice}.")
     number = number or (found is not None and found.number)
     answer = numbers(splits["train"]) if number else classes(splits["train"], place)
     for name in ("train", "valid", "test"):

@@ -32,7 +32,7 @@ from unmask.errors import UserError
 from unmask.files import appearing, clear_drafts, is_draft, write_whole, writing
 from unmask.model import checkpoint
 from unmask.model.model import Model
-from unmask.model.predictor import Encoded, Predictor, Reading, write_predictor
+from unmask.model.predictor import Encoded, Predictor, Reading, Trained, write_predictor
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
@@ -100,12 +100,12 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
     check_folder(asked, out, resume=resume)
     data = gathered(asked.data, asked.columns, asked.split, number=asked.number)
     chosen_scores(asked.metrics, data.answer.kind)
-    model = checkpoint.load(asked.model)
+    model = checkpoint.load(asked.model, headed=False)
     assert model.folder is not None
     begun = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
     # What is wrong is told before anything is written, and not after hours.
     parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
-    trial = Predictor(model, data.answer, asked.reading)
+    trial = Predictor(model, data.answer, asked.reading, trained=Trained(data.pairs))
     for some in data.splits.values():
         encoded(trial, some)
     with locked(out / LOCK):
@@ -188,6 +188,7 @@ class Trial:
             updates=self.steps,
             device=asked.device,
             dtype=asked.dtype,
+            trained=Trained(self.data.pairs, self.data.columns or asked.columns),
         )
 
     def run(self, say: Say, stop: Sequence[int]) -> Iterator[Event]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model.backbone import build
 from unmask.model.model import Model
-from unmask.model.predictor import Answer, Encoded, Predictor, Reading
+from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained
 from unmask.processes.device import compute_type, device_of
 from unmask.random import seed_of, shuffled, stream
 from unmask.training import optim
@@ -108,7 +108,16 @@ class Update:
 
 
 def begin_tuning(
-    model: Model, answer: Answer, reading: Reading, how: Tune, *, seed: int, updates: int, device: str, dtype: str
+    model: Model,
+    answer: Answer,
+    reading: Reading,
+    how: Tune,
+    *,
+    seed: int,
+    updates: int,
+    device: str,
+    dtype: str,
+    trained: Trained | None = None,
 ) -> Tuner:
     """A tuner before its first update: the model's weights, or new ones, and a new head."""
     place = device_of(device)
@@ -118,7 +127,8 @@ def begin_tuning(
         network.load_state_dict(model.network.state_dict())
     network.compute = compute_type(dtype, place)
     torch.manual_seed(seed_of(seed, WEIGHTS, 1))  # the same head, whatever the network drew
-    predictor = Predictor(replace(model, network=network), answer, reading, dropout=how.dropout)
+    whole = replace(model, network=network, new_head=model.new_head or how.scratch)
+    predictor = Predictor(whole, answer, reading, dropout=how.dropout, trained=trained)
     predictor.train().requires_grad_(True).to(place)
     return Tuner(predictor, optim.optimizer_of(predictor, how.optim(updates)))
 

@@ -4,14 +4,16 @@ import json
 import logging
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import UserError
+from unmask.files import appearing
 from unmask.model.backbones.bert import alibi_slopes
-from unmask.model.checkpoint import load
+from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
-from unmask.model.predictor import Answer, Predictor, Reading
+from unmask.model.predictor import Answer, Predictor, Reading, write_predictor
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -78,8 +80,8 @@ def made(name, folder, **keys):
     return peer, folder
 
 
-def change(folder, **keys):
-    path = folder / "config.json"
+def change(folder, name="config.json", **keys):
+    path = folder / name
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
     return folder
 
@@ -171,6 +173,189 @@ def test_an_encoder_without_a_head_gets_a_new_one_and_says_so(name, tmp_path, ca
     caplog.clear()
     load(folder)
     assert not caplog.text
+
+
+LETTERS = "abcdefghij"
+
+
+def with_mask(first, mask, more):
+    """A vocabulary in which the mask has its id."""
+    words = [*first, *more]
+    words.insert(MASK, mask)
+    return {word: id for id, word in enumerate(words)}
+
+
+def tokenizer_of(name, folder):
+    """A tokenizer of transformers with few words, as the published ones are."""
+    square = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    if name in ("bert", "distilbert"):
+        kind = transformers.BertTokenizer if name == "bert" else transformers.DistilBertTokenizer
+        return kind(vocab=with_mask(square, "[MASK]", [*LETTERS, *(f"##{one}" for one in LETTERS)]))
+    if name == "albert":
+        words = with_mask(
+            ["<pad>", "<unk>", "[CLS]", "[SEP]"], "[MASK]", ["▁", *LETTERS, *(f"▁{i}" for i in LETTERS)]
+        )
+        return transformers.AlbertTokenizer(vocab=[(word, -2.0 - id / 10) for word, id in words.items()])
+    if name == "esm":
+        words = with_mask(["<cls>", "<pad>", "<eos>", "<unk>"], "<mask>", LETTERS.upper())
+        (folder / "vocab.txt").write_text("\n".join(words))
+        return transformers.EsmTokenizer(vocab_file=str(folder / "vocab.txt"))
+    bytewise = [*LETTERS, "Ġ", *(f"Ġ{one}" for one in LETTERS)]
+    merges = [("Ġ", one) for one in LETTERS]
+    if name == "roberta":
+        words = with_mask(["<s>", "<pad>", "</s>", "<unk>"], "<mask>", bytewise)
+        return transformers.RobertaTokenizer(vocab=words, merges=merges)
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(with_mask(square, "[MASK]", bytewise), merges))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    core.add_special_tokens([*square, tokenizers.AddedToken("[MASK]", special=True, lstrip=True)])
+    core.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 1), ("[SEP]", 2)]
+    )
+    roles = {f"{word.strip('[]').lower()}_token": word for word in (*square, "[MASK]")}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, model_input_names=["input_ids", "attention_mask"], **roles
+    )
+
+
+def with_tokenizer(name, folder):
+    """A peer and its tokenizer, saved as transformers saves both."""
+    _, folder = made(name, folder)
+    tokenizer_of(name, folder).save_pretrained(folder)
+    return folder, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+TEXTS = ["a b cab", "j", "", "a [MASK] b", "a <mask> b", "Zx a", "ABJ CA"]
+PAIRS = [("a b", "c d e"), ("a", ""), ("", "b"), ("ABC", "DE"), ("a b c d e f g h i j a b", "c d")]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_tokenizer_that_is_written_back_reads_texts_and_pairs_as_the_original(name, tmp_path):
+    """Through a checkpoint as training writes it, and in the layout of transformers again."""
+    folder, before = with_tokenizer(name, tmp_path / "hub")
+    model = load(folder)
+    save(tmp_path / "run", model.network, mask=MASK, objective=model.objective, tokenizer=model.tokenizer)
+    convert(tmp_path / "run", tmp_path / "back", to=name)
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    for role in ("cls_token", "sep_token", "unk_token", "mask_token", "pad_token"):
+        wanted = getattr(before, role) or before.eos_token  # ESM's separator is its eos
+        assert getattr(after, role) == wanted, role
+        assert getattr(after, f"{role}_id") == before.convert_tokens_to_ids(wanted)
+    assert after.model_max_length == LONGEST or model.spec.reach is None
+    types = model.spec.inputs.segments
+    assert after.model_input_names == ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+    for text in TEXTS:
+        assert after(text)["input_ids"] == before(text)["input_ids"], text
+    for pair in PAIRS:
+        one, other = ([text] for text in pair)
+        ours, theirs = after(one, other), before(one, other, return_token_type_ids=True)
+        assert ours["input_ids"] == theirs["input_ids"], pair
+        assert not types or ours["token_type_ids"] == theirs["token_type_ids"], pair
+    assert load(tmp_path / "back").tokenizer.fingerprint == model.tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_run_of_an_earlier_version_gets_the_whole_config_when_it_is_converted(name, tmp_path):
+    folder, before = with_tokenizer(name, tmp_path / "hub")
+    model = load(folder)
+    save(tmp_path / "run", model.network, mask=MASK, objective=model.objective, tokenizer=model.tokenizer)
+    model.tokenizer.save(tmp_path / "run")  # without the inputs of the network
+    assert "model_input_names" not in json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())
+    convert(tmp_path / "run", tmp_path / "back", to=name)
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert after("a b", "c")["input_ids"] == before("a b", "c")["input_ids"]
+    assert after.cls_token == before.cls_token
+
+
+@pytest.mark.parametrize("template", [True, False])
+@pytest.mark.parametrize("name", PEERS)
+def test_pairs_are_framed_as_by_the_tokenizers_of_transformers(name, template, tmp_path):
+    folder, peer = with_tokenizer(name, tmp_path / "hub")
+    if not template:  # then the network knows
+        load(folder).tokenizer.save(folder)
+        change(folder, "tokenizer.json", post_processor=None)
+    ours = Predictor(load(folder), Answer(("x", "y")), Reading(length=LONGEST))
+    alone = ours.batch(ours.encode(["a b c"])[0])
+    assert alone.tokens.tolist() == [peer("a b c")["input_ids"]]
+    for pair in PAIRS:
+        tokens, _, segments = ours.batch(ours.encode([pair])[0])
+        one, other = ([text] for text in pair)  # an empty second text is one only in a list
+        cut = {"truncation": "longest_first", "max_length": LONGEST}
+        wanted = peer(one, other, return_token_type_ids=True, **cut)
+        assert tokens.tolist() == wanted["input_ids"], pair
+        assert not ours.model.spec.inputs.segments or segments.tolist() == wanted["token_type_ids"]
+
+
+def test_the_template_of_a_tokenizer_counts_more_than_the_network(tmp_path):
+    """There are RoBERTas with BERT's tokenizer and one token between the texts."""
+    _, folder = made("roberta", tmp_path / "hub")
+    tokenizer_of("bert", folder).save_pretrained(folder)
+    ours = Predictor(load(folder), Answer(("x", "y")))
+    assert ours.batch(ours.encode([("a", "b")])[0]).tokens.tolist() == [[1, 4, 2, 5, 2]]
+
+
+def headless(folder, name="bert"):
+    """An encoder without a head, with a tokenizer."""
+    peer, _ = made(name, folder / "hub")
+    peer.base_model.save_pretrained(folder / "encoder")
+    tokenizer_of(name, folder / "encoder").save_pretrained(folder / "encoder")
+    change(folder / "encoder", mask_index=MASK)
+    return folder / "encoder"
+
+
+def test_a_new_head_is_remembered_through_conversions_and_classifiers_until_it_is_trained(tmp_path, caplog):
+    def said(what):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            found = what()
+        return found, caplog.text
+
+    model, text = said(lambda: load(headless(tmp_path)))
+    assert model.new_head
+    assert "A new head was made" in text
+    convert(tmp_path / "encoder", tmp_path / "ours")
+    convert(tmp_path / "encoder", tmp_path / "half", dtype="bfloat16")
+    convert(tmp_path / "ours", tmp_path / "back", to="bert")
+    for name in ("ours", "half", "back"):
+        again, text = said(lambda name=name: load(tmp_path / name))
+        assert again.new_head, name
+        assert f"in {tmp_path / name} is new and was never trained" in text
+        assert f"unmask train --init {tmp_path / name}" in text
+    assert said(lambda: load(tmp_path / "ours", headed=False))[1] == ""
+    with appearing(tmp_path / "mood") as draft:
+        write_predictor(draft, Predictor(model, Answer(("x", "y"))), {})
+    assert said(lambda: Predictor.load(tmp_path / "mood"))[1] == ""
+    assert "never trained" in said(lambda: load(tmp_path / "mood"))[1]
+    save(tmp_path / "run", model.network, mask=MASK, tokenizer=model.tokenizer)  # as training does
+    again, text = said(lambda: load(tmp_path / "run"))
+    assert not again.new_head
+    assert not text
+
+
+def test_a_new_pooler_has_the_logits_and_gradients_of_transformers_with_the_same_weights(tmp_path):
+    torch.manual_seed(0)
+    wide = {"intermediate_size": 24, "max_position_embeddings": LONGEST, **SIZES}
+    peer = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3, **wide)).eval()
+    for parameter in peer.parameters():
+        parameter.data.add_(torch.randn(parameter.shape) * 0.2)
+    peer.save_pretrained(tmp_path)
+    tokenizer_of("bert", tmp_path).save_pretrained(tmp_path)
+    model = load(tmp_path, headed=False)
+    ours = (
+        Predictor(model, Answer(("x", "y", "z")), Reading(length=LONGEST, pool="first")).requires_grad_(True).eval()
+    )
+    batch = ours.batch(ours.encode([("a b c", "d"), ("j", "a b c d e")])[0])
+    real = (torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]).long()
+    theirs = peer(batch.tokens, attention_mask=real, token_type_ids=batch.segments)
+    ours.head.load_state_dict(peer.classifier.state_dict())
+    assert (ours(batch) - theirs.logits).abs().max() > 1e-3  # the published pooler is not used
+    ours.parts["pooler"].load_state_dict(peer.bert.pooler.dense.state_dict())
+    close(ours(batch), theirs.logits)
+    ours(batch).square().sum().backward()
+    theirs.logits.square().sum().backward()
+    close(ours.parts["pooler"].weight.grad, peer.bert.pooler.dense.weight.grad)
+    close(ours.backbone.words.grad, peer.bert.embeddings.word_embeddings.weight.grad)
+    assert ours.backbone.pooler["dense"].weight.grad is None
 
 
 def mosaic_of(peer):

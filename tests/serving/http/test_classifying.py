@@ -5,7 +5,7 @@ import pytest
 
 from unmask.files import appearing
 from unmask.model.checkpoint import load
-from unmask.model.predictor import Answer, Predictor, write_predictor
+from unmask.model.predictor import Answer, Predictor, Trained, write_predictor
 
 pytestmark = pytest.mark.slow
 TEXTS = ["The dog", "lazy fox", "a", "Once upon a time"]
@@ -13,9 +13,9 @@ TEXTS = ["The dog", "lazy fox", "a", "Once upon a time"]
 
 @pytest.fixture
 def tuned(masked, tmp_path):
-    def make(answer):
+    def make(answer, trained=None):
         with appearing(tmp_path / "tuned") as draft:
-            write_predictor(draft, Predictor(masked, answer), {})
+            write_predictor(draft, Predictor(masked, answer, trained=trained), {})
         return load(tmp_path / "tuned")
 
     return make
@@ -54,6 +54,15 @@ def test_a_number_is_answered(serve, tuned):
         (one,) = client.post("/v1/classify", json={"texts": ["The dog"]}).json()["data"]
     assert one["label"] is None
     assert one["number"] == pytest.approx(Predictor.load(model.folder).predict(["The dog"])[0].number, abs=1e-5)
+
+
+def test_single_texts_for_a_classifier_of_pairs_are_refused(serve, tuned):
+    model = tuned(Answer(("bad", "good")), Trained(True))
+    with httpx.Client(base_url=serve(model), timeout=30) as client:
+        assert client.post("/v1/classify", json={"texts": [["The dog", "a"]]}).status_code == 200
+        answer = client.post("/v1/classify", json={"texts": ["The dog"]})
+    assert answer.status_code == 400
+    assert "was trained on pairs of texts, and these are single texts" in answer.json()["error"]["message"]
 
 
 def test_a_model_that_is_no_classifier_says_so(client):

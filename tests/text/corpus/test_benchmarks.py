@@ -1,6 +1,10 @@
 """GLUE and Genomic Benchmarks by name, from files laid out as they are published."""
 
 import gzip
+import logging
+import os
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +54,13 @@ def root(tmp_path):
     return tmp_path
 
 
+QQP = """id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate
+1\t1\t2\tA cat?\tA dog?\t0
+"\tWas he real? What is the evidence?\t0
+2\t3\t4\tA man?\tA man?\t1
+"""
+
+
 def read(root, name):
     return {
         split: [(one.texts, one.label) for one in some] for split, some in benchmark_of(name).splits(root).items()
@@ -68,6 +79,29 @@ def test_pairs_are_read_with_their_labels(root):
     assert read(root, "MRPC")["train"] == [(('"He said', "He did"), "1"), (("a", 'b"'), "0")]
     assert read(root, "sts-b")["train"] == [(("a plane", "a jet"), "5.000"), (("a", "b"), "0.6")]
     assert read(root, "glue/rte")["valid"] == [(("a", "b"), "entailment")]
+
+
+def test_rows_of_qqp_that_break_off_are_left_out_and_counted(root, caplog):
+    folder = root / "glue" / "QQP"
+    folder.mkdir()
+    (folder / "train.tsv").write_text(QQP)
+    (folder / "dev.tsv").write_text(QQP.replace('"\tWas', "Was"))
+    (folder / "test.tsv").write_text("id\tquestion1\tquestion2\n0\ta\tb\n")
+    with caplog.at_level(logging.WARNING):
+        found = read(root, "qqp")
+    assert found["train"] == found["valid"] == [(("A cat?", "A dog?"), "0"), (("A man?", "A man?"), "1")]
+    assert "1 rows of " in caplog.text
+    assert "train.tsv have too few columns and were left out, first line 3 of" in caplog.text
+    (folder / "test.tsv").write_text("id\tquestion1\tquestion2\n0\ta\n1\ta\tb\n")  # its lines are numbered
+    with pytest.raises(UserError, match=r"line 2 of .*test.tsv has 2 columns; the first line has 3"):
+        read(root, "qqp")
+    (folder / "test.tsv").unlink()
+    (folder / "dev.tsv").write_text(QQP.replace("A cat?", "A cat?\tor two"))  # more columns were never published
+    with pytest.raises(UserError, match=r"line 2 of .*dev.tsv has 7 columns; the first line has 6"):
+        read(root, "qqp")
+    (root / "glue" / "RTE" / "train.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\tlabel\na\tb\n"))
+    with pytest.raises(UserError, match=r"has 2 columns; the first line has 3"):
+        read(root, "rte")
 
 
 def test_mnli_has_two_validation_sets(root):
@@ -116,3 +150,92 @@ def test_rows_of_the_hub_are_examples_and_its_whole_numbers_are_labels(monkeypat
 def test_a_submission_has_a_line_for_each_test_example():
     assert submission(benchmark_of("cola"), ["1", "0"]) == ("CoLA.tsv", "index\tprediction\n0\t1\n1\t0\n")
     assert submission(benchmark_of("mnli-mismatched"), [])[0] == "MNLI-mm.tsv"
+
+
+def test_a_submission_of_sts_b_is_clipped_to_the_scores_that_there_are():
+    _, content = submission(benchmark_of("STS-B"), ["5.312", "-0.104", "2.500"])
+    assert content == "index\tprediction\n0\t5.000\n1\t0.000\n2\t2.500\n"
+
+
+# Of each file the beginning of the first row, the end of the last one, and their labels.
+ENDS = {
+    "CoLA": {
+        "train": ("Our friends won't buy this a", "1", "d you get for Christmas?", "1"),
+        "valid": ("The sailors rode the breeze ", "1", "d to Bill about himself.", "1"),
+        "test": ("Bill whistled past the house", None, "himself frightened John.", None),
+    },
+    "SST-2": {
+        "train": ("hide new secretions from the", "0", "ntender for the title . ", "0"),
+        "valid": ("it 's a charming and often a", "1", "ot be improved upon . ' ", "1"),
+        "test": ("uneasy mishmash of styles an", None, "us damsels can deliver .", None),
+    },
+    "MRPC": {
+        "train": ("Amrozi accused his brother ,", "1", "percent late Wednesday .", "0"),
+        "valid": ("He said the foodservice pie ", "1", "a of an alien ideology .", "1"),
+        "test": ("PCCW 's chief operating offi", None, '" and " Re : Details " .', None),
+    },
+    "STS-B": {
+        "train": ("A plane is taking off.", "5.000", "d in Texas After Tornado", "0"),
+        "valid": ("A man with a hard hat is dan", "5.000", "ounded in hatchet attack", "0"),
+        "test": ("A girl is styling her hair.", None, "h South Korean Officials", None),
+    },
+    "RTE": {
+        "train": ("No Weapons of Mass Destructi", "not_entailment", " Turkish military bases.", "not_entailment"),
+        "valid": ("Dana Reeve, the widow of the", "not_entailment", "that peace is terrorism.", "not_entailment"),
+        "test": ("Mangla was summoned after Ma", None, "ed in an airplane crash.", None),
+    },
+    "WNLI": {
+        "train": ("I stuck a pin through a carr", "1", "ly had such a bad start.", "1"),
+        "valid": ("The drain is clogged with ha", "0", "cularly eager to see it.", "0"),
+        "test": ("Maude and Dora had seen the ", None, "tuck on the window sill.", None),
+    },
+    "QNLI": {
+        "valid": ("What came into force after t", "entailment", "reviously been supposed.", "not_entailment"),
+        "test": ("What organization is devoted", None, " and 300,000 in Prussia.", None),
+    },
+}
+DEV = {  # how many dev examples have each label
+    "CoLA": {"1": 721, "0": 322},
+    "SST-2": {"1": 444, "0": 428},
+    "MRPC": {"1": 279, "0": 129},
+    "RTE": {"entailment": 146, "not_entailment": 131},
+    "WNLI": {"0": 40, "1": 31},
+    "QNLI": {"not_entailment": 2761, "entailment": 2702},
+}
+BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def published():
+    """The folder with GLUE as it is published."""
+    found = Path(os.environ.get("UNMASK_DATA") or BESIDE)
+    if not (found / "glue").is_dir():
+        pytest.skip(f"GLUE's files are not at hand: {found} has no folder glue (name another with UNMASK_DATA)")
+    return found
+
+
+@pytest.mark.parametrize("task", ENDS)
+def test_files_of_glue_give_the_published_counts_and_rows(task, published):
+    one = benchmark_of(task)
+    if not (published / "glue" / task).is_dir():
+        pytest.skip(f"{published / 'glue'} has no folder {task}")
+    found = one.splits(published)
+    assert found.keys() >= ENDS[task].keys()
+    for split, some in found.items():
+        assert len(some) == one.published[split], split
+        if split in ENDS[task]:
+            first, last = some[0], some[-1]
+            begin, first_label, end, last_label = ENDS[task][split]
+            assert first.text.startswith(begin)
+            assert (last.pair or last.text).endswith(end)
+            assert (first.label, last.label) == (first_label, last_label)
+        assert all((example.pair is None) == (not one.columns.pair) for example in some)
+    if not one.number:
+        assert Counter(example.label for example in found["valid"]) == DEV[task]
+    else:
+        assert sum(float(example.label) for example in found["valid"]) == pytest.approx(3545.861, abs=1e-3)
+    if task == "MRPC":  # a quote that is never closed joins no lines
+        war = ("We are declaring war on sexual harassment and", "We have declared war on sexual assault and")
+        pair = found["train"][77].texts
+        assert [text.count('"') for text in pair] == [1, 2]
+        assert all(text.startswith(f'" {begin}') for text, begin in zip(pair, war, strict=True))

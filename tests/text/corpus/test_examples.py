@@ -45,6 +45,24 @@ def test_fields_of_jsonl_may_be_numbers_as_labels(tmp_path):
     assert pairs(path) == [("a", "1"), ("b", "0.5")]
 
 
+def test_labels_are_stripped_and_true_and_false_are_names(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    assert pairs(path) == [("a", "true"), ("b", "false")]
+    path.write_text('{"text": "a", "label": " good"}\n{"text": "b", "label": "good"}\n{"text": "c", "label": 1}\n')
+    assert pairs(path) == [("a", "good"), ("b", "good"), ("c", "1")]
+    table = tmp_path / "a.csv"
+    table.write_text("text,label\na, good\nb,good \n")
+    assert pairs(table) == [("a", "good"), ("b", "good")]
+
+
+def test_true_beside_1_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 1}\n{"text": "b", "label": true}\n{"text": "c", "label": 0}\n')
+    with pytest.raises(UserError, match=r"line 2 of .*: the label is true, and that of line 1 of .* is 1. Write all"):
+        pairs(path)
+
+
 @pytest.mark.slow
 def test_a_fasta_name_has_the_label(tmp_path):
     path = tmp_path / "a.fa"

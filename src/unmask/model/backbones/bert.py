@@ -17,6 +17,7 @@ from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.encoder import Encoder, EncoderSpec, attended, fresh, seen
 from unmask.registry import derived
+from unmask.text.tokens.export import Inputs
 
 
 @BACKBONES.register("bert", "BERT and its relatives: post-norm encoders with learned positions")
@@ -53,6 +54,11 @@ class BertSpec(EncoderSpec):
     @property
     def reach(self) -> int | None:
         return None if self.alibi else self.positions or self.length
+
+    @property
+    def inputs(self) -> Inputs:
+        """RoBERTa, known by its offset, has two tokens between the texts of a pair."""
+        return Inputs(self.reach, segments=self.segments > 1, separators=2 if self.offset else 1)
 
     @property
     def hidden(self) -> int:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec, precision
 from unmask.model.backbones.block import dropped
+from unmask.text.tokens.export import Inputs
 
 STD = 0.02  # of fresh weights
 
@@ -28,6 +29,10 @@ class EncoderSpec(Spec):
     @property
     def framed(self) -> bool:
         return True
+
+    @property
+    def inputs(self) -> Inputs:
+        return Inputs(self.reach)
 
     @property
     def reach(self) -> int | None:

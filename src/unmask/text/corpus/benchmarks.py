@@ -1,8 +1,8 @@
 """Benchmarks of classification by name: GLUE and Genomic Benchmarks, from files below the data root or from the hub.
 
 GLUE's files are read as they are published: tabs between cells, quotes that mean nothing, a byte-order mark, no
-header in CoLA's. Genomic Benchmarks are read as their package unpacks them (a folder per class, a file per sequence)
-or as tables NAME.train.tsv and NAME.test.tsv with the columns label and sequence.
+header in CoLA's, rows of QQP's that break off. Genomic Benchmarks are read as their package unpacks them (a folder
+per class, a file per sequence) or as tables NAME.train.tsv and NAME.test.tsv with the columns label and sequence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,6 +40,8 @@ class Benchmark:
     published: Mapping[str, int] = field(default_factory=dict)  # examples of each split
     labels: tuple[str, ...] = ()  # what the hub's whole numbers mean
     length: int = 0  # most tokens of a text in the published results; 0: the protocol's
+    broken: bool = False  # its published files have rows that break off; its test file has none
+    bounds: tuple[float, float] | None = None  # of the numbers that are predicted
 
     def splits(self, root: Path | None = None) -> Splits:
         """Its examples by split (train, valid, test): of its files, if there are any, else of the hub."""
@@ -71,8 +73,9 @@ class Benchmark:
             globs = [f"{self.name}.{name}.*"] + ([f"{name}.*"] if own else [])
             files = [path for glob in globs for path in matches(folder, glob)]
             if files:
-                columns = self.without_header.get(split, self.columns)
-                found[split] = [one for path in files for one in examples(path, columns, labels=split != "test")]
+                columns, tested = self.without_header.get(split, self.columns), split == "test"
+                how = {"labels": not tested, "broken": self.broken and not tested}  # the lines of a test are numbered
+                found[split] = [one for path in files for one in examples(path, columns, **how)]
         return found if "train" in found or "valid" in found else {}
 
     def from_hub(self) -> Splits:
@@ -95,6 +98,12 @@ class Benchmark:
         return (
             f"Without a network, put its {files} into {place}, or name another folder than {root} with --data-root."
         )
+
+    def missing(self, split: str, root: Path | None = None) -> str:
+        """What to do where a part is not at hand."""
+        place = data_root(root) / self.suite / (self.folder or self.name)
+        file = f"{self.files[split]}.tsv" if self.suite == "glue" else f"{self.files[split]}/CLASS/"
+        return f"put its {file} into {place}, or name another folder than {data_root(root)} with --data-root"
 
 
 def class_folders(folder: Path) -> list[Example]:
@@ -160,6 +169,7 @@ GLUE = (
         (5749, 1500, 1379),
         ("spearman", "pearson"),
         number=True,
+        bounds=(0.0, 5.0),
     ),
     glue(
         "QQP",
@@ -168,6 +178,7 @@ GLUE = (
         Columns("question1", "question2", "label"),
         (363846, 40430, 390965),
         ("f1", "accuracy"),
+        broken=True,
     ),
     *(
         glue(
@@ -248,7 +259,13 @@ def unknown_data(place: str) -> UserError:
 
 
 def submission(benchmark: Benchmark, answers: list[str]) -> tuple[str, str]:
-    """The name and the content of the file that GLUE's server takes: a line for each test example."""
+    """The name and the content of the file that GLUE's server takes: a line for each test example.
+
+    Numbers are clipped to the bounds of the task.
+    """
+    if benchmark.bounds is not None:
+        low, high = benchmark.bounds
+        answers = [f"{min(max(low, float(answer)), high):.3f}" for answer in answers]
     names = {"MNLI-matched": "MNLI-m", "MNLI-mismatched": "MNLI-mm"}
     lines = ["index\tprediction", *(f"{i}\t{answer}" for i, answer in enumerate(answers))]
     return f"{names.get(benchmark.name, benchmark.name)}.tsv", "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ In a .tsv file a quote is a character like any other: with the quoting of .csv, 
 would silently join all lines up to the next one. In FASTA the label is a word `label=VALUE` after the name.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from unmask.text.corpus.records import Record, Row, check_text, existing, object
 
 USUAL = ("text", "sentence", "sequence", "seq")  # names that the column of the text usually has
 ADVICE = "Choose with --field, --pair and --label."
+log = logging.getLogger("unmask.examples")  # without a handler of yours, it writes to standard error
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,46 @@ class Example(NamedTuple):
         return self.text if self.pair is None else (self.text, self.pair)
 
 
-def examples(path: str | Path, columns: Columns, *, labels: bool = True) -> list[Example]:
-    """The examples of a file; with `labels`, each must have one, else it may."""
+def examples(path: str | Path, columns: Columns, *, labels: bool = True, broken: bool = False) -> list[Example]:
+    """The examples of a file; with `labels`, each must have one, else it may.
+
+    `broken`: the file is known to have rows that break off; they are left out, and a message says how many.
+    """
     path = existing(path)
     kind = format_of(path.name)[0]
     if kind not in ("jsonl", "csv", "fasta"):
         raise UserError(f"labelled texts are read from .jsonl, .csv, .tsv and .fasta; saw {path.name}.")
     if kind == "fasta" and columns.pair:
         raise UserError(f"{path} is FASTA, which holds no pairs of texts: leave out --pair, or use a .tsv file.")
+    left: list[str] = []  # where rows break off
     if kind == "fasta":
         columns = replace(columns, field="sequence" if columns.field in ("auto", *USUAL) else columns.field)
         found = [example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path)]
     else:
-        rows = table(path, columns) if kind == "csv" else objects(path)
+        rows = list(table(path, columns, left if broken else None) if kind == "csv" else objects(path))
+        check_kinds(rows, columns.label)
         found = [example(row, columns, labels=labels) for row in rows]
+    if left:
+        log.warning(
+            "unmask: %d rows of %s have too few columns and were left out, first %s", len(left), path, left[0]
+        )
     if not found:
         raise UserError(f"{path} holds no labelled text.")
     return found
+
+
+def check_kinds(rows: Sequence[Record], name: str) -> None:
+    """Refuse true and false beside other labels: nobody can tell whether true and 1 are the same class."""
+    first: dict[bool, Record] = {}
+    for row in rows:
+        if row.content.get(name) is not None:
+            first.setdefault(isinstance(row.content[name], bool), row)
+    if len(first) == 2:
+        logical, other = first[True], first[False]
+        raise UserError(
+            f"{logical.where}: the label is {str(logical.content[name]).lower()}, and that of {other.where} is "
+            f"{other.content[name]!r:.40}. Write all labels as true and false, or none."
+        )
 
 
 def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
@@ -76,7 +101,8 @@ def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
     label = content[columns.label]
     if not isinstance(label, str | int | float) or (isinstance(label, str) and not label.strip()):
         raise UserError(f"{where}: the label must be a name or a number; saw {label!r:.40}. {ADVICE}")
-    return Example(text, pair, check_text(str(label), where), where)
+    name = str(label).lower() if isinstance(label, bool) else str(label).strip()
+    return Example(text, pair, check_text(name, where), where)
 
 
 def chosen(content: dict[str, Any], name: str, where: str) -> str:
@@ -97,8 +123,11 @@ def text_of(content: dict[str, Any], name: str, where: str) -> str:
     return check_text(content[name], where)
 
 
-def table(path: Path, columns: Columns) -> Iterator[Record]:
-    """The rows of a .csv or .tsv file as objects, by the names in its first line or by the numbers of the columns."""
+def table(path: Path, columns: Columns, left: list[str] | None = None) -> Iterator[Record]:
+    """The rows of a .csv or .tsv file as objects, by the names in its first line or by the numbers of the columns.
+
+    With `left`, rows that break off are left out, and it gets where they are; else they are refused.
+    """
     plain = format_of(path.name)[1] == "tsv"
     names: Sequence[str] | None = None
     for row in tabbed(path) if plain else rows_of(path):
@@ -108,6 +137,9 @@ def table(path: Path, columns: Columns) -> Iterator[Record]:
             names = [str(i + 1) for i in range(len(row.cells))] if columns.numbered else row.cells
             if not columns.numbered:
                 continue
+        if left is not None and len(row.cells) < len(names):
+            left.append(row.where)
+            continue
         if len(row.cells) != len(names):
             raise UserError(f"{row.where} has {len(row.cells)} columns; the first line has {len(names)}.")
         yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from unmask import hub
@@ -88,6 +88,9 @@ def esm(vocabulary: str | Path) -> Tokenizer:
     core.decoder = decoders.Fuse()
     special = [word for word in words if len(word) > 1]
     core.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    if {"<cls>", "<eos>"} <= words.keys():
+        ends = [(name, words[name]) for name in ("<cls>", "<eos>")]
+        core.post_processor = processors.TemplateProcessing("<cls> $A <eos>", "<cls> $A <eos> $B <eos>", ends)
     return core
 
 

@@ -25,6 +25,7 @@ from tokenizers import decoders
 from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.text.tokens.characters import Letters
+from unmask.text.tokens.export import CONFIG, Inputs, config_of, separators_in, unknown_token, with_template
 from unmask.text.tokens.files import ROLES, read_tokenizer_files, told_plainly
 
 BLANK = "░"  # how decode shows a token that is still hidden
@@ -58,14 +59,19 @@ class Tokenizer:
         core, roles = read_tokenizer_files(path)
         return cls(core, roles["mask"], roles["pad"], roles["bos"], roles["eos"])
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which other libraries read too."""
-        folder = Path(folder)
+    def save(self, folder: str | Path, inputs: Inputs | None = None) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which other libraries read too.
+
+        With the `inputs` of an encoder, they frame texts and pairs as it needs them; our own calls never do.
+        """
+        folder, core = Path(folder), self.core
         ids = {role: getattr(self, role) for role in ROLES}
         names = {f"{role}_token": self.pieces[id] for role, id in ids.items() if id is not None}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-        write_whole(folder / "tokenizer.json", self.core.to_str(pretty=True))
-        write_whole(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        if inputs is not None and self.bos is not None and self.eos is not None:
+            core = with_template(core, self.bos, self.eos, inputs)
+        config = config_of(names, unknown_token(core), inputs)
+        write_whole(folder / "tokenizer.json", core.to_str(pretty=True))
+        write_whole(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; no special tokens are added."""
@@ -131,6 +137,11 @@ class Tokenizer:
     def size(self) -> int:
         """v: the number of ids, the mask included."""
         return max(self.core.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def separators(self) -> int:
+        """Tokens between the texts of a pair in its own template; 0: it has none."""
+        return separators_in(self.core)
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
