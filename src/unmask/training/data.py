@@ -182,8 +182,10 @@ def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replac
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
-        how = {"layout": layout, "division": division, "workers": workers, "replace": replace}
-        for done in prepare(sources, tokenizer, folder, **how):  # type: ignore[arg-type]
+        steps = prepare(
+            sources, tokenizer, folder, layout=layout, division=division, workers=workers, replace=replace
+        )
+        for done in steps:
             say(f"tokenizing: {done.line}")
     for line in loss_lines(read_json(folder / MANIFEST)):
         say(f"warning: {line}")
