@@ -5,7 +5,7 @@ or a benchmark by name. MODEL is a checkpoint of any kind; --predict takes what 
 
 unmask classify stories reviews.csv --out runs/mood --seeds 3
 unmask classify runs/mood new.csv --predict --out answers.csv
-unmask classify runs/sst2 SST-2 --predict --out dev.csv                       dev score; SST-2.tsv is for the test set
+unmask classify runs/sst2 SST-2 --predict --out dev.csv                     dev score; SST-2.tsv is for the test set
 unmask classify stories pairs.tsv --field one --pair other --label score --number --out runs/near
 unmask classify runs/dna human_ocr_ensembl --data-root data --out runs/ocr     Genomic Benchmarks by name
 unmask classify bert-base-uncased SST-2 --out runs/sst2                       GLUE by name, with its protocol

@@ -68,6 +68,11 @@ class Spec(ABC):
         return
 
     @property
+    def limit(self) -> int | None:
+        """The most positions it can read, where a table of positions or a filter ends; None: any number."""
+        return None
+
+    @property
     def framed(self) -> bool:
         """Whether a text stands between two special tokens, which are given: never hidden, counted or drawn."""
         return False

@@ -194,10 +194,8 @@ class Predictor(nn.Module):
                 f"this network is a {spec.name}: choose --pool mean or --pool last."
             )
         length = asked.length or spec.length
-        if reach := getattr(spec, "reach", None) or getattr(
-            spec, "positions", 0
-        ):  # of a table of positions no more is read than it has
-            length = min(length, reach - (spec.causal and frame == "no"))
+        if spec.limit is not None:  # of a table of positions no more is read than it has
+            length = min(length, spec.limit - (spec.causal and frame == "no"))
         return Reading(length, asked.pool, strands, frame)
 
     @cached_property

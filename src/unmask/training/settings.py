@@ -36,7 +36,7 @@ class Text:
     """How text becomes rows of tokens. The short names of the flags are those of `unmask prepare` and `evaluate`."""
 
     tokenizer: Annotated[str, also("--tokenizer")] = (
-        "auto"  # byte, character, bpe, dna, protein, caduceus, text8, a path; auto: of --init, else bpe
+        "auto"  # byte, character, bpe, dna, protein, ..., or a path; auto: of --init, else bpe
     )
     vocab: Annotated[int, also("--vocab")] = (
         0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount

@@ -35,6 +35,10 @@ class EncoderSpec(Spec):
         return Inputs(self.reach)
 
     @property
+    def limit(self) -> int | None:
+        return self.reach
+
+    @property
     def reach(self) -> int | None:
         """The most positions of a row; None: any number."""
         return None

@@ -72,6 +72,10 @@ class HyenaSpec(Spec):
         return self.positions or self.length
 
     @property
+    def limit(self) -> int:
+        return self.reach
+
+    @property
     def hidden(self) -> int:
         return self.inner or 4 * self.width
 

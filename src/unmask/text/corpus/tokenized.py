@@ -58,9 +58,9 @@ def tokenized(
     documents: list[Document] = []
     replaced = Counter[str]()
     for some in _batched(texts, limit):
-        replaced.update(tokenizer.replaced(some))
         try:
             encoded = tokenizer.encode_batch(some)
+            replaced.update(tokenizer.replaced(some))
         except NoToken as error:
             first = len(documents) + 1
             raise error.found((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
