@@ -33,7 +33,7 @@ def test_only_first_hitting_is_called_exact():
 
 
 def test_steps_for_a_sampler_that_has_none_are_refused():
-    with pytest.raises(UserError, match=r"steps are for .*ancestral, groups"):
+    with pytest.raises(UserError, match=r"steps are for .*ancestral, every-step, groups"):
         policy_of("first-hitting", steps=10)
     with pytest.raises(UserError, match="needs a number of steps"):
         policy_of("groups")

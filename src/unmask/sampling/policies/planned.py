@@ -17,7 +17,7 @@ from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError
 from unmask.random import ORDER, Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
 
 
 def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
@@ -86,12 +86,43 @@ class Ancestral(Planned):
         return f"grid-{self.steps}"
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        step, sigma = self.grid(hidden, dice)
+        return dense(hidden, step), sigma[step]
+
+    def grid(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> tuple[Int[Tensor, "b w"], Float[Tensor, " t"]]:
+        """The step of each position, and the noise level of each step."""
         level = self.schedule.at(grid(self.steps).to(hidden.device))
         edges = (level.hidden - level.hidden[-1]) / (level.hidden[0] - level.hidden[-1])
         # Step i goes from share edges[i] down to edges[i + 1]: from 1 to 0, as `schedule.complete`.
         u = dice.grid(hidden.shape[1], ORDER)
-        step = self.steps - 1 - torch.searchsorted(edges[1:-1].flip(0), u, right=True)
-        return dense(hidden, step), level.sigma.float()[step]
+        return self.steps - 1 - torch.searchsorted(edges[1:-1].flip(0), u, right=True), level.sigma.float()
+
+
+@POLICIES.register("every-step", "a grid of T steps, a forward pass in each: ancestral without its savings")
+@dataclass(frozen=True)
+class EveryStep(Ancestral):
+    """The texts of `Ancestral`, token for token, with a forward pass in every step until a row is filled.
+
+    For measuring what is saved by leaving out the steps that reveal nothing.
+    """
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        step, sigma = self.grid(hidden, dice)
+        return step, sigma.expand(len(step), -1)  # steps to go; the noise levels of these steps
+
+    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        to_go, sigma = look.memory
+        return (to_go == 0) & look.hidden, sigma[:, 0]
+
+    def choose(
+        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+    ) -> tuple[Bool[Tensor, " n"], Memory]:
+        to_go, sigma = look.memory
+        return torch.ones_like(rows, dtype=torch.bool), (to_go - 1, sigma.roll(-1, 1))
 
 
 @POLICIES.register("groups", "random groups of growing size, one per call")
