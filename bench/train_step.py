@@ -3,6 +3,7 @@
     python bench/train_step.py              # both sizes: speed, share of the matrix rate, peak memory
     python bench/train_step.py growth       # time a token by length, vocabulary and width
     python bench/train_step.py data         # what reading a batch costs
+    python bench/train_step.py compile      # `--run.compile`: its warm-up, its gain, and the steps that pay for it
 
 Steps of both kinds are timed in turn in one process, and the matrix rate between them; figures are medians, with one
 thread (OMP_NUM_THREADS=1) of processor time. Peak
@@ -33,7 +34,7 @@ from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases
-from unmask.training.settings import Optim, Text, Train
+from unmask.training.settings import Optim, Run, Text, Train
 
 SIZES = {
     "small": (Architecture(4097, length=128, width=256, blocks=6, heads=4, cond=128, dropout=0.1), 32),
@@ -47,7 +48,7 @@ def tokens(a: Architecture, batch: int, step: int) -> Tensor:
     return torch.randint(a.vocab - 1, (batch, a.length), generator=g)
 
 
-def ours(a: Architecture, batch: int) -> Iterator[float]:
+def ours(a: Architecture, batch: int, *, compiled: bool = False) -> Iterator[float]:
     """Seconds of each step of our loop."""
     asked = Train(
         steps=10**6,
@@ -55,6 +56,7 @@ def ours(a: Architecture, batch: int) -> Iterator[float]:
         model=a,
         objective=MDLM(times=Stratified(low=1e-3)),
         optim=Optim(name="adamw", lr=1e-3, batch=batch, ema=0.9999),
+        run=Run(compile=compiled),
     )
     real = torch.ones(batch, a.length, dtype=torch.bool)
     steps = train(
@@ -191,6 +193,26 @@ def data() -> None:
     print(f"a batch: {1e3 * median(taken):.2f} ms, {median(taken) / step_seconds:.2%} of a step")
 
 
+def compiling() -> None:
+    """A step with and without `--run.compile`, in turns."""
+    print("size       warm-up, s   plain, s   compiled, s   gain   steps that pay for the warm-up")
+    cases = {"128 x 4": (Architecture(1024, length=128, width=128, blocks=4, heads=4), 16), "256 x 6": SIZES["small"]}
+    for name, (a, batch) in cases.items():
+        began = time.perf_counter()
+        runs = {True: ours(a, batch, compiled=True), False: ours(a, batch)}
+        for _ in range(3):  # shapes that change may compile again
+            next(runs[True])
+        warm = time.perf_counter() - began
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        next(runs[False])
+        for _ in range(15):
+            for kind, run in runs.items():
+                seconds[kind].append(next(run))
+        plain, fast = median(seconds[False]), median(seconds[True])
+        pays = f"{(warm - 3 * fast) / (plain - fast):,.0f}" if fast < plain else "none do"
+        print(f"{name:<9} {warm - 3 * fast:>11.1f} {plain:>10.3f} {fast:>13.3f} {plain / fast:>6.2f}   {pays}")
+
+
 def main() -> None:
     asked = sys.argv[1:]
     if asked[:1] == ["memory"]:
@@ -203,6 +225,8 @@ def main() -> None:
         growth()
     elif asked == ["data"]:
         data()
+    elif asked == ["compile"]:
+        compiling()
     else:
         for size in asked or SIZES:
             compare(size)
