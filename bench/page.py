@@ -188,7 +188,8 @@ def main(settings: Settings) -> None:
     found = measured(settings)
     print(page(found))
     if settings.out is not None:
-        settings.out.write_text(json.dumps({"machine": machine(), "jobs": found}, indent=1) + "\n")
+        told = {"machine": machine(), "page": page(found).splitlines(), "jobs": found}
+        settings.out.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":
