@@ -60,18 +60,21 @@ class Job:
 
 
 def products_of(a: Architecture, tokens: int, *, rows: int | None = None, passes: int = 1) -> Callable[[], None]:
-    """The products of a forward pass over so many tokens, and of its head at some rows; `passes` 3: and backward."""
+    """The products of a forward pass over so many tokens, and of its head at some rows; `passes` 3: and backward.
+
+    Each block has weights of its own, as in a network: they do not all stay in the processor's nearest cache.
+    """
     d = a.width
     x, h = torch.randn(tokens, d), torch.randn(tokens, 4 * d)
     last = torch.randn(tokens if rows is None else rows, d)
-    weights = [torch.randn(n, m) for n, m in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d))]
+    shapes = ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d))
+    weights = [torch.randn(n, m) for _ in range(a.blocks) for n, m in shapes]
     head = torch.randn(d, a.vocab)
 
     def run() -> None:
         for _ in range(passes):
-            for _ in range(a.blocks):
-                for weight in weights:
-                    torch.mm(h if len(weight) > d else x, weight)
+            for weight in weights:
+                torch.mm(h if len(weight) > d else x, weight)
             torch.mm(last, head)
 
     return run
