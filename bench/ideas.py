@@ -132,15 +132,21 @@ def main() -> None:
     for seed in options.seeds:
         for name, found in record.items():
             found.append(ran(name, seed, options))
-            (options.out / "ideas.json").write_text(json.dumps(record, indent=1) + "\n")
             print(f"seed {seed}  {name:<10} {found[-1]['bound']:.4f} nats per token", flush=True)
-    print(f"\n{'idea':<12}{'nats per token':>15}{'less default':>20}{'seconds per step':>18}")
+    lines = list(summary(record))
+    print("\n" + "\n".join(lines))
+    (options.out / "ideas.json").write_text(json.dumps({"table": lines, "runs": record}, indent=1) + "\n")
+
+
+def summary(record: dict[str, list[dict[str, float]]]) -> Iterator[str]:
+    """Each idea: its mean, and the difference to the default, paired by seed."""
+    yield f"{'idea':<12}{'nats per token':>15}{'less default':>20}{'seconds per step':>18}"
     for name, found in record.items():
         apart = [one["bound"] - other["bound"] for one, other in zip(found, record[DEFAULT], strict=True)]
         spread = f" ± {stdev(apart) / len(apart) ** 0.5:.4f}" if len(apart) > 1 else ""
         told = "" if name == DEFAULT else f"{fmean(apart):+.4f}{spread}"
         second = median(one["seconds per step"] for one in found)
-        print(f"{name:<12}{fmean(one['bound'] for one in found):>15.4f}{told:>20}{second:>18.3f}")
+        yield f"{name:<12}{fmean(one['bound'] for one in found):>15.4f}{told:>20}{second:>18.3f}"
 
 
 if __name__ == "__main__":
