@@ -56,6 +56,17 @@ def panels(count: int, *, width: float, height: float = 4.5) -> tuple["Figure", 
     return figure, row
 
 
+def plain_ticks(axes: Any) -> None:
+    """Logarithmic axes labelled 0.1, 0.2, 0.5, 1 rather than by powers of ten that run into each other."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            axis.set_minor_formatter(NullFormatter())
+
+
 def legend(axes: Any, title: str | None = None) -> None:
     box = axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8, labelcolor=INK)
     box.get_title().set_color(INK)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UserError, unknown
-from unmask.views.figure import COLOURS, INK, legend, panels, require_matplotlib, svg
+from unmask.views.figure import COLOURS, INK, legend, panels, plain_ticks, require_matplotlib, svg
 from unmask.views.page import Part, page
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def lines(table: Table) -> "Figure":
         )
     axes.set(xlabel=asked.get("xlabel", asked["x"]), ylabel=asked.get("ylabel", asked["y"]))
     axes.set(xscale=asked.get("xscale", "linear"), yscale=asked.get("yscale", "linear"))
+    plain_ticks(axes)
     legend(axes)
     return figure
 
@@ -252,6 +253,7 @@ def isoflop(table: Table) -> "Figure":
                         valley["parameters"], valley["loss"], "*", color=COLOURS[at % len(COLOURS)], ms=11, mec=INK
                     )
         axes.set(xlabel="parameters", ylabel=table["columns"][number]["name"], xscale="log", title=fit["group"])
+        plain_ticks(axes)
         legend(axes)
     return figure
 
@@ -298,6 +300,7 @@ def curves(table: Table) -> "Figure":
     lows = [lowest(row) for row in rows]
     axes.set(xlabel="passes over the training text", ylabel="nats per token, validation", xscale="log")
     axes.set_ylim(min(lows) - 0.1, min(lows) + 1.5)
+    plain_ticks(axes)
     legend(axes)
     return figure
 
