@@ -132,8 +132,9 @@ def worker_ids(process: subprocess.Popen) -> set[int]:
     """The worker processes of a server, by what they are called with."""
     found = set()
     for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            found.add(int(child))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(int(child))
     return found
 
 

@@ -288,7 +288,8 @@ class Transformer(Backbone):
             glances.append(glance(piece, end, before=before))
             end += glances[-1].elements
         places = [place for one in glances for place in one.positions]
-        rows = torch.tensor([row for one in glances for row in one.states(before=before)], device=self.device)
+        wanted = [row for one in glances for row in one.states(before=before)]
+        rows = torch.tensor(wanted, dtype=torch.long, device=self.device)  # an empty list would be float
         turns = self.rotary_emb.turns(2 ** max(places).bit_length())[torch.tensor(places, device=self.device)]
         asked = asked_rows(rows, sequences=1, length=end)
         sight = Sight(turns, asked=asked, glances=tuple(glances), stored=[[] for _ in glances])
