@@ -27,12 +27,13 @@ from unmask.errors import UserError
 from unmask.files import write_json, write_whole
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
+from unmask.studies.pace import Pace
 from unmask.studies.plan import Place, Task, costs, planned, steps_of, tokens_seen, total_flops
 from unmask.studies.run import Event, How
 from unmask.studies.study import Study, only, read_study
 from unmask.studies.table import table_of
 from unmask.text.corpus.named import data_root
-from unmask.training.estimate import USUAL_SHARE, duration, matrix_rate
+from unmask.training.estimate import duration
 from unmask.views import study as view
 
 
@@ -116,7 +117,7 @@ def commands(study: Study, settings: Settings, place: Place) -> Iterator[str]:
 
 def cost_table(study: Study, tasks: Sequence[Task]) -> str:
     """The cost of every row, before anything runs."""
-    rate = matrix_rate()
+    pace = Pace(study)
     lines = [("row", "parameters", "tokens", "FLOPs", "training", "done")]
     total = 0.0
     for row in study.rows:
@@ -127,7 +128,7 @@ def cost_table(study: Study, tasks: Sequence[Task]) -> str:
             continue
         flops = total_flops(study, row, steps=steps_of(study, row))
         seeds = len(study.seeds)
-        seconds = study.seconds or flops / (USUAL_SHARE * rate)
+        seconds = study.seconds or pace.seconds(row)
         total += seconds * seeds
         lines.append(
             (
@@ -143,7 +144,8 @@ def cost_table(study: Study, tasks: Sequence[Task]) -> str:
     shown = [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
-    notes = [f"all trainings: about {duration(total)} of this machine, at {rate / 1e9:.0f} GFLOPS"]
+    how = "1 thread" if study.threads == 1 else f"{study.threads} threads"
+    notes = [f"all trainings, one after another: about {duration(total)} with {how} ({pace.rate / 1e9:.0f} GFLOPS)"]
     notes += [f"this scale needs {study.hardware}"] if study.hardware else []
     return "\n".join([*(line.rstrip() for line in shown), "", *notes, "measurements are not estimated"])
 

@@ -151,6 +151,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if minutes < 90:
         return f"{minutes} min"
-    return (
-        f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min" if hours < 48 else f"{seconds / 86400:.1f} days"
-    )
+    if hours < 48:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    return f"{seconds / 86400:.1f} days" if hours < 2400 else f"{seconds / 86400:,.0f} days"

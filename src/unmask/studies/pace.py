@@ -1,0 +1,55 @@
+"""How long a row will train here, before it does: a few of its steps are timed, or its FLOPs are counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from unmask.studies.plan import steps_of, total_flops, train_of, vocabulary
+from unmask.studies.study import Row, Study
+from unmask.text.corpus.rows import Batch
+from unmask.training.estimate import USUAL_SHARE, matrix_rate, step_rate
+from unmask.training.settings import Train
+
+LONGEST = 1.0  # seconds of a step that is still tried; of longer ones the FLOPs have to do
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with so many threads, then with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Pace:
+    """The seconds of each row's training with the study's threads; what several rows share is timed once."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.timed: dict[str, float] = {}
+        with threads(study.threads):
+            self.rate = matrix_rate()  # FLOPs per second
+
+    def seconds(self, row: Row) -> float:
+        settings = train_of(row)
+        steps = steps_of(self.study, row) or settings.steps
+        flops = total_flops(self.study, row, steps=steps)
+        if flops / steps > LONGEST * USUAL_SHARE * self.rate:
+            return flops / (USUAL_SHARE * self.rate)
+        alike = replace(settings, steps=1000)
+        if repr(alike) not in self.timed:
+            with threads(self.study.threads):
+                self.timed[repr(alike)] = tried(alike, vocabulary(alike, self.study))
+        return flops / (USUAL_SHARE * self.timed[repr(alike)])
+
+
+def tried(settings: Train, vocab: int) -> float:
+    """The matrix rate with which the usual share is right, from some steps on random tokens."""
+    shape = settings.optim.batch, settings.text.length
+    batch = Batch(torch.randint(vocab - 1, shape), torch.ones(shape, dtype=torch.bool))
+    return step_rate(settings, lambda step: batch, rows=len(batch.tokens), vocab=vocab, mask=vocab - 1)
