@@ -75,6 +75,33 @@ def test_a_broken_row_is_in_the_table_with_its_reason_and_stops_no_other(tmp_pat
     assert wrong["failure"] in said.out
 
 
+def test_a_measurement_that_fails_leaves_the_row_s_others_in_the_table(tmp_path, capsys):
+    measure = {**TINY["measure"], "other": {"verb": "evaluate", "arguments": ["{root}/nowhere.txt"]}}
+    column = [*TINY["column"], {"name": "elsewhere", "measure": "other", "value": "perplexity"}]
+    path = written(tmp_path, measure=measure, column=column)
+    assert ran(path, tmp_path / "out") == 2
+    said = capsys.readouterr()
+    rows = table(tmp_path / "out")["rows"]
+    assert all(row["cells"][0]["value"] > 1 for row in rows)
+    first = next(line for line in said.out.splitlines() if line.startswith("MDLM "))
+    assert f"{rows[0]['cells'][0]['value']:.2f}" in first
+    assert "failed" in first
+    assert said.err.count("nowhere.txt") == 3, "one line per event, and one reason for both in the end"
+
+
+@pytest.mark.parametrize("where", ["measure", "row"])
+def test_options_that_a_verb_does_not_have_are_refused_before_anything_runs(tmp_path, capsys, where):
+    wrong = {"pases": 2}
+    if where == "measure":
+        path = written(tmp_path, measure={"test": {**TINY["measure"]["test"], "options": wrong}})
+    else:
+        path = written(tmp_path, row=[{"name": "MDLM"}, {"name": "again", "of": "MDLM", "options": {"test": wrong}}])
+    assert ran(path, tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert "measure.test: Unrecognized options: --pases, 2; Perhaps you meant: --passes INT" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kilobytes", [1, 8])
 def test_on_a_full_disk_finished_rows_are_kept_and_with_room_the_rest_goes_on(whole, tmp_path, kilobytes):
     path, out = written(tmp_path), tmp_path / "out"

@@ -12,7 +12,8 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from types import ModuleType
+from typing import Any, TextIO
 
 import tyro
 
@@ -62,25 +63,34 @@ def dispatch(arguments: list[str]) -> int:
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
     module = import_module(f"unmask.cli.{verb}")
-    # A verb may take defaults from a file or a component that the command line names.
-    known = module.default(rest) if hasattr(module, "default") else None
     if any(argument in ("-h", "--help") for argument in rest):
-        print(help_text(module, known))
+        print(help_text(module, named_default(module, rest)))
         return 0
-    given = {} if known is None else {"default": known}
     try:
-        settings = tyro.cli(
-            module.Settings,
-            args=rest,
-            prog=f"unmask {verb}",
-            description=module.__doc__,
-            registry=numbers(),
-            **given,
-        )
+        settings = parsed(verb, rest)
     except SystemExit as stop:  # tyro has printed what is wrong with the command line
         return int(stop.code or 0)
     module.run(settings)
     return 0
+
+
+def named_default(module: ModuleType, rest: list[str]) -> Any:
+    """What a verb takes from a file or a component that the command line names; None: nothing."""
+    return module.default(rest) if hasattr(module, "default") else None
+
+
+def parsed(verb: str, rest: list[str]) -> Any:
+    """The settings of a command line; SystemExit if there are none, and what is wrong is printed."""
+    module = import_module(f"unmask.cli.{verb}")
+    known = named_default(module, rest)
+    return tyro.cli(
+        module.Settings,
+        args=rest,
+        prog=f"unmask {verb}",
+        description=module.__doc__,
+        registry=numbers(),
+        **({} if known is None else {"default": known}),
+    )
 
 
 def silence(stream: TextIO) -> None:

@@ -9,10 +9,13 @@ failure or a change of the file, and only what is missing is computed.
     unmask study mine.toml --out runs/mine --print-commands          one line per row, for a cluster
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,6 +71,7 @@ def run(settings: Settings) -> None:
     place = Place(settings.out, data_root(settings.data_root))
     tasks = planned(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole
+    check_options(study, tasks)
     chosen = needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])
     if settings.print_commands:
         print("\n".join(commands(study, settings, place)))
@@ -87,10 +91,35 @@ def run(settings: Settings) -> None:
         print("unmask: stopped; what is finished is kept: run the same command again to go on", file=sys.stderr)
         sys.exit(128 + stop[0])
     if failures:
+        reasons: dict[str, list[str]] = {}
+        for name, why in failures.items():
+            reasons.setdefault(why, []).append(name)
         raise UserError(
             f"{len(failures)} of {len(chosen)} commands failed; the others are in the table. "
-            + "; ".join(f"{name}: {why}" for name, why in failures.items())
+            + "; ".join(f"{', and '.join(names)}: {why}" for why, names in reasons.items())
         )
+
+
+def check_options(study: Study, tasks: Sequence[Task]) -> None:
+    """Refuse options that a measurement's verb does not have, before anything is trained."""
+    commands = {
+        (task.measure, str(study.row(task.row).options.get(task.measure))): task.command
+        for task in tasks
+        if task.kind == "measure" and task.row in {row.name for row in study.rows}
+    }
+    for (measure, _), (verb, *rest) in commands.items():
+        said = StringIO()
+        try:
+            with redirect_stderr(said), redirect_stdout(said):
+                main.parsed(verb, rest)
+        except SystemExit:
+            raise UserError(f"{study.path}: measure.{measure}: {unboxed(said.getvalue())}") from None
+
+
+def unboxed(text: str) -> str:
+    """One line out of sections with rules of dashes between them, the first of which is a title."""
+    sections = re.split(r"\n[\s-]*-{5,}[\s-]*\n", text)
+    return "; ".join(" ".join(section.split()) for section in sections[1:])
 
 
 def needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:

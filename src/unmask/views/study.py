@@ -39,8 +39,9 @@ def has_trials(table: Table, number: int) -> bool:
 
 def cells(table: Table, row: Table) -> list[str]:
     found = [row["name"]]
+    missing = "failed" if row["failure"] else "not measured"
     for number, (column, cell) in enumerate(zip(table["columns"], row["cells"], strict=True)):
-        found.append(row["failure"] or ("not measured" if cell["value"] is None else shown(cell, column["digits"])))
+        found.append(missing if cell["value"] is None else shown(cell, column["digits"]))
         if has_published(table, number):
             found.append("" if cell["published"] is None else f"{cell['published']:g}")
         if has_trials(table, number):
@@ -83,17 +84,21 @@ def as_text(table: Table) -> str:
     names, rows = laid(table)
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [names, *rows]]
-    return "\n".join([table["title"], "", *(line.rstrip() for line in lines), "", *notes(table)])
+    return "\n".join([table["title"], "", *(line.rstrip() for line in lines), "", *failures(table), *notes(table)])
 
 
 def as_markdown(table: Table) -> str:
     names, rows = laid(table)
     lines = [f"## {table['title']}", "", marked(names), marked(["---"] * len(names)), *map(marked, rows), ""]
-    return "\n".join([*lines, *notes(table), ""])
+    return "\n".join([*lines, *failures(table), *notes(table), ""])
 
 
 def marked(row: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+def failures(table: Table) -> list[str]:
+    return [f"{row['name']} failed: {row['failure']}" for row in table["rows"] if row["failure"]]
 
 
 def notes(table: Table) -> list[str]:
@@ -108,16 +113,16 @@ def notes(table: Table) -> list[str]:
     found += scaling_notes(table)
     if table["source"]:
         found.append(f"Published: {table['source']}.")
-    found.append(f"Scale {table['scale'] or 'of the file'}, {table['threads']} threads a row, {table['budget']}.")
+    threads = "1 thread" if table["threads"] == 1 else f"{table['threads']} threads"
+    found.append(f"Scale {table['scale'] or 'of the file'}, {threads} per row, {table['budget']}.")
     return found
 
 
 def as_page(table: Table) -> str:
     names, rows = laid(table)
-    failures = [f"{row['name']}: {row['failure']}" for row in table["rows"] if row["failure"]]
     part = Part(
         "Table",
-        warnings=failures,
+        warnings=failures(table),
         picture=svg(picture(table)) if drawable(table) else "",
         note=" ".join(notes(table)),
         head=names,
