@@ -89,6 +89,18 @@ def test_a_measurement_that_fails_leaves_the_row_s_others_in_the_table(tmp_path,
     assert said.err.count("nowhere.txt") == 3, "one line per event, and one reason for both in the end"
 
 
+@pytest.mark.parametrize("key, told", [("value", "perplexity"), ("error", "standard_error")])
+def test_a_column_whose_number_is_in_no_result_is_told_and_mended_without_new_work(tmp_path, capsys, key, told):
+    column = {"name": "perplexity", "measure": "test", "value": "perplexity", "error": "standard_error"}
+    out, row = tmp_path / "out", TINY["row"][:1]
+    assert ran(written(tmp_path, row=row, column=[{**column, key: told[:-2] + "y"}]), out) == 2
+    said = capsys.readouterr()
+    assert f"no number in the results of 'test' is called '{told[:-2]}y'. Did you mean '{told}'?" in said.err
+    assert "MDLM" in said.out
+    assert ran(written(tmp_path, row=row, column=[column]), out) == 0
+    assert "started" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("where", ["measure", "row"])
 def test_options_that_a_verb_does_not_have_are_refused_before_anything_runs(tmp_path, capsys, where):
     wrong = {"pases": 2}

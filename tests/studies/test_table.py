@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.studies.table import dig
+from unmask.studies.table import dig, places
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,20 @@ def test_a_value_by_its_place(path, value):
         "results": [{"set": "lm1b", "perplexity": 5}, {"set": "ptb", "perplexity": 7}],
     }
     assert dig(content, path) == value
+
+
+def test_every_number_has_a_place_at_which_it_is_found():
+    content = {
+        "perplexity": 3.5,
+        "drawn": {"seconds": 2, "named": "x"},
+        "results": [{"set": "lm1b", "perplexity": 5}, {"set": "ptb", "perplexity": 7}],
+        "curve": [1.0, 2.0],
+        "none": None,
+    }
+    found = {place: dig(content, place) for place in places(content)}
+    assert found == {
+        "perplexity": 3.5,
+        "drawn.seconds": 2,
+        "results[set=lm1b].perplexity": 5,
+        "results[set=ptb].perplexity": 7,
+    }

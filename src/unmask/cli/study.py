@@ -34,7 +34,7 @@ from unmask.studies.pace import Pace
 from unmask.studies.plan import Place, Task, costs, planned, steps_of, tokens_seen, total_flops
 from unmask.studies.run import Event, How
 from unmask.studies.study import Study, only, read_study
-from unmask.studies.table import table_of
+from unmask.studies.table import check_places, table_of
 from unmask.text.corpus.named import data_root
 from unmask.training.estimate import duration
 from unmask.views import study as view
@@ -98,6 +98,7 @@ def run(settings: Settings) -> None:
             f"{len(failures)} of {len(chosen)} commands failed; the others are in the table. "
             + "; ".join(f"{', and '.join(names)}: {why}" for why, names in reasons.items())
         )
+    check_places(whole, tasks)
 
 
 def check_options(study: Study, tasks: Sequence[Task]) -> None:

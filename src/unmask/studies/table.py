@@ -3,12 +3,12 @@
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, unknown
 from unmask.studies.isoflop import fitted
 from unmask.studies.pairing import Paired, by_trial, paired
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
@@ -42,6 +42,29 @@ def dig(content: Any, path: str) -> Any:
         if match["key"]:
             content = next((one for one in content if str(one.get(match["key"])) == match["value"]), None)
     return content
+
+
+def places(content: Any, before: str = "") -> Iterator[str]:
+    """The places of all numbers of a result, as `dig` takes them; elements of a list by their first text."""
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            yield from places(value, f"{before}.{name}" if before else name)
+    elif isinstance(content, list):
+        for one in content:
+            key = next((k for k, v in one.items() if isinstance(v, str)), None) if isinstance(one, Mapping) else None
+            if key is not None:
+                yield from places(one, f"{before}[{key}={one[key]}]")
+    elif type(content) in (int, float):
+        yield before
+
+
+def check_places(study: Study, tasks: Sequence[Task]) -> None:
+    """Refuse a column whose number is in none of the results that are there."""
+    for column in study.columns:
+        results = [read_json(task.result) for task in tasks if task.measure == column.measure and is_done(task)]
+        for place in filter(None, (column.value, column.error)):
+            if results and all(dig(one, place) is None for one in results):
+                raise unknown(f"number in the results of {column.measure!r}", place, places(results[0]))
 
 
 def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
