@@ -23,6 +23,11 @@ def test_a_value_by_its_place(path, value):
         "results": [{"set": "lm1b", "perplexity": 5}, {"set": "ptb", "perplexity": 7}],
     }
     assert dig(content, path) == value
+    assert dig(content, path, "missing") == ("missing" if value is None else value)
+
+
+def test_what_is_there_and_empty_is_not_missing():
+    assert dig({"error": None}, "error", "missing") is None
 
 
 def test_every_number_has_a_place_at_which_it_is_found():

@@ -32,15 +32,15 @@ class Cell:
     less: Paired | None = None  # the difference to the row compare.to, paired by trial
 
 
-def dig(content: Any, path: str) -> Any:
-    """A value by its place: `perplexity`, `drawn.seconds`, `results[set=ptb].perplexity`."""
+def dig(content: Any, path: str, missing: Any = None) -> Any:
+    """A value by its place: `perplexity`, `drawn.seconds`, `results[set=ptb].perplexity`, or `missing`."""
     for part in path.split("."):
         match = STEP.fullmatch(part)
         if match is None or not isinstance(content, Mapping) or match["name"] not in content:
-            return None
+            return missing
         content = content[match["name"]]
         if match["key"]:
-            content = next((one for one in content if str(one.get(match["key"])) == match["value"]), None)
+            content = next((one for one in content if str(one.get(match["key"])) == match["value"]), missing)
     return content
 
 
@@ -59,11 +59,12 @@ def places(content: Any, before: str = "") -> Iterator[str]:
 
 
 def check_places(study: Study, tasks: Sequence[Task]) -> None:
-    """Refuse a column whose number is in none of the results that are there."""
+    """Refuse a column whose place is in none of the results that are there; one may be empty."""
+    missing = object()
     for column in study.columns:
         results = [read_json(task.result) for task in tasks if task.measure == column.measure and is_done(task)]
         for place in filter(None, (column.value, column.error)):
-            if results and all(dig(one, place) is None for one in results):
+            if results and all(dig(one, place, missing) is missing for one in results):
                 raise unknown(f"number in the results of {column.measure!r}", place, places(results[0]))
 
 
