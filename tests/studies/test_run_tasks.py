@@ -13,6 +13,7 @@ import pytest
 from tiny_study import TINY, ran, written
 
 from unmask.processes.lock import locked
+from unmask.studies.plan import slug
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +55,15 @@ def test_what_is_finished_is_kept(whole, tmp_path, capsys):
     assert ran(path, whole) == 0
     assert {file: file.stat().st_mtime_ns for file in whole.rglob("result.json")} == before
     assert "started" not in capsys.readouterr().err
+
+
+def test_training_seconds_are_those_of_all_steps_though_a_stop_came_between(whole):
+    for row in table(whole)["rows"]:
+        [metrics] = (whole / "rows" / slug(row["name"]) / "seed-1").glob("train-*/run/metrics.jsonl")
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        timed = [line for line in lines if "seconds" in line]
+        assert sum(line["steps"] for line in timed) == 4
+        assert row["train_seconds"] == pytest.approx(sum(line["seconds"] for line in timed))
 
 
 def test_a_broken_row_is_in_the_table_with_its_reason_and_stops_no_other(tmp_path, capsys):

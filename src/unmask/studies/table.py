@@ -12,7 +12,7 @@ from unmask.errors import UserError, unknown
 from unmask.studies.isoflop import fitted
 from unmask.studies.pairing import Paired, by_trial, paired
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
-from unmask.studies.run import DONE, is_done, read_json
+from unmask.studies.run import is_done, read_json
 from unmask.studies.study import Column, Row, Study
 from unmask.training import metrics
 
@@ -142,7 +142,7 @@ def compared_to(study: Study) -> dict[str, Any] | None:
 def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
     own = [task for task in tasks if task.row == row.name]
     done = [task for task in own if is_done(task)]
-    seconds = [read_json(task.folder / DONE).get("seconds", 0.0) for task in done if task.kind == "train"]
+    seconds = [step_seconds(task) for task in done if task.kind == "train"]
     told = [failures[task.name] for task in own if task.name in failures]
     difference = difference_of(study, row, tasks)
     return {
@@ -159,6 +159,11 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
         "train_seconds": statistics.fmean(seconds) if seconds else None,
         "curve": curve_of(study, row, tasks) if study.picture.get("kind") == "curves" else [],
     }
+
+
+def step_seconds(task: Task) -> float:
+    """The time of a training's steps, those before a stop included."""
+    return sum(line.get("seconds", 0.0) for line in metrics.read_metrics(task.folder / MODEL))
 
 
 def curve_of(study: Study, row: Row, tasks: Sequence[Task]) -> list[dict[str, float]]:
