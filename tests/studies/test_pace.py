@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tiny_study import written
 
-from studies.tiny_study import written
 from unmask.studies import pace
 from unmask.studies.pace import Pace
 from unmask.studies.plan import total_flops

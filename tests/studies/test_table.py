@@ -1,8 +1,10 @@
 """Numbers by their place in a result."""
 
 import pytest
+from tiny_study import written
 
-from unmask.studies.table import dig, places
+from unmask.studies.study import read_study
+from unmask.studies.table import budget_of, dig, places
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,16 @@ def test_every_number_has_a_place_at_which_it_is_found():
         "results[set=lm1b].perplexity": 5,
         "results[set=ptb].perplexity": 7,
     }
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({}, "equal steps"),
+        ({"row": [{"name": "MDLM"}, {"name": "AR", "train": {"steps": 9}}]}, "steps as the rows say"),
+        ({"row": [{"name": "MDLM"}, {"name": "AR", "flops": 1e9}]}, "FLOPs as the rows say"),
+        ({"budget": "flops", "like": "AR"}, "equal flops"),
+    ],
+)
+def test_a_table_says_what_its_trainings_have_in_common(tmp_path, changes, said):
+    assert budget_of(read_study(written(tmp_path, **changes))) == said

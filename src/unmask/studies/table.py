@@ -118,13 +118,21 @@ def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[s
         "file": study.path.name,
         "seeds": list(study.seeds),
         "threads": study.threads,
-        "budget": "FLOPs as the rows say" if any(row.flops for row in study.rows) else f"equal {study.budget}",
+        "budget": budget_of(study),
         "columns": [asdict(column) for column in study.columns],
         "compare": compared_to(study),
         "picture": dict(study.picture),
         "fits": fits_of(study, rows),
         "rows": rows,
     }
+
+
+def budget_of(study: Study) -> str:
+    """What the trainings of all rows have in common."""
+    if any(row.flops for row in study.rows):
+        return "FLOPs as the rows say"
+    steps = {train_of(row).steps for row in study.rows if row.train is not None}
+    return "steps as the rows say" if study.budget == "steps" and len(steps) > 1 else f"equal {study.budget}"
 
 
 def fits_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
