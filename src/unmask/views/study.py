@@ -238,11 +238,14 @@ def isoflop(table: Table) -> "Figure":
     """A column by size of network, one panel a group and one curve a budget, each with its lowest point."""
     number = number_of(table, table["picture"].get("y", table["columns"][0]["name"]))
     figure, axes_of = panels(len(table["fits"]), width=5.5 * len(table["fits"]))
+    measured = [row for row in table["rows"] if row["cells"][number]["value"]]
+    budgets = sorted({quantity(table, row, "flops") for row in measured})  # one colour each, in all panels
     for axes, fit in zip(axes_of, table["fits"], strict=True):
-        rows = [row for row in table["rows"] if row["group"] == fit["group"] and row["cells"][number]["value"]]
-        budgets = sorted({quantity(table, row, "flops") for row in rows})
+        rows = [row for row in measured if row["group"] == fit["group"]]
         for at, budget in enumerate(budgets):
             own = [row for row in rows if quantity(table, row, "flops") == budget]
+            if not own:
+                continue
             points = sorted((row["trained"]["parameters"], row["cells"][number]["value"]) for row in own)
             axes.plot(
                 *zip(*points, strict=True),
