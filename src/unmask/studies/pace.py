@@ -1,12 +1,11 @@
 """How long a row will train here, before it does: a few of its steps are timed, or its FLOPs are counted."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
 from unmask.studies.plan import steps_of, total_flops, train_of, vocabulary
+from unmask.studies.run import computing_with
 from unmask.studies.study import Row, Study
 from unmask.text.corpus.rows import Batch
 from unmask.training.estimate import USUAL_SHARE, matrix_rate, step_rate
@@ -15,24 +14,13 @@ from unmask.training.settings import Train
 LONGEST = 1.0  # seconds of a step that is still tried; of longer ones the FLOPs have to do
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Compute with so many threads, then with as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class Pace:
     """The seconds of each row's training with the study's threads; what several rows share is timed once."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
         self.timed: dict[str, float] = {}
-        with threads(study.threads):
+        with computing_with(study.threads):
             self.rate = matrix_rate()  # FLOPs per second
 
     def seconds(self, row: Row) -> float:
@@ -43,7 +31,7 @@ class Pace:
             return flops / (USUAL_SHARE * self.rate)
         alike = replace(settings, steps=1000)
         if repr(alike) not in self.timed:
-            with threads(self.study.threads):
+            with computing_with(self.study.threads):
                 self.timed[repr(alike)] = tried(alike, vocabulary(alike, self.study))
         return flops / (USUAL_SHARE * self.timed[repr(alike)])
 

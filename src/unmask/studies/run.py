@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -169,13 +169,21 @@ def spawned(task: Task, how: How) -> "subprocess.Popen[bytes]":
 
 def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int:
     """Run a command in this process, with the same number of threads and its output in the same file."""
+    with computing_with(threads), (task.folder / LOG).open("a", encoding="utf-8") as log:
+        try:
+            with redirect_stdout(log), redirect_stderr(log):
+                return command(list(task.command))
+        except SystemExit as stop:
+            return int(stop.code or 0) if isinstance(stop.code, int | None) else 1
+
+
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Compute with so many threads, then with as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with (task.folder / LOG).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-            return command(list(task.command))
-    except SystemExit as stop:
-        return int(stop.code or 0) if isinstance(stop.code, int | None) else 1
+        yield
     finally:
         torch.set_num_threads(before)
 
