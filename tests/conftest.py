@@ -1,5 +1,6 @@
 """What every test shares: one torch thread a worker, so that two workers fill two cores."""
 
+import unmask  # noqa: F401  # isort: skip  # before torch: it sets how OpenMP's threads wait
 import pytest
 import torch
 

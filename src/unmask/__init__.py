@@ -18,7 +18,11 @@ The public names, imported on first use so that `import unmask` stays light:
 from importlib import import_module
 from typing import Any
 
+from unmask.openmp import wait_without_spinning
+
 __version__ = "0.1.0"
+
+wait_without_spinning()  # before anything imports torch
 
 _HOMES = {
     "Control": "unmask.sampling.control",
