@@ -1,4 +1,4 @@
-"""Numbers in docs/results.md come from records: a table after `<!-- records/NAME.json -->` holds only theirs."""
+"""Numbers of the results pages come from records: a table after `<!-- records/NAME.json -->` holds only theirs."""
 
 import json
 import re
@@ -11,7 +11,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 MARK = re.compile(r"<!-- (?P<records>records/[^ ]+(?: records/[^ ]+)*) -->\n(?P<table>(?:\|.*\n)+)")
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?!\w)")
-TABLES = [(match["records"].split(), match["table"]) for match in MARK.finditer((DOCS / "results.md").read_text())]
+FRONT = DOCS / "results.md"
+PAGES = [FRONT, *sorted((DOCS / "results").glob("*.md"))]
+TABLES = [(match["records"].split(), match["table"]) for page in PAGES for match in MARK.finditer(page.read_text())]
 
 
 def values(content: Any) -> Iterator[float]:
@@ -42,7 +44,23 @@ def traced(number: str, known: list[float]) -> bool:
 
 
 def test_there_are_tables_with_records():
-    assert len(TABLES) >= 4
+    assert len(TABLES) >= 29
+
+
+def test_every_mark_is_followed_by_its_table():
+    assert sum(page.read_text().count("<!-- records/") for page in PAGES) == len(TABLES)
+
+
+def test_the_front_page_fits_on_a_screen_and_all_its_numbers_have_records():
+    lines = FRONT.read_text().splitlines()
+    assert len(lines) <= 50
+    table = [match["table"] for match in MARK.finditer(FRONT.read_text())]
+    assert set(NUMBER.findall(FRONT.read_text())) == set(NUMBER.findall("".join(table)))
+
+
+def test_every_page_of_results_is_linked_from_the_front_page():
+    links = set(re.findall(r"\]\(results/([^)#]+)", FRONT.read_text()))
+    assert links == {page.name for page in PAGES[1:]}
 
 
 @pytest.mark.parametrize(("records", "table"), TABLES, ids=[" ".join(records) for records, _ in TABLES])
