@@ -7,24 +7,26 @@ from contextlib import contextmanager
 import uvicorn
 
 from unmask.model.model import Model
-from unmask.serving.http.app import Service, create
-from unmask.serving.http.guard import Rules
-from unmask.serving.http.run import ServerSettings, bound, settings
+from unmask.serving.http.app import create
+from unmask.serving.http.run import bound, uvicorn_config
 from unmask.serving.limits import Limits
+from unmask.serving.settings import ServerSettings
 
 
 @contextmanager
 def serving(
-    model: Model, *, name: str = "tiny", limits: Limits | None = None, grace: float = 2, **rules
+    model: Model,
+    *,
+    name: str = "tiny",
+    limits: Limits | None = None,
+    grace: float = 2,
+    key: str | None = None,
+    **others,
 ) -> Iterator[str]:
     """A server in a thread of its own; gives its address."""
-    others = {name: rules.pop(name) for name in ("origins", "tracebacks") if name in rules}
-    limits = limits or Limits()
-    service = Service(name, limits, Rules(**rules), **others)
+    settings = ServerSettings(name=name, limits=limits or Limits(), grace=grace, **others)
     with bound("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(
-            settings(create(model, service), ServerSettings("", name, grace=grace, limits=limits))
-        )
+        server = uvicorn.Server(uvicorn_config(create(model, settings, key=key), settings))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

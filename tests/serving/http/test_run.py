@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import pickle
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,16 +13,25 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import httpx
 import pytest
+import torch
+from models import saved
 from servers import serving
 
-from unmask.cli.main import main
+from unmask.cli import serve as serve_verb
+from unmask.cli.main import main, parsed
 from unmask.errors import UserError
-from unmask.serving.http.run import bound
+from unmask.model.checkpoint import load
+from unmask.model.classifier import Classifier, save_classifier
+from unmask.serving.http.run import bound, load_again, serve, service_of
+from unmask.serving.http.workers import Workers
 from unmask.serving.limits import Limits
+from unmask.serving.settings import ServerSettings
 
 
 @contextlib.contextmanager
@@ -176,6 +187,137 @@ def test_a_worker_that_dies_is_replaced_with_its_numbers_and_all_end_with_their_
             pass  # nobody holds the port
 
 
+@pytest.fixture
+def run_folder(masked, tmp_path) -> Path:
+    """A run whose `best` is a link to the first of two checkpoints."""
+    shutil.copytree(masked.folder, tmp_path / "run" / "checkpoints" / "a")
+    saved(tmp_path / "run" / "checkpoints" / "b", seed=1)
+    (tmp_path / "run" / "best").symlink_to("checkpoints/a")
+    return tmp_path / "run"
+
+
+def texts(address: str, times: int = 12) -> set[str]:
+    """The answers to one request, sent several times; a connection that is lost is not an answer."""
+    body, found = {"prompt": "The ", "max_tokens": 20, "seed": 3}, set()
+    for _ in range(times):
+        with contextlib.suppress(httpx.TransportError):
+            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=30)
+            found.add(answer.json()["choices"][0]["text"])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+def test_a_replaced_worker_serves_the_model_of_the_start_though_the_run_has_another_best(run_folder):
+    with command(str(run_folder), "--workers", "2") as (process, address):
+        wait_for(lambda: len(worker_ids(process)) == 2)
+        before, was = worker_ids(process), texts(address)
+        (run_folder / "next").symlink_to("checkpoints/b")
+        (run_folder / "next").rename(run_folder / "best")
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: len(worker_ids(process) - before) == 2)
+        wait_for(lambda: len(texts(address, 1)) == 1)
+        assert texts(address) == was
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+def test_a_worker_that_cannot_start_leaves_the_others_alone_and_is_tried_again(run_folder):
+    away = run_folder.parent / "away"
+    with command(str(run_folder), "--workers", "2") as (process, address):
+        wait_for(lambda: len(worker_ids(process)) == 2)
+        was, (first, second) = texts(address), sorted(worker_ids(process))
+        (run_folder / "checkpoints").rename(away)
+        os.kill(first, signal.SIGKILL)
+        for line in process.stderr:
+            if "could not start; a new one starts in 2 s" in line:
+                break
+        assert "there is no folder" not in line
+        assert texts(address) == was
+        shutil.copytree(away / "b", run_folder / "checkpoints" / "a")
+        for line in process.stderr:
+            if "not the one that this server was started with" in line:
+                break
+        assert texts(address) == was
+        shutil.rmtree(run_folder / "checkpoints")
+        away.rename(run_folder / "checkpoints")
+        wait_for(lambda: len(worker_ids(process) - {first, second}) == 1)
+        os.kill(second, signal.SIGKILL)
+        wait_for(lambda: texts(address, 1) == was)
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_start_at_all_end_the_server_in_words(masked, capfd):
+    changed = load(masked.folder)
+    changed.network.output_layer.linear.weight.data += 0.1
+    settings = ServerSettings(workers=2, grace=1)
+    with bound("127.0.0.1", 0) as listening, pytest.raises(UserError, match="could not start"):
+        serve(changed, settings, listening, load=load)
+    assert "not the one that this server was started with" in capfd.readouterr().err
+
+
+def changed_leaf(kind: type, default) -> object:
+    """A value of a setting's type that is not its default."""
+    if get_origin(kind) is Literal:
+        return next(choice for choice in ("cpu", "float32", *get_args(kind)) if choice in get_args(kind))
+    if kind is bool:
+        return not default
+    if kind in (int, float):
+        return default + 1
+    return ("one.example", "two.example") if get_origin(kind) is tuple else "other"
+
+
+def command_line(kind: type, default, before: str, given: dict) -> list[str]:
+    """Options that change every setting of a verb; `given` has those that cannot be made up."""
+    words: list[str] = []
+    for one in fields(kind):
+        hint, value = get_type_hints(kind)[one.name], getattr(default, one.name)
+        if is_dataclass(value):
+            words += command_line(type(value), value, "limits." if one.name == "limits" else before, given)
+            continue
+        new = given.pop(one.name, None) or changed_leaf(hint, value)
+        if one.name != "checkpoint":
+            words.append(f"--{before}{one.name.replace('_', '-')}")
+        words += [] if new is True else [str(part) for part in (new if isinstance(new, tuple) else (new,))]
+    return words
+
+
+def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("correct horse")
+    guide = tmp_path / "guide"
+    save_classifier(guide, Classifier(masked.network, ["up", "down"]), masked)
+    with bound("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    given = {
+        **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide},
+        **{"port": port, "host": "127.0.0.2"},
+    }
+    default = serve_verb.Settings("")
+    words = command_line(serve_verb.Settings, default, "", given)
+    assert not given
+    works = []
+    monkeypatch.setattr(Workers, "run", lambda self: works.append(pickle.loads(pickle.dumps(self.work))))
+    assert main(["serve", *words]) == 0
+    (service,) = works[0].args
+    asked = parsed("serve", words)
+    assert service.settings == asked.server
+    assert service.load.__self__ == asked.place
+    assert (service.folder, service.key) == (masked.folder.resolve(), "correct horse")
+    pairs = [(asked.server, default.server), (asked.server.limits, Limits()), (asked.place, default.place)]
+    for now, was in pairs:
+        for one in fields(now):
+            assert getattr(now, one.name) != getattr(was, one.name), one.name
+    assert load_again(service).network.compute == torch.float32
+
+
+def test_workers_take_the_defaults_of_a_model_in_memory_and_refuse_one_without_a_folder(masked):
+    settings, model = ServerSettings(workers=2), masked.with_sampling(sampler="entropy", top_p=0.5)
+    assert load_again(service_of(model, settings, load)).sampling == {"sampler": "entropy", "top_p": 0.5}
+    with pytest.raises(UserError, match="this model has none"):
+        service_of(replace(masked, folder=None), settings, load)
+
+
 def numbers(address: str) -> str:
     """The metrics, or nothing while no worker answers."""
     with contextlib.suppress(httpx.TransportError):
@@ -218,7 +360,7 @@ def test_the_key_comes_from_a_file_or_the_environment(masked, tmp_path):
         (["MODEL", "--port", "TAKEN"], "cannot listen"),
         (["MODEL", "--host", "203.0.113.7"], "cannot listen"),
         (["MODEL", "--workers", "0"], "at least one worker"),
-        (["MODEL", "--key-file", "no-such-file"], "cannot read the key file"),
+        (["MODEL", "--key-file", "no-such-file"], "cannot read no-such-file"),
     ],
 )
 def test_mistakes_on_the_command_line_are_told_without_a_traceback(masked, capsys, arguments, said):

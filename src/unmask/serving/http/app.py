@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI, Response
@@ -16,33 +15,21 @@ from unmask.serving.http.about import add_facts
 from unmask.serving.http.classifying import add_classifying
 from unmask.serving.http.drawing import add_drawing
 from unmask.serving.http.errors import ERRORS, add_errors
-from unmask.serving.http.guard import Guard, Rules
+from unmask.serving.http.guard import Guard
 from unmask.serving.http.requests import Controls, Requests
 from unmask.serving.http.scoring import add_scoring
-from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import wrong
+from unmask.serving.settings import ServerSettings
 
 
-@dataclass(frozen=True)
-class Service:
-    """Settings of a server, beyond its model."""
-
-    name: str  # name of the model for clients
-    limits: Limits
-    rules: Rules
-    origins: tuple[str, ...] = ()  # origins of other sites whose pages may use the server (CORS)
-    tracebacks: bool = False  # log failures with their traceback, which may contain a prompt
-    classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests with `towards`
-
-
-def create(model: Model, service: Service) -> ASGIApp:
-    """The whole server as an ASGI application."""
+def create(model: Model, settings: ServerSettings, *, key: str | None = None) -> ASGIApp:
+    """The whole server as an ASGI application; `key`: the API key, None: no key is needed."""
     model.text_tokenizer()
-    metrics, report = Metrics(), reporter(tracebacks=service.tracebacks)
-    requests = Requests(model, service.limits, Controls(model, service.limits, service.classifier))
-    engine = Engine(model.network, vocab=model.spec.vocab, limits=service.limits, metrics=metrics, report=report)
+    metrics, report = Metrics(), reporter(tracebacks=settings.tracebacks)
+    requests = Requests(model, settings.limits, Controls(model, settings.limits, settings.classifier))
+    engine = Engine(model.network, vocab=model.spec.vocab, limits=settings.limits, metrics=metrics, report=report)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -52,19 +39,17 @@ def create(model: Model, service: Service) -> ASGIApp:
 
     app = FastAPI(title="unmask", version=__version__, lifespan=life, docs_url=None, redoc_url=None, responses=ERRORS)
     add_errors(app)
-    add_drawing(app, engine, requests, service.name)
-    add_scoring(app, engine, requests, service.name)
-    add_classifying(app, engine, requests, service.name)
-    add_facts(app, requests, service.name, metrics)
+    add_drawing(app, engine, requests, settings.name)
+    add_scoring(app, engine, requests, settings.name)
+    add_classifying(app, engine, requests, settings.name)
+    add_facts(app, requests, settings.name, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
-    guarded: ASGIApp = Guard(
-        app, rules=service.rules, limits=service.limits, metrics=metrics, report=report, routes=routes
-    )
-    if not service.origins:
+    guarded: ASGIApp = Guard(app, settings, key=key, metrics=metrics, report=report, routes=routes)
+    if not settings.origins:
         return guarded
     return CORSMiddleware(
-        guarded, allow_origins=list(service.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+        guarded, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
     )
 
 

@@ -8,19 +8,18 @@ import asyncio
 import hmac
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serving.limits import Limits
 from unmask.serving.log import Report, log
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, closing, failed, no_entry, slow, wrong
+from unmask.serving.settings import ServerSettings
 
 FAREWELL = 1.0  # seconds to send the last words of a server that ends
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,14 +29,6 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", POLICY.encode()),
 ]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Which requests are let in."""
-
-    key: str | None = field(default=None, repr=False)  # the API key; None: no key is needed
-    hosts: tuple[str, ...] = ()  # host names that the server answers to; empty: any
 
 
 @dataclass
@@ -58,9 +49,16 @@ class Seen:
 
 class Guard:
     def __init__(
-        self, app: ASGIApp, *, rules: Rules, limits: Limits, metrics: Metrics, report: Report, routes: frozenset[str]
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        *,
+        key: str | None,
+        metrics: Metrics,
+        report: Report,
+        routes: frozenset[str],
     ) -> None:
-        self.app, self.rules, self.limits = app, rules, limits
+        self.app, self.key, self.hosts, self.limits = app, key, settings.host_names, settings.limits
         self.metrics, self.report, self.routes = metrics, report, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,13 +96,13 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self.rules.hosts and name not in self.rules.hosts:
+        if self.hosts and name not in self.hosts:
             raise wrong("this server does not answer to that host name.", status=421, code="wrong_host")
         path = scope["path"]
-        if self.rules.key is not None and (path.startswith("/v1/") or path == "/metrics"):
+        if self.key is not None and (path.startswith("/v1/") or path == "/metrics"):
             scheme, _, given = headers.get(b"authorization", "").partition(" ")
             # compare_digest takes the same time wherever the first difference is.
-            right = hmac.compare_digest(given.strip().encode("latin-1"), self.rules.key.encode())
+            right = hmac.compare_digest(given.strip().encode("latin-1"), self.key.encode())
             if scheme.lower() != "bearer" or not right:
                 raise no_entry()
         if scope["method"] == "POST":

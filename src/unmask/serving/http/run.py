@@ -5,65 +5,77 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import torch
 import uvicorn
 from starlette.types import ASGIApp
 
 from unmask.errors import UserError
-from unmask.model.checkpoint import Model, load
+from unmask.model.model import Model
 from unmask.serving.engine import THREADS
-from unmask.serving.http.app import Service, create
+from unmask.serving.http.app import create
 from unmask.serving.http.connection import connections
-from unmask.serving.http.guard import LOOPBACK, Rules
 from unmask.serving.http.workers import Workers
-from unmask.serving.limits import Limits
 from unmask.serving.metrics import SHARED, forget_process
+from unmask.serving.settings import ServerSettings
+from unmask.settings import described
 
 EXIT_CTRL_C = 130
 
 
 @dataclass(frozen=True)
-class ServerSettings:
-    """Where and how a server runs."""
+class Service:
+    """A server with its model, as every worker process gets it: nothing is left out on the way."""
 
-    checkpoint: str
-    name: str
-    host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
-    grace: float = 30.0  # seconds that running requests get at shutdown
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    tracebacks: bool = False
-    classifier: str | None = None
+    settings: ServerSettings
+    load: Callable[[Path], Model]  # reads a checkpoint, with the device and dtype that were asked for
+    folder: Path  # of the model, with every link resolved
+    identity: str  # of the model; a worker that finds another one in the folder refuses to start
+    model_settings: Mapping[str, Any]  # those of the model in memory: its sampling defaults may be set in Python
     key: str | None = field(default=None, repr=False)
-    limits: Limits = field(default_factory=Limits)
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise UserError(f"a server needs at least one worker process; saw {self.workers}.")
-        if not 0 <= self.port < 65536:
-            raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
-        if not self.grace >= 0:
-            raise UserError(f"the grace (seconds to finish) must not be negative; saw {self.grace}.")
-        if self.key is not None and len(self.key) < 8:
-            raise UserError("an API key of fewer than 8 characters can be guessed; use a longer one.")
-
-    @property
-    def service(self) -> Service:
-        """On a loopback address only loopback names are answered, so that pages of other sites cannot reach it."""
-        hosts = self.hosts or (LOOPBACK if is_loopback(self.host) else ())
-        rules = Rules(key=self.key, hosts=tuple(host.lower() for host in hosts))
-        return Service(self.name, self.limits, rules, self.origins, self.tracebacks, self.classifier)
 
 
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+def service_of(
+    model: Model, settings: ServerSettings, load: Callable[[Path], Model], *, key: str | None = None
+) -> Service:
+    """The service of a model for worker processes, which load it again from its folder."""
+    if model.folder is None:
+        raise UserError(
+            f"{settings.workers} worker processes load the model from its folder, and this model has none: save it "
+            "first, or serve it with one."
+        )
+    return Service(settings, load, model.folder.resolve(), identity_of(model), dict(model.settings), key)
+
+
+def identity_of(model: Model) -> str:
+    """A sha256 of all that decides a model's answers, its settings aside: weights, objective, tokenizer, mask."""
+    digest = sha256(repr((described(model.objective), model.mask, model.spec)).encode())
+    digest.update((model.tokenizer.fingerprint if model.tokenizer is not None else "").encode())
+    modules = {"": model.network, **model.parts}
+    weights = {
+        f"{part}.{name}": value for part, module in modules.items() for name, value in module.state_dict().items()
+    }
+    for name, value in sorted({**weights, **model.state}.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def load_again(service: Service) -> Model:
+    """The model of a service, in another process; refused if its folder has come to hold another one."""
+    model = service.load(service.folder)
+    if identity_of(model) != service.identity:
+        raise UserError(
+            f"the model in {service.folder} is not the one that this server was started with: start the server anew."
+        )
+    return replace(model, settings=service.model_settings)
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -82,19 +94,29 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(running: ServerSettings, listening: socket.socket, model: Model) -> None:
-    """Answer until SIGTERM or Ctrl-C; then finish running requests within the grace."""
-    if running.workers == 1:
-        answer(running, listening, model)
+def serve(
+    model: Model,
+    settings: ServerSettings,
+    listening: socket.socket,
+    *,
+    load: Callable[[Path], Model],
+    key: str | None = None,
+) -> None:
+    """Answer until SIGTERM or Ctrl-C; then finish running requests within the grace.
+
+    One process serves the model itself; several read it from its folder with `load`.
+    """
+    if settings.workers == 1:
+        answer(model, settings, listening, key=key)
         return
+    work = partial(answer_in_worker, service_of(model, settings, load, key=key))
     with shared_numbers() as folder:
-        work = partial(answer_in_worker, running)
-        Workers(work, running.workers, listening, running.grace, ended=partial(forget_process, folder)).run()
+        Workers(work, settings.workers, listening, settings.grace, ended=partial(forget_process, folder)).run()
 
 
-def answer(running: ServerSettings, listening: socket.socket, model: Model) -> None:
+def answer(model: Model, settings: ServerSettings, listening: socket.socket, *, key: str | None = None) -> None:
     """One process that answers."""
-    server = uvicorn.Server(settings(create(model, running.service), running))
+    server = uvicorn.Server(uvicorn_config(create(model, settings, key=key), settings))
     try:
         server.run([listening])
     finally:
@@ -111,11 +133,13 @@ def stuck_threads() -> bool:
     return any(thread.is_alive() for thread in left)
 
 
-def answer_in_worker(running: ServerSettings, number: int, listening: socket.socket) -> None:
+def answer_in_worker(service: Service, listening: socket.socket, ready: Callable[[], None]) -> None:
     """One of several processes; each has its share of the cores."""
     log_to_standard_error()
-    torch.set_num_threads(max(1, torch.get_num_threads() // running.workers))
-    answer(running, listening, load(running.checkpoint))
+    torch.set_num_threads(max(1, torch.get_num_threads() // service.settings.workers))
+    model = load_again(service)
+    ready()
+    answer(model, service.settings, listening, key=service.key)
 
 
 def log_to_standard_error() -> None:
@@ -123,14 +147,14 @@ def log_to_standard_error() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def settings(app: ASGIApp, running: ServerSettings) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connections(running.limits),  # type: ignore[arg-type]  # it only calls it
+        http=connections(settings.limits),  # type: ignore[arg-type]  # it only calls it
         access_log=False,  # the guard logs, without addresses
         log_config=None,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(running.grace)),
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
         timeout_keep_alive=75,  # longer than load balancers keep idle connections, so that they close first
         ws="none",
     )

@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
@@ -15,12 +17,23 @@ from types import FrameType
 from unmask.errors import UserError
 from unmask.serving.log import log
 
-# `work(number, listening)` serves in a process of its own until SIGTERM.
-Work = Callable[[int, socket.socket], None]
+# `work(listening, ready)` serves in a process of its own until SIGTERM; it calls `ready` once it can answer.
+Work = Callable[[socket.socket, Callable[[], None]], None]
 
-BROKEN = 3  # exit code of a worker that cannot start: another one could not either
-PAUSE = 1.0  # seconds between two starts of the same worker
+BROKEN = 3  # exit code of a worker that cannot start
+PAUSES = (1.0, 60.0)  # seconds before a worker is replaced: the first pause, and the longest; each doubles the last
 EXTRA = 10.0  # seconds beyond the grace after which a worker is killed
+
+
+@dataclass
+class Worker:
+    """One process, as its parent sees it, and those that had its place before."""
+
+    process: BaseProcess | None = None
+    line: Connection | None = None  # a word comes when it is ready; it closes when either end does
+    ready: bool = False
+    pause: float = 0.0
+    due: float = 0.0  # when the next process may start
 
 
 @dataclass
@@ -32,73 +45,100 @@ class Workers:
     listening: socket.socket
     grace: float
     ended: Callable[[int], None] = lambda pid: None  # called with the id of each process that has ended
-    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    pauses: tuple[float, float] = PAUSES
+    workers: list[Worker] = field(default_factory=list)
+    served: bool = False  # whether any worker has been ready
     stop: bool = False
 
     def run(self) -> None:
         """Keep the workers alive until SIGTERM or Ctrl-C; then end them within the grace."""
-        alive, held = get_context("spawn").Pipe(duplex=False)  # nothing is sent: it closes when this process ends
+        self.workers = [Worker() for _ in range(self.count)]
         before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             while not self.stop:
-                self.start_missing(alive)
-                connection.wait([one.sentinel for one in self.processes.values()], timeout=0.5)
+                self.start_missing()
+                lines = [worker.line for worker in self.workers if worker.line is not None]
+                connection.wait([*lines, *(p.sentinel for p in self.processes())], timeout=0.5)
+                self.note_ready()
                 self.remove_dead()
         finally:
             self.end_all()
-            held.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def note(self, number: int, frame: FrameType | None) -> None:
         self.stop = True
 
-    def start_missing(self, alive: Connection) -> None:
-        for number in range(self.count):
-            if number not in self.processes:
-                process = get_context("spawn").Process(
-                    target=begin, args=(self.work, number, self.listening, alive, self.grace), name=f"worker {number}"
-                )
-                process.start()
-                self.processes[number] = process
+    def processes(self) -> list[BaseProcess]:
+        return [worker.process for worker in self.workers if worker.process is not None]
+
+    def start_missing(self) -> None:
+        for number, worker in enumerate(self.workers):
+            if worker.process is None and time.monotonic() >= worker.due:
+                worker.line, end = get_context("spawn").Pipe()
+                arguments = (self.work, self.listening, end, self.grace)
+                worker.process = get_context("spawn").Process(target=begin, args=arguments, name=f"worker {number}")
+                worker.process.start()
+                end.close()
+
+    def note_ready(self) -> None:
+        for worker in self.workers:
+            if worker.line is not None and not worker.ready and worker.line.poll():
+                with suppress(EOFError, OSError):
+                    worker.line.recv_bytes()
+                    worker.ready = self.served = True
+                    worker.pause = 0.0
 
     def remove_dead(self) -> None:
-        for number, process in list(self.processes.items()):
-            if process.is_alive():
+        """Note the workers that have ended, each to be replaced after a pause that grows while none gets ready.
+
+        The first ones that cannot start end the server: there is nothing to keep up. Later, the others go on.
+        """
+        for worker in self.workers:
+            process = worker.process
+            if process is None or process.is_alive():
                 continue
-            self.forget(number)
+            self.forget(worker)
             if self.stop:
                 continue
-            if process.exitcode == BROKEN:
+            if process.exitcode == BROKEN and not self.served:
                 raise UserError("a worker process could not start; its message is above.")
-            log.error("worker process %d ended with code %s; a new one starts", process.pid, process.exitcode)
-            time.sleep(PAUSE)
+            first, longest = self.pauses
+            worker.pause = min(2 * worker.pause or first, longest)
+            worker.due = time.monotonic() + worker.pause
+            what = "could not start" if process.exitcode == BROKEN else f"ended with code {process.exitcode}"
+            log.error("worker process %d %s; a new one starts in %g s", process.pid, what, worker.pause)
 
-    def forget(self, number: int) -> None:
-        process = self.processes.pop(number)
-        assert process.pid is not None
-        self.ended(process.pid)
+    def forget(self, worker: Worker) -> None:
+        assert worker.process is not None
+        assert worker.process.pid is not None
+        assert worker.line is not None
+        self.ended(worker.process.pid)
+        worker.line.close()
+        worker.process, worker.line, worker.ready = None, None, False
 
     def end_all(self) -> None:
         """SIGTERM to all; those that are still there after the grace are killed."""
         self.listening.close()
-        for process in self.processes.values():
+        for process in self.processes():
             process.terminate()
         limit = time.monotonic() + self.grace + EXTRA
-        for number, process in list(self.processes.items()):
-            process.join(max(0.0, limit - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-            self.forget(number)
+        for worker in self.workers:
+            if worker.process is None:
+                continue
+            worker.process.join(max(0.0, limit - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            self.forget(worker)
 
 
-def begin(work: Work, number: int, listening: socket.socket, alive: Connection, grace: float) -> None:
+def begin(work: Work, listening: socket.socket, line: Connection, grace: float) -> None:
     """A worker process: it works until SIGTERM, or until its parent has ended, however that came."""
 
     def watch() -> None:
         try:
-            alive.recv_bytes()
+            line.recv_bytes()  # nothing is ever sent: it ends when the parent does
         except (EOFError, OSError):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(grace + EXTRA)
@@ -106,9 +146,9 @@ def begin(work: Work, number: int, listening: socket.socket, alive: Connection, 
 
     threading.Thread(target=watch, daemon=True, name="parent").start()
     try:
-        work(number, listening)
+        work(listening, lambda: line.send_bytes(b"ready"))
     except KeyboardInterrupt:
         pass
     except UserError as error:
-        print(f"unmask: {error}", flush=True)
+        print(f"unmask: {error}", file=sys.stderr, flush=True)
         os._exit(BROKEN)

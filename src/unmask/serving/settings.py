@@ -1,0 +1,43 @@
+"""The settings of a server: declared once, and handed whole from the command line to every worker process."""
+
+from dataclasses import dataclass, field
+
+from unmask.errors import UserError
+from unmask.serving.limits import Limits
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where and how the server answers."""
+
+    host: str = "127.0.0.1"  # address to listen on; 0.0.0.0: reachable from other machines, so set a key
+    port: int = 8000  # port to listen on; 0: any free one
+    name: str = ""  # model name in the API; none: the folder's name
+    workers: int = 1  # processes that share the port, each with the model and some of the cores
+    grace: float = 30.0  # seconds for running requests to finish when the server stops
+    hosts: tuple[str, ...] = ()  # host names to answer to; none: any, or only local ones on 127.0.0.1
+    origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS): https://example.org
+    tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    classifier: str | None = None  # a folder that `unmask classifier` wrote, for requests that set `towards`
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise UserError(f"a server needs at least one worker process; saw {self.workers}.")
+        if not 0 <= self.port < 65536:
+            raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
+        if not self.grace >= 0:
+            raise UserError(f"the grace (seconds to finish) must not be negative; saw {self.grace}.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The host names that are answered; empty: any. Local ones only on a loopback address, so that pages of
+        other sites cannot reach it."""
+        return tuple(host.lower() for host in self.hosts) or (LOOPBACK if self.is_local else ())
