@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tiny
+import unmask
 from unmask.model.checkpoint import load, save
 
 COMMIT = "3" * 40
@@ -20,7 +21,7 @@ def run_folder(folder):
         "data": "/home/somebody/texts",
         "out": "/home/somebody/runs/mine",
         "steps": 7,
-        "text": {"pack": "rows"},
+        "text": {"pack": "rows", "tokenizer": "/home/somebody/secret/words", "intervals": ["/home/somebody/a.bed"]},
     }
     settings["sampling"] = {"sampler": "entropy", "top_p": 0.9}
     made = tiny.model(folder / "begun")
@@ -75,6 +76,41 @@ def test_a_folder_to_publish_is_the_same_model_with_a_card(tmp_path, command, ca
     everything = b"".join(path.read_bytes() for path in (tmp_path / "mine").iterdir())
     assert b"somebody" not in everything
     assert b'"data": "texts"' in everything
+    assert b'tokenizer = "words"' in everything
+
+
+@pytest.mark.parametrize("name", ["README.md", "NOTICE", "LICENSE"])
+def test_a_file_beside_the_model_that_is_a_link_to_elsewhere_is_not_published(tmp_path, command, name):
+    tiny.checkpoint(tmp_path / "made")
+    (tmp_path / "secret").write_text("the key")
+    (tmp_path / "made" / name).symlink_to(tmp_path / "secret")
+    code, _, err = command("push", tmp_path / "made", "--folder", tmp_path / "out")
+    assert (code, "outside its folder" in err) == (2, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_of_other_programs_are_published_without_the_place_they_were_made_at(tmp_path, command):
+    tiny.checkpoint(tmp_path / "made")
+    file = tmp_path / "made" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "_name_or_path": "/home/somebody/bert"}))
+    assert command("push", tmp_path / "made", "--folder", tmp_path / "out")[0] == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["_name_or_path"] == "bert"
+
+
+@pytest.mark.slow
+def test_a_published_classifier_classifies(tmp_path, command):
+    tiny.checkpoint(tmp_path / "model")
+    lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'good/fine' if i % 3 else 'bad'}\n" for i in range(30)]
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(lines))
+    tuned = ("classify", tmp_path / "model", tmp_path / "reviews.csv", "--out", tmp_path / "mood", "--epochs", "1")
+    assert command(*tuned)[0] == 0
+    assert command("push", tmp_path / "mood", "--folder", tmp_path / "out")[0] == 0
+    before, after = (unmask.Predictor.load(tmp_path / name).predict(["abe", "cdf"]) for name in ("mood", "out"))
+    assert before == after
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "unmask classify out texts.csv --predict" in card
+    assert "unmask sample" not in card
+    assert str(tmp_path).encode() not in b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir())
 
 
 def test_a_card_that_exists_is_kept(tmp_path, command):

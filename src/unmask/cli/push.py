@@ -11,6 +11,7 @@ card that the checkpoint or the repository has already is kept.
 
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +24,21 @@ from unmask.files import write_json, write_whole
 from unmask.model.card import CARD, card_of, without_paths
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
-from unmask.model.format import NOTE, read_note
+from unmask.model.format import NOTE
 from unmask.model.model import Model
+from unmask.model.predictor import HEAD, is_predictor
+from unmask.model.predictor import NOTE as PREDICTOR_NOTE
 from unmask.training import state
+from unmask.untrusted import check_links, read_object
 
 ALONG = (CARD, "NOTICE", "LICENSE", "LICENSE.txt")  # files beside the model that are published with it
+# Files that may name folders of the machine they were written on, with the entries that may.
+RECORDS: dict[str, Callable[[str], bool]] = {
+    NOTE: lambda entry: entry == "settings",
+    PREDICTOR_NOTE: lambda entry: entry != "answer",
+    "config.json": lambda entry: entry.endswith("name_or_path"),
+    "tokenizer_config.json": lambda entry: entry.endswith("name_or_path"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,13 +77,16 @@ def write_folder(settings: Settings, folder: Path) -> bool:
     assert source.folder is not None
     if settings.license and (source.folder / CARD).is_file():
         raise UserError(f"{source.folder} has a card of its own, which is kept: write the licence into its {CARD}.")
+    check_links(source.folder, ALONG)
     card = card_of(source, name, license=settings.license, bound=validated(source))
     convert(settings.checkpoint, folder)
-    note = read_note(folder)
-    write_json(folder / NOTE, {**note, "settings": without_paths(note.get("settings", {}))})
-    for file in ALONG:
+    for file in (*ALONG, *((HEAD, PREDICTOR_NOTE) if is_predictor(source.folder) else ())):
         if (source.folder / file).is_file():
             shutil.copyfile(source.folder / file, folder / file)
+    for file, holds_path in RECORDS.items():
+        if (folder / file).is_file():
+            note = read_object(folder / file)
+            write_json(folder / file, {**note, **without_paths({k: v for k, v in note.items() if holds_path(k)})})
     if (folder / CARD).is_file():
         return True
     write_whole(folder / CARD, card)

@@ -11,10 +11,10 @@ import tomli_w
 from unmask.errors import UserError
 from unmask.hub import origin_of
 from unmask.model.model import Model
+from unmask.model.predictor import is_predictor
 from unmask.settings import described
 
 CARD = "README.md"
-PATHS = ("data", "out", "init")  # settings of a run that may be paths of the machine it ran on
 
 
 def card_of(model: Model, name: str, *, license: str = "", bound: float | None = None) -> str:
@@ -30,16 +30,7 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
             "",
             "## Use",
             "",
-            f"    unmask sample {name}",
-            *([f'    unmask infill {name} "Once ___ end."'] if model.objective.facts.infills else []),
-            "",
-            "```python",
-            "import unmask",
-            "",
-            f'model = unmask.load("{name}")',
-            "for sample in unmask.sample(model, n=2, seed=1):",
-            "    print(sample.text)",
-            "```",
+            *(use_of_predictor(name) if is_predictor(model.folder) else use_of_model(model, name)),
             "",
             "`unmask inspect` prints the network's sizes and checks the files against the self-test in unmask.json.",
             *toml_section("Default sampling settings", dict(model.sampling)),
@@ -47,6 +38,35 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
             "",
         ]
     )
+
+
+def use_of_model(model: Model, name: str) -> list[str]:
+    return [
+        f"    unmask sample {name}",
+        *([f'    unmask infill {name} "Once ___ end."'] if model.objective.facts.infills else []),
+        "",
+        "```python",
+        "import unmask",
+        "",
+        f'model = unmask.load("{name}")',
+        "for sample in unmask.sample(model, n=2, seed=1):",
+        "    print(sample.text)",
+        "```",
+    ]
+
+
+def use_of_predictor(name: str) -> list[str]:
+    """The commands of a model that `unmask classify` has tuned."""
+    return [
+        f"    unmask classify {name} texts.csv --predict --out answers.csv",
+        "",
+        "```python",
+        "import unmask",
+        "",
+        f'predictor = unmask.Predictor.load("{name}")',
+        'print(predictor.predict(["a text", "another"]))',
+        "```",
+    ]
 
 
 def kind_of(model: Model) -> str:
@@ -103,10 +123,15 @@ def toml_section(title: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run; of a path only its last part, because a folder's place is nobody's business."""
-    found = dict(settings)
-    for name in PATHS:
-        value = found.get(name)
-        if isinstance(value, str) and not value.startswith("hf:"):
-            found[name] = re.split(r"[/\\]", value.rstrip("/\\"))[-1]
-    return found
+    """Settings, at any depth; of a path only its last part, because a folder's place is nobody's business."""
+    return {name: without_path(value) for name, value in settings.items()}
+
+
+def without_path(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_paths(value)
+    if isinstance(value, list | tuple):
+        return [without_path(inner) for inner in value]
+    if isinstance(value, str) and not value.startswith("hf:"):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    return value
