@@ -23,9 +23,7 @@ from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, beginning, generate
-from unmask.text.corpus.passages import Cut, Document, Passage, cut, given_and_answer
-from unmask.text.tokens.alphabets import unscored
-from unmask.text.tokens.frame import SIZE
+from unmask.text.corpus.passages import Document, Passage
 
 try:
     from lm_eval.api.instance import Instance
@@ -85,20 +83,12 @@ class Harness(LM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts; a text longer than the model's length is cut into adjacent pieces."""
-        shape = Cut(
-            way="rows",
-            length=self.model.spec.length,
-            separate=False,
-            bos=self.tokenizer.bos,
-            eos=self.tokenizer.eos,
-            causal=self.model.objective.leads,
-            frame=self.model.frame,
-        )
         owners, passages = [], []
         for number, request in enumerate(requests):
             (text,) = request.args
             document = Document.of(text, np.array(self.tokenizer.encode(text), np.int64))
-            rows = cut([document], shape)[0] if len(document.tokens) else []
+            length = self.model.spec.length
+            rows = measure.text_rows(self.model, document, length=length) if len(document.tokens) else []
             owners += [number] * len(rows)
             passages += rows
         totals = np.bincount(np.array(owners, int), self.nats(passages), len(requests))
@@ -123,21 +113,13 @@ class Harness(LM):
         kept = context.rstrip()
         continuation, context = context[len(kept) :] + continuation, kept
         before, ids = self.tokenizer.encode_batch([context, continuation])
-        lead = measure.lead_of(self.model)
-        most = self.model.spec.length
-        frame = self.model.frame
-        room = most - len(ids) - (lead is not None) - (0 if frame is None else SIZE)
+        room = self.model.spec.length - len(ids) - measure.marks_around(self.model)
         if room < 0:
-            raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {most} at once.")
+            raise UserError(
+                f"a continuation has {len(ids)} tokens, and the model can see {self.model.spec.length} at once."
+            )
         before = before[len(before) - min(len(before), room) :]
-        return given_and_answer(
-            before,
-            Document.of(continuation, ids),
-            number=0,
-            lead=lead,
-            frame=frame,
-            unscored=unscored(self.tokenizer),
-        )
+        return measure.answer_row(self.model, before, Document.of(continuation, ids), number=0)
 
     def nats(self, passages: Sequence[Passage]) -> np.ndarray:
         """−log p of each passage in nats, the mean over the passes."""

@@ -21,6 +21,7 @@ from unmask.processes.team import Team
 from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
 from unmask.text.tokens.alphabets import alphabet_of, unscored
+from unmask.text.tokens.frame import SIZE
 
 T = TypeVar("T")
 UNITS = {
@@ -86,19 +87,7 @@ class Measurement:
 def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     """The rows of some documents, and the estimator, for a model."""
     how, estimator = settle_measurement(model, how)
-    tokenizer = model.text_tokenizer()
-    shape = Cut(
-        way=how.pack,
-        length=how.length,
-        stride=how.stride or None,
-        separate=how.separate,
-        bos=tokenizer.bos,
-        eos=tokenizer.eos,
-        causal=model.objective.leads,
-        padded=how.pack == "rows" and model.learned_padding and not model.objective.leads,
-        frame=model.frame,
-        unscored=unscored(tokenizer),
-    )
+    shape = cut_of(model, how)
     passages, dropped = cut(data.documents, shape)
     # A memory goes from row to row: the first rows then, not some of all.
     kept = passages[: how.rows or None] if model.spec.carries else spread_evenly(passages, how.rows)
@@ -116,6 +105,47 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     return Measurement(model, kept, estimator, how, about)
 
 
+def cut_of(model: Model, how: How) -> Cut:
+    """How documents become rows for a model."""
+    tokenizer = model.text_tokenizer()
+    return Cut(
+        way=how.pack,
+        length=how.length,
+        stride=how.stride or None,
+        separate=how.separate,
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        causal=model.objective.leads,
+        padded=how.pack == "rows" and model.learned_padding and not model.objective.leads,
+        frame=model.frame,
+        unscored=unscored(tokenizer),
+    )
+
+
+def text_rows(model: Model, text: Document, *, length: int) -> list[Passage]:
+    """The rows of a text by itself, as `evaluate` has them: where rows are documents it has an end, else none."""
+    how = How(pack="rows", length=length, separate=model.learned_padding)
+    return cut([text], cut_of(model, how))[0]
+
+
+def answer_row(model: Model, given: np.ndarray, answer: Document, *, number: int) -> Passage:
+    """An answer to a given text. Where rows are documents, the row has the bos, the end and the padding of one."""
+    known, length = unscored(model.text_tokenizer()), model.spec.length
+    if model.learned_padding and not model.objective.leads and len(given) + len(answer.tokens) < length:
+        whole = Document(np.array([*given, *answer.tokens], np.int64), 0)
+        (row,) = text_rows(model, whole, length=length)
+        size, words = float(answer.bytes), float(answer.words)
+        return row._replace(given=1 + len(given), bytes=size, words=words, document=number, unscored=known)
+    return given_and_answer(given, answer, number=number, lead=lead_of(model), frame=model.frame, unscored=known)
+
+
+def marks_around(model: Model) -> int:
+    """The tokens that the row of an answer has besides the given text and the answer."""
+    if model.learned_padding:
+        return 1
+    return SIZE if model.frame is not None else int(lead_of(model) is not None)
+
+
 def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Measurement:
     """Answers to prompts, one row each: the prompt is given, the answer is scored."""
     how, estimator = settle_measurement(model, how)
@@ -124,10 +154,7 @@ def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data:
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
         if len(ids) and (lead is not None or len(before) or not model.objective.leads):
-            scored = Document.of(answer, ids)
-            row = given_and_answer(
-                before, scored, number=number, lead=lead, frame=model.frame, unscored=unscored(tokenizer)
-            )
+            row = answer_row(model, before, Document.of(answer, ids), number=number)
             if row.scored > 0:
                 passages.append(row)
     if not passages:

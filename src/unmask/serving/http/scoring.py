@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from fastapi import FastAPI, Request
 
-from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import Estimator, estimator
+from unmask.evaluation.likelihood.measure import text_rows
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.model.denoiser import NetworkView
 from unmask.serving.engine import Engine
@@ -19,7 +19,7 @@ from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
-from unmask.text.corpus.passages import Document, Passage, given_and_answer
+from unmask.text.corpus.passages import Document, Passage
 from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.frame import SIZE
 from unmask.text.tokens.tokenizer import encode_given
@@ -32,21 +32,17 @@ def estimator_of(requests: Requests) -> Estimator:
 
 
 def passage_of(requests: Requests, text: str) -> Passage:
-    tokenizer, causal = requests.model.text_tokenizer(), requests.model.objective.leads
+    """The row of a text, as `evaluate` has it."""
+    model = requests.model
+    tokenizer = model.text_tokenizer()
     ids = encode_given(tokenizer, text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
-    frame = requests.model.frame
-    requests.check_length(len(ids) + causal + (0 if frame is None else SIZE))
-    if causal and tokenizer.bos is None:
-        raise UserError("this model's tokenizer has no bos token for a text to begin with.")
-    lead = tokenizer.bos if causal else None
-    scored = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
-    row = given_and_answer(
-        np.zeros(0, np.int64), scored, number=0, lead=lead, frame=frame, unscored=unscored(tokenizer)
-    )
-    if row.scored < 1:
+    if {*ids} <= {*unscored(tokenizer)}:
         raise wrong("a text to score has no letter that is scored: N and unknown letters are given.", param="texts")
+    requests.check_length(len(ids) + model.objective.leads + (0 if model.frame is None else SIZE))
+    document = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
+    (row,) = text_rows(model, document, length=max(model.spec.length, len(ids) + SIZE))
     return row
 
 
