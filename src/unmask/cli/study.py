@@ -38,6 +38,7 @@ from unmask.studies.table import check_places, table_of
 from unmask.text.corpus.named import data_root
 from unmask.training.estimate import duration
 from unmask.views import study as view
+from unmask.views.study_picture import drawable, picture
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def run(settings: Settings) -> None:
     table = table_of(whole, tasks, settings.out, failures)
     write_table(table, settings.out)
     print(view.as_text(table))
-    print(f"\nwritten: {settings.out}/table.json, .md, .html" + (", .png" if view.drawable(table) else ""))
+    print(f"\nwritten: {settings.out}/table.json, .md, .html" + (", .png" if drawable(table) else ""))
     if stop:
         print("unmask: stopped; what is finished is kept: run the same command again to go on", file=sys.stderr)
         sys.exit(128 + stop[0])
@@ -227,5 +228,5 @@ def write_table(table: dict[str, Any], out: Path) -> None:
     write_json(out / "table.json", table)
     write_whole(out / "table.md", view.as_markdown(table))
     write_whole(out / "table.html", view.as_page(table))
-    if view.drawable(table):
-        view.picture(table).savefig(out / "table.png", dpi=150)
+    if drawable(table):
+        picture(table).savefig(out / "table.png", dpi=150)

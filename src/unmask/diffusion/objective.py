@@ -45,7 +45,7 @@ class Facts:
     blockwise: bool = False  # a block of tokens is predicted from the text before it: the network must look so
     reads: float = 1.0  # positions that a training step computes, per position of its rows
     warm_start: bool = False  # may start from the weights of an autoregressive network of the same shape
-    optimizer: str = "adamw"  # the optimizer that trains it best (docs/results.md)
+    optimizer: str = "adamw"  # the optimizer that trains it best (docs/results/recipe.md)
     published: bool = False  # the official checkpoint layout supports it
     vectors: bool = False  # the network's input is vectors, not tokens
     unused: frozenset[str] = frozenset()  # halves of the network that it does without: "embedding", "head"

@@ -1,0 +1,61 @@
+"""Pictures of a study: distances are in nats on one axis, and every record of the docs can be drawn."""
+
+import json
+from math import log
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.views.study_picture import picture
+
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
+COLUMNS = [{"name": "perplexity", "unit": "", "digits": 2}, {"name": "nats", "unit": "per token", "digits": 3}]
+
+
+def row(name, nats, error, published):
+    cells = [
+        {"value": None, "error": None, "published": published},
+        {"value": nats, "error": error, "published": None},
+    ]
+    return {"name": name, "cells": cells}
+
+
+def table(**asked):
+    rows = [row("AR", 3.0, 0.0, 20.0), row("MDLM", 4.0, 0.1, 30.0), row("slow", 9.0, 0.5, None)]
+    asked = {"kind": "distances", "from": "AR", "published": "perplexity", **asked}
+    return {"title": "t", "columns": COLUMNS, "compare": {"to": "MDLM"}, "picture": asked, "rows": rows}
+
+
+def dots(figure):
+    """Every point that is drawn, as (x, marker)."""
+    lines = figure.axes[0].get_lines()
+    return {(round(float(line.get_xdata()[0]), 6), line.get_marker()) for line in lines if len(line.get_xdata()) == 1}
+
+
+def test_distances_are_nats_above_one_row_for_measured_and_published_numbers():
+    points = dots(picture(table()))
+    assert {(0.0, "o"), (1.0, "o"), (6.0, "o"), (0.0, "s"), (round(log(30 / 20), 6), "s")} <= points
+
+
+def test_a_distance_beyond_the_limit_is_an_arrow_at_the_edge_with_its_number():
+    figure = picture(table(limit=2.0))
+    assert (2.0, ">") in dots(figure)
+    assert (6.0, "o") not in dots(figure)
+    assert "+6.00 ± 0.50" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_distances_from_a_row_without_a_number_leave_that_series_out():
+    assert not {mark for _, mark in dots(picture(table(**{"from": "slow"})))} & {"s"}
+
+
+def test_distances_from_a_row_that_does_not_exist_are_refused():
+    with pytest.raises(UserError, match="MDLN"):
+        picture(table(**{"from": "MDLN"}))
+
+
+@pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_record_of_a_study_can_be_drawn(path):
+    record = json.loads(path.read_text())
+    if isinstance(record, dict) and "picture" in record and "fits" in record:
+        assert picture(record).axes
