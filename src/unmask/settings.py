@@ -6,7 +6,6 @@ one line (`schedule = "log-linear:eps=0"`). Derived fields are neither written n
 
 import inspect
 import tokenize
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -19,6 +18,7 @@ import tomli_w
 
 from unmask.errors import UserError, unknown
 from unmask.registry import own_fields, spelled
+from unmask.untrusted import read_toml_table
 
 T = TypeVar("T")
 
@@ -44,13 +44,9 @@ def dumps(settings: Any) -> str:
 
 def read_toml(path: str | Path, default: T) -> T:
     """The settings in a file, with those of `default` for the rest."""
+    content = read_toml_table(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        return merged(default, tomllib.loads(text))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}.") from None
+        return merged(default, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

@@ -1,13 +1,16 @@
-"""Read files that others wrote: regular files within a size limit, and JSON of bounded depth and numbers.
+"""Read files that others wrote: regular files within a size limit, and JSON and TOML of bounded depth and numbers.
 
-Every reader of JSON from a checkpoint, a run or a corpus goes through this file, so that a FIFO, a device, a file
-nested 100,000 levels deep or a number of 5,000 digits ends in a `UserError` and neither hangs nor fills the memory.
+Every reader of JSON or TOML from a checkpoint, a run, a study or a corpus goes through this file, so that a FIFO, a
+device, a file nested 100,000 levels deep or a number of 5,000 digits ends in a `UserError` and neither hangs nor
+fills the memory.
 """
 
 import json
 import math
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
@@ -20,6 +23,8 @@ BYTES = 16 * MEGABYTE  # of a JSON file
 DEPTH = 64  # lists and objects within each other
 CONTAINERS = 4_000_000  # lists and objects of a text; an empty list takes 3 bytes there and 64 in memory
 LARGEST = 1 << 63  # whole numbers lie below it
+DOTS = 200  # in one line of TOML, outside of quotes
+QUOTED = re.compile(r"""\"[^"\n]*\"|'[^'\n]*'""")
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -92,6 +97,32 @@ def parse_json(text: str, where: str, *, strict: bool = True) -> Any:
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}.") from None
     return value
+
+
+def read_toml_table(path: str | Path) -> dict[str, Any]:
+    """The content of a TOML file."""
+    text = read_text(Path(path), limit=MEGABYTE)
+    if any(QUOTED.sub("", line).count(".") > DOTS for line in text.splitlines()):
+        raise UserError(f"{path} has a line with more than {DOTS} dots: no key is that deep.")  # they take n² time
+    try:
+        content = tomllib.loads(text)
+        if is_deeper(content, DEPTH):
+            raise RecursionError
+        check_numbers(content)
+    except RecursionError:
+        raise UserError(f"{path} is nested more than {DEPTH} levels deep.") from None
+    except ValueError as error:  # also a whole number of more than 4,300 digits
+        raise UserError(f"{path} is not TOML: {error}.") from None
+    return content
+
+
+def check_numbers(value: Any) -> None:
+    """Refuse whole numbers of more than 64 bits, at any depth."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            check_numbers(inner)
+    elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        raise ValueError(f"a whole number of {value.bit_length()} bits is out of range")
 
 
 def check_links(folder: Path, patterns: Iterable[str]) -> Path:

@@ -222,3 +222,9 @@ def test_animate_writes_a_page_or_a_gif(folder, tmp_path, capsys, name, head, wh
 def test_a_mistake_in_animate_exits_with_2(folder, tmp_path, capsys, out, more, told):
     assert main(["animate", folder, "-o", str(tmp_path / out), *more]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pace", ["-1", "nan", "inf", "1e9"])
+def test_a_pause_that_cannot_be_made_is_refused(folder, capsys, pace):
+    assert main(["sample", folder, "--pace", pace]) == 2
+    assert "--pace is a pause of 0 to 3600 seconds" in capsys.readouterr().err

@@ -46,6 +46,12 @@ def test_fewer_than_one_step_is_refused(name, steps):
         policy_of(name, steps=steps)
 
 
+@pytest.mark.parametrize("name", [name for name in POLICIES if POLICIES[name].budget])
+def test_more_steps_than_a_table_of_times_can_hold_are_refused(name):
+    with pytest.raises(UserError, match="1,000,000 at most; saw 100,000,000"):
+        policy_of(name, steps=10**8)
+
+
 @pytest.mark.parametrize(
     "make",
     [

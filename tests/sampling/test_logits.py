@@ -106,8 +106,10 @@ def test_a_hook_sees_the_question_and_changes_the_answer():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"temperature": -1}, "temperature must not be negative"),
-        ({"temperature": float("nan")}, "temperature must not be negative"),
+        ({"temperature": -1}, "temperature must be 0"),
+        ({"temperature": float("nan")}, "temperature must be 0"),
+        ({"temperature": float("inf")}, "temperature must be 0"),
+        ({"temperature": 1e-300}, "temperature must be 0"),
         ({"top_k": 0}, "at least one token"),
         ({"top_p": 0}, "top-p must lie"),
         ({"top_p": 1.5}, "top-p must lie"),

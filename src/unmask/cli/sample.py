@@ -31,6 +31,8 @@ from unmask.views.terminal import printable, watch
 # The fields of a sample in a line of --json.
 FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")
 
+LONGEST_PACE = 3600  # seconds
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -47,6 +49,10 @@ class Settings:
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pace <= LONGEST_PACE:
+            raise UserError(f"--pace is a pause of 0 to {LONGEST_PACE} seconds; saw {self.pace:g}.")
 
 
 def run(settings: Settings) -> None:

@@ -11,7 +11,6 @@ is none. --minutes chooses network, batch and steps for the data and this machin
 """
 
 import sys
-import tomllib
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -49,6 +48,7 @@ from unmask.training.settings import Text, Train, settled
 from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized, tuning_encoder
 from unmask.training.state import Point
 from unmask.training.validation import Validation, validate
+from unmask.untrusted import read_toml_table
 
 Voice = Display | Silence
 PACKED = {
@@ -95,7 +95,7 @@ def flags_in(arguments: list[str]) -> set[str]:
 
 def names_in(config: str) -> set[str]:
     """The names of the settings in a TOML file."""
-    return set(flat(tomllib.loads(Path(config).read_text(encoding="utf-8"))))
+    return set(flat(read_toml_table(config)))
 
 
 def option(arguments: list[str], name: str) -> str:

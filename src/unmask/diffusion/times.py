@@ -13,6 +13,8 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.registry import Registry
 
+MOST_STEPS = 1_000_000  # of a process: a grid of times is a table
+
 
 def check_uniforms(u: Tensor) -> None:
     if u.numel() == 0:
@@ -61,6 +63,8 @@ def grid(total: int, *, last: float = 0.0) -> Float[Tensor, " steps"]:
 def check_total(total: int) -> None:
     if total < 1:
         raise UserError(f"the number of steps must be at least 1; saw {total}.")
+    if total > MOST_STEPS:
+        raise UserError(f"the number of steps may be {MOST_STEPS:,} at most; saw {total:,}.")
 
 
 class When(NamedTuple):

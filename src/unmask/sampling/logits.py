@@ -20,6 +20,9 @@ from unmask.sampling.process import Ask
 Hook = Callable[[Ask, Float[Tensor, "n v"]], Float[Tensor, "n v"]]
 
 
+TEMPERATURES = (1e-6, 1e6)  # beyond them logits overflow, or all become equal
+
+
 @dataclass(frozen=True)
 class Shape:
     """Settings of the draw; the default changes nothing."""
@@ -38,8 +41,12 @@ class Shape:
     constraint: Constraint | None = None  # a pattern that every finished row matches
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise UserError(f"temperature must not be negative; saw {self.temperature}.")
+        coldest, hottest = TEMPERATURES
+        if self.temperature != 0 and not coldest <= self.temperature <= hottest:
+            raise UserError(
+                f"temperature must be 0 (always the most likely token) or lie in {coldest:g} to {hottest:g}; "
+                f"saw {self.temperature:g}."
+            )
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top-k must keep at least one token; saw {self.top_k}.")
         if not 0 < self.top_p <= 1:

@@ -14,7 +14,6 @@ A scale is a table of the same keys that is laid over the file: `[scale.smoke]`,
 """
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from unmask.errors import UserError, unknown
 from unmask.settings import merged
 from unmask.studies.checks import Table, checked, chosen, listed, over, positive, table, text, whole_numbers
 from unmask.training.settings import Train
+from unmask.untrusted import read_toml_table
 
 TOP = ("base", "title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
@@ -125,22 +125,13 @@ class Study:
 
 def read_study(path: Path, scale: str = "") -> Study:
     """The study in a file at a scale; everything in it is checked."""
-    content = content_of(path)
+    content = read_toml_table(path)
     if "base" in content:
-        content = over(content_of(path.parent / text(content, "base")), content)
+        content = over(read_toml_table(path.parent / text(content, "base")), content)
     try:
         return study_of(content, path, scale)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def content_of(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}.") from None
 
 
 def study_of(content: Table, path: Path, scale: str) -> Study:

@@ -150,3 +150,10 @@ def test_the_verb_writes_a_table_and_a_logo(tmp_path, capsys):
     (tmp_path / "a.fa").write_text(">one x\nACGGTN\n>one y\nACGCTN\n")
     assert main(line) == 2
     assert "two sequences of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("position", ["9" * 5000, "²", "-1", "1.5", ""])
+def test_a_position_that_is_no_number_or_a_huge_one_is_refused_in_words(tmp_path, position):
+    (tmp_path / "v.vcf").write_text(f"#CHROM\tPOS\tREF\tALT\none\t{position}\tA\tC\n")
+    with pytest.raises(UserError, match="is not a variant"):
+        read_variants(str(tmp_path / "v.vcf"), ["one"])

@@ -1,6 +1,7 @@
 """Text to ids and back, special ids kept apart, foreign files read as their makers meant them."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,16 @@ def test_dna_reads_both_cases_and_writes_several_bases_as_n():
     dna = OURS["dna"]
     assert dna.encode("acgtnRyACGTN") == [0, 1, 2, 3, 4, 4, 4, 0, 1, 2, 3, 4]
     assert dna.decode([0, 1, 2, 3, 4, dna.mask]) == f"ACGTN{BLANK}"
+
+
+def test_letters_are_counted_in_little_memory():
+    text = "ACGTR" * 2_000_000
+    tracemalloc.start()
+    counts = vocabulary.dna().replaced([text])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts == {"R as N": 2_000_000}
+    assert peak < len(text) * 2
 
 
 def test_text8_has_the_published_ids():

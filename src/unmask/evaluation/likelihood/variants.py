@@ -29,6 +29,7 @@ from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.bases import complement
 
 BY = ("auto", "pseudo", "bound")
+POSITION = re.compile("[0-9]{1,18}")
 INLINE = re.compile(r"(?:(\S+):)?([A-Za-z*-])([0-9]{1,12})([A-Za-z*-])")  # chr1:A123G, A123G
 
 
@@ -145,7 +146,7 @@ def _table(path: Path) -> Iterator[Variant]:
                     )
                 columns[key] = place
             continue
-        if len(cells) <= max(columns.values()) or not cells[columns["pos"]].strip().isdecimal():
+        if len(cells) <= max(columns.values()) or not POSITION.fullmatch(cells[columns["pos"]].strip()):
             raise UserError(f"{where} is not a variant: {cells!r:.80}.")
         name, ref, alt = (cells[columns[key]].strip() for key in ("chrom", "ref", "alt"))
         yield Variant(name, int(cells[columns["pos"]]), ref, alt, where)

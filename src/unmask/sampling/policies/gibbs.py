@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import WHERE, Dice
 from unmask.sampling.logits import only
@@ -36,9 +37,10 @@ class Gibbs(Policy):
     top_k: int = 100  # draws after them are from this many most likely tokens; 0: from all
 
     def __post_init__(self) -> None:
-        for name in ("steps", "burnin", "top_k"):
-            if getattr(self, name) < (name == "steps"):
-                raise UserError(f"{name} must be at least {int(name == 'steps')}; saw {getattr(self, name)}.")
+        check_total(self.steps)
+        for name in ("burnin", "top_k"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must be at least 0; saw {getattr(self, name)}.")
         if self.scan == "parallel" and self.hide:
             raise UserError("a parallel scan that hides what it draws would see masks alone: set hide = false.")
 

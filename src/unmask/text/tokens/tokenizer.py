@@ -29,6 +29,7 @@ from unmask.text.tokens.export import CONFIG, Inputs, config_of, separators_in, 
 from unmask.text.tokens.files import ROLES, read_tokenizer_files, told_plainly
 
 BLANK = "░"  # how decode shows a token that is still hidden
+PIECE = 2**20  # letters that are counted at a time
 CONTEXT = ("merges", "fuse_unk", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
 SPACES = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # how vocabularies with this decoder write a space
 
@@ -108,7 +109,9 @@ class Tokenizer:
         others = Counter[str]()
         for text in texts:
             if text.isascii():
-                counts += np.bincount(np.frombuffer(text.encode(), np.uint8), minlength=128)
+                for start in range(0, len(text), PIECE):  # bincount makes 8 bytes of each letter
+                    piece = text[start : start + PIECE].encode()
+                    counts += np.bincount(np.frombuffer(piece, np.uint8), minlength=128)
             else:
                 others.update(text)
         others.update({chr(code): int(count) for code, count in enumerate(counts) if count})
