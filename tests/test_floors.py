@@ -45,7 +45,7 @@ ACROSS = {
     "serving/http": {"fuzz", "openai", "page"},
     "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
-    "": {"extend", "floors", "readme", "recipes", "results_page", "supply"},
+    "": {"extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply"},
 }
 
 

@@ -1,4 +1,4 @@
-"""MDLM with SUBS: never predict the mask, copy visible tokens; the bound is then a mean of masked-LM losses.
+"""MDLM with SUBS: never predict the mask, copy visible tokens; the bound (NELBO) is then a mean of masked-LM losses.
 
 `nats` gives nats per token and never averages: the sum over a row is an unbiased estimate of the row's bound.
 """
@@ -142,7 +142,10 @@ class MDLM(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token, with tokens hidden by the uniforms of the noise; unbiased for uniform noise.t."""
+        """The NELBO in nats per token, with tokens hidden by the uniforms of the noise. [MDLM eq. 10, 11; Alg. 1]
+
+        Unbiased for uniform noise.t.
+        """
         check_clean(x0, mask=mask)
         if self.steps is not None:
             return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
@@ -168,7 +171,7 @@ class MDLM(Objective):
         mask: int,
         frozen: Bool[Tensor, "b l"] | None,
     ) -> Nats:
-        """T steps; the time picks one of them, from i/T to (i − 1)/T.
+        """The NELBO of T steps; the time picks one of them, from i/T to (i − 1)/T. [MDLM eq. 8]
 
         The step i = 1 reveals all that is left: it is the reconstruction term, without which this is not a bound.
         """

@@ -27,7 +27,7 @@ def check_mask(mask: int, vocab: int) -> None:
 
 
 def forbid(logits: Float[Tensor, "*n v"], mask: int) -> Float[Tensor, "*n v"]:
-    """Zero-masking: the mask itself is never predicted. [MDLM §3.2.3]"""
+    """Zero-masking, one half of SUBS: the mask itself is never predicted. [MDLM §3.2.3]"""
     check_mask(mask, logits.shape[-1])
     return logits.index_fill(-1, torch.tensor([mask], device=logits.device), -torch.inf)
 

@@ -40,7 +40,7 @@ class Level(NamedTuple):
 
     @property
     def weight(self) -> Float[Tensor, "*b"]:
-        """−α'_t/(1 − α_t): the weight of a masked token's cross-entropy in the bound. [MDLM eq. 10]"""
+        """−α'_t/(1 − α_t): the weight of a masked token's cross-entropy in the NELBO. [MDLM eq. 10]"""
         return self.slope / self.hidden
 
 

@@ -47,9 +47,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Semi-autoregressive: `context` tokens at once, then `stride` more per window of `context` tokens. [MDLM]
+    """Semi-autoregressive: `context` tokens at once, then `stride` more per window of `context` tokens.
 
-    For text of any length, longer than the network was trained on.
+    For text of any length, longer than the network was trained on. [MDLM §4.2]
+    Plain form: tests/reference/samplers.py:semi_autoregressive.
     """
 
     context: int  # tokens the network sees

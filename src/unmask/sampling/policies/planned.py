@@ -68,9 +68,10 @@ class FirstHitting(Planned):
 @POLICIES.register("ancestral", "a grid of T steps, empty ones dropped")
 @dataclass(frozen=True)
 class Ancestral(Planned):
-    """The reverse process on a grid of T steps: positions whose times fall into one step appear together. [MDLM]
+    """Ancestral sampling on a grid of T steps: positions whose times fall into one step appear together. [MDLM §4.1]
 
-    The distribution of the step-by-step sampler, without its empty steps. The last step reveals all that is left.
+    The distribution of the step-by-step sampler, without its empty steps (the paper's caching). The last step reveals
+    all that is left. Plain forms: tests/reference/samplers.py:ancestral and tests/reference/samplers.py:cached.
     """
 
     budget: ClassVar[str | None] = "steps"
