@@ -14,12 +14,12 @@ FLOOR = {
     "text": 1,
     "model": 2,
     "sampling": 3,
-    "training": 3,
     "evaluation": 3,
-    "views": 4,
-    "serving": 4,
-    "studies": 4,
-    "cli": 5,
+    "training": 4,
+    "views": 5,
+    "serving": 5,
+    "studies": 5,
+    "cli": 6,
 }
 # Files that every room may use.
 GROUND = {"errors", "files", "hub", "openmp", "random", "registry", "settings", "shapes", "untrusted"}

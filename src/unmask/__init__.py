@@ -31,11 +31,11 @@ _HOMES = {
     "UserError": "unmask.errors",
     "Policy": "unmask.sampling.policy",
     "Predictor": "unmask.model.predictor",
-    "classify": "unmask.cli.classify",
+    "classify": "unmask.training.classify",
     "fill": "unmask.sampling.masked",
     "infill": "unmask.sampling.tasks.infill",
     "sample": "unmask.sampling.tasks.continuation",
-    "train": "unmask.cli.training",
+    "train": "unmask.training.run",
 }
 
 __all__ = [

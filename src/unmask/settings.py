@@ -7,7 +7,7 @@ one line (`schedule = "log-linear:eps=0"`). Derived fields are neither written n
 import inspect
 import tokenize
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -21,6 +21,13 @@ from unmask.registry import own_fields, spelled
 from unmask.untrusted import read_toml_table
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class also:
+    """A second name of a setting as a flag: `Annotated[int, also("--length")]`."""
+
+    flag: str
 
 
 def described(settings: Any) -> dict[str, Any]:
@@ -49,6 +56,23 @@ def read_toml(path: str | Path, default: T) -> T:
         return merged(default, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def names_in(path: str | Path) -> set[str]:
+    """The dotted names of the settings that a file gives."""
+    return set(flat(read_toml_table(path)))
+
+
+def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted names.
+
+    >>> flat({"seed": 1, "optim": {"lr": 0.1}})
+    {'seed': 1, 'optim.lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= flat(value, f"{title}{name}.") if isinstance(value, Mapping) else {f"{title}{name}": value}
+    return found
 
 
 def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:

@@ -30,11 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from training.small import Chain
 from unmask import settings as toml
-from unmask.cli import display, prepare, train
+from unmask.cli import prepare, train
 from unmask.cli.flags import with_flags
 from unmask.errors import UserError
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.shards import Division
+from unmask.training import log
 from unmask.training.settings import Train
 
 about = "kill -9 of train and prepare, at random times and before random file operations, then resumed and compared"
@@ -57,7 +58,7 @@ SMALL: dict[str, Any] = {
 
 def trained(**changes: Any) -> None:
     asked = toml.merged(toml.merged(Train(), SMALL), changes)
-    train.run(train.Settings(resume=True, train=with_flags(asked, "objective", "model")))
+    train.run(train.Settings(resume=True, train=with_flags(asked)))
 
 
 def prepared(out: str = OUT) -> None:
@@ -202,7 +203,7 @@ def whole(job: str) -> tuple[dict[str, Any], int, float]:
 @cache
 def warm() -> None:
     """Import all that a job imports, in this process."""
-    display.matrix_rate = lambda: 1e9  # type: ignore[attr-defined]  # the rate is only shown
+    log.matrix_rate = lambda: 1e9  # type: ignore[attr-defined]  # the rate is only shown
     here, errors = os.getcwd(), os.dup(2)
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

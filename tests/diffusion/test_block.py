@@ -11,7 +11,6 @@ from contracts.members import model_of
 from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
 from model.golden import arrays_of, distance
 from unmask.cli.main import main
-from unmask.cli.train import inherited
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import BlockDiffusion, block_times
 from unmask.diffusion.blocks import block_nats
@@ -25,8 +24,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.random import Noise
 from unmask.text.corpus.rows import Batch
 from unmask.training.loop import given
-from unmask.training.phases import Phase
-from unmask.training.settings import Train
+from unmask.training.origin import inherited_sampling
 
 MASK = 6
 
@@ -278,7 +276,7 @@ def test_settings_for_another_process_are_not_inherited(tmp_path):
     """Those of a masked model were chosen for whole texts; a block model begins with its own, exact sampler."""
     sampling = {"sampler": "entropy", "top_p": 0.75}
     for name in ("mdlm", "block"):
-        folder = model_of(tmp_path / name, name, sampling=sampling).folder
+        model = model_of(tmp_path / name, name, sampling=sampling)
         for objective in (MDLM(), BlockDiffusion()):
-            kept = inherited(Train(init=str(folder)), Phase(0, 1, objective), None)
+            kept = inherited_sampling(model, objective)
             assert kept == (sampling if objective.name == name else {})

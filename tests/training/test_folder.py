@@ -39,7 +39,7 @@ def made(tmp_path_factory) -> Path:
     """A run of two steps."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.cli.display.matrix_rate", lambda: 1e9)
+        patch.setattr("unmask.training.log.matrix_rate", lambda: 1e9)
         assert train(folder / "run", "--data", str(written(folder / "text.txt")), "--steps", "2") == 0
     return folder / "run"
 
@@ -52,7 +52,7 @@ def out(tmp_path, made) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("unmask.cli.display.matrix_rate", lambda: 1e9)  # it is measured for the display only
+    monkeypatch.setattr("unmask.training.log.matrix_rate", lambda: 1e9)  # it is measured for the display only
 
 
 def train(out: Path, *arguments: str) -> int:

@@ -89,7 +89,7 @@ def test_flags_come_after_the_file_and_a_resumed_run_keeps_its_settings(tmp_path
 
 
 def asked(*arguments: str) -> Train:
-    return without_flags(verb.default(list(arguments)).train, "objective", "model")
+    return without_flags(verb.default(list(arguments)).train)
 
 
 def test_a_component_that_a_flag_names_brings_the_values_that_train_it_best():

@@ -11,9 +11,7 @@ unmask classify runs/dna human_ocr_ensembl --data-root data --out runs/ocr     G
 unmask classify bert-base-uncased SST-2 --out runs/sst2                       GLUE by name, with its protocol
 """
 
-import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as made
@@ -25,40 +23,28 @@ import tyro
 
 from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError
-from unmask.evaluation.record import record
 from unmask.files import write_whole
 from unmask.model.checkpoint import in_run
-from unmask.model.model import Model
 from unmask.model.predictor import NOTE, Predictor, Reading, is_predictor, trained_in
 from unmask.processes.signals import stopping
-from unmask.settings import described
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
 from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.manifest import loss_lines
-from unmask.training.estimate import duration
+from unmask.training.classify import TrialLog, run_trials
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.scores import chosen_scores, scored
-from unmask.training.split import Labelled, Split, repeat_lines
+from unmask.training.split import Split
 from unmask.training.trials import (
     RESULT,
-    Event,
-    Trial,
     Tuning,
     decided,
     encoded,
-    names_of,
-    opened,
-    parts_line,
     predictions_table,
-    results_of,
     shown,
-    summary_of,
-    trials,
 )
 from unmask.training.tuning import Tune
 from unmask.untrusted import read_object
 
-LOG_EVERY = 5.0  # seconds between log lines
 Flat = tyro.conf.arg(name="")
 
 
@@ -117,100 +103,14 @@ def run(settings: Settings) -> None:
     if settings.predict:
         predict(settings)
         return
-    log = Log(quiet=False)
     with stopping() as stop:
-        found = walk(settings.tuning(), log, resume=settings.resume, stop=stop)
+        found = run_trials(settings.tuning(), TrialLog(), resume=settings.resume, stop=stop)
     if found is None:
-        log.say(f"stopped: continue with the same command and --resume; the folder is {settings.out}")
+        print(f"stopped: continue with the same command and --resume; the folder is {settings.out}", file=sys.stderr)
         sys.exit(128 + stop[0])
     for line in lines_of(found):
         print(line)
     print(f"the model is in {Path(settings.out) / 'best'}, all numbers in {Path(settings.out) / RESULT}")
-
-
-def walk(asked: Tuning, log: "Log", *, resume: bool, stop: list[int]) -> dict[str, Any] | None:
-    """A whole run; returns its result, or None if it was stopped."""
-    with opened(asked, log.say, resume=resume) as (model, data):
-        begin(asked, model, data, log)
-        done = yield_all(trials(asked, model, data, log.say, stop), log)
-        if not done:
-            return None
-        results = results_of(asked)
-        found: dict[str, Any] = {
-            "task": data.name,
-            "labels": list(data.answer.labels),
-            "metric": names_of(asked, data)[0],
-        }
-        found |= {**summary_of(results), "trials": results}
-        whole = record(
-            model, seed=asked.seed, settings=described(asked), data={"name": data.name, "sha256": data.sha256}
-        )
-        write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **found}, indent=2) + "\n")
-        return {**whole, **found}
-
-
-def begin(asked: Tuning, model: Model, data: Labelled, log: "Log") -> None:
-    trial = Trial(asked, model, data, 0)
-    kind = (
-        f"{len(data.answer.labels)} labels: {', '.join(data.answer.labels[:10])}"
-        if data.answer.labels
-        else "a number"
-    )
-    log.say(f"{data.name}: {kind}; {parts_line(trial.parts)}")
-    published = {} if data.benchmark is None else data.benchmark.published
-    for name, count in published.items():
-        if (seen := len(data.splits.get(name, ()))) not in (0, count):
-            log.say(f"warning: the published {data.name} has {count:,} {name} texts, this one {seen:,}.")
-    texts = [text for some in data.splits.values() for one in some for text in (one.text, one.pair or "")]
-    for line in (*loss_lines({"replaced": model.text_tokenizer().replaced(texts)}), *repeat_lines(data)):
-        log.say(f"warning: {line}.")
-    log.say(f"{asked.seeds} x {trial.steps:,} steps of {asked.tune.batch} texts, {model.num_parameters:,} parameters")
-    log.trials = asked.seeds
-
-
-def yield_all(events: Any, log: "Log") -> bool:
-    """Follow the events of a run; returns whether it came to its end."""
-    while True:
-        try:
-            log.event(next(events))
-        except StopIteration as end:
-            return bool(end.value)
-
-
-class Log:
-    """Lines on standard error: the loss with an estimate of the time that is left, and every validation."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet, self.trials = quiet, 1
-        self.shown = time.monotonic()
-        self.pace: list[float] = []  # seconds of the latest updates
-        self.losses: list[float] = []
-        self.first = self.seed = -1  # the first seed, and the one that is trained
-
-    def say(self, line: str) -> None:
-        if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    def event(self, event: Event) -> None:
-        if event.seed != self.seed:
-            self.first, self.seed = event.seed if self.first < 0 else self.first, event.seed
-            self.losses = []
-        if event.valid:
-            scores = "  ".join(f"{name} {value:.4f}" for name, value in event.valid.items())
-            self.say(
-                f"seed {event.seed}  step {event.step}  validation: {scores}{'  (best)' if event.better else ''}"
-            )
-        if event.update is None:
-            return
-        self.pace = [*self.pace[-49:], event.update.seconds]
-        self.losses.append(event.update.loss)
-        if time.monotonic() - self.shown < LOG_EVERY and event.step != 5:
-            return
-        left = (event.steps - event.step) + (self.first + self.trials - 1 - event.seed) * event.steps
-        about = duration(left * sum(self.pace) / len(self.pace))
-        loss = sum(self.losses) / len(self.losses)
-        self.say(f"seed {event.seed}  step {event.step} of {event.steps}  loss {loss:.4f}  about {about} left")
-        self.shown, self.losses = time.monotonic(), []
 
 
 def lines_of(found: dict[str, Any]) -> Iterator[str]:
@@ -290,31 +190,3 @@ def print_scores(some: Sequence[Example], said: np.ndarray, predictor: Predictor
     names = chosen_scores(metrics, predictor.answer.kind)
     for name, value in scored(names, truth, decided(predictor, said)).items():
         print(f"{name:<9} {value:.4f}")
-
-
-def classify(
-    model: str | Path,
-    data: str | Path,
-    out: str | Path,
-    *,
-    protocol: str = "auto",
-    resume: bool = False,
-    quiet: bool = False,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Fine-tune a model to classify texts as `unmask classify` does; returns what it writes to result.json.
-
-        found = unmask.classify("stories", "reviews.csv", "runs/mood", epochs=3, seeds=3)
-        found["valid"]["accuracy"]["mean"]
-        unmask.Predictor.load("runs/mood").predict(["What a day!"])[0].label
-
-    The settings are the flags of `unmask classify --help`, with _ for -.
-    """
-    usual = usual_settings(protocol, str(data))
-    given = {"model": str(model), "data": str(data), "out": str(out), **usual, **settings}
-    asked = with_flat(Tuning(), given)
-    with stopping() as stop:
-        found = walk(asked, Log(quiet=quiet), resume=resume, stop=stop)
-    if found is None:
-        raise KeyboardInterrupt
-    return found

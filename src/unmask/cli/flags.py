@@ -1,12 +1,13 @@
-"""Components of a registry as flags: `--objective.name sedd` adds SEDD's own fields, and so does `--model.name`.
+"""Groups of settings as flags: `--objective.name sedd` adds SEDD's own fields, and so does `--model.name`.
 
 The command line is read by tyro, which knows dataclasses. It sees a component as a subclass that has the name of
 the component as one more field and hides the fields that are derived from the data.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -17,7 +18,7 @@ from unmask.processes.device import Device, Dtype
 from unmask.registry import Registry, spelled
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
-from unmask.settings import help_of
+from unmask.settings import also, help_of
 
 T = TypeVar("T")
 
@@ -65,38 +66,49 @@ def policy_reader(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | No
 READERS.__enter__()  # for every command line that is read after this import
 
 
-def flagged(component: T) -> T:
-    """The component in the form that tyro reads."""
-    kind: Any = type(component)
-    registry, hints, texts = kind.registry, get_type_hints(kind), help_of(kind)
+def flagged(group: T) -> T:
+    """A group of settings in the form that tyro reads: a component has its name as one more field."""
+    kind: Any = type(group)
+    hints, texts = get_type_hints(kind, include_extras=True), help_of(kind)
     shown: dict[str, Any] = {}
     for one in fields(kind):
-        value, hint = getattr(component, one.name), hints[one.name]
+        value, hint = getattr(group, one.name), hints[one.name]
         if one.metadata.get("derived"):
             shown[one.name] = Annotated[hint, tyro.conf.Suppress]
             continue
         if hasattr(value, "registry") and value.registry.inline:
             hint = Annotated[Any, one_line(value.registry)]
-        shown[one.name] = Annotated[hint, tyro.conf.arg(help=texts.get(one.name, ""))]
-    values = {name: getattr(component, name) for name in shown}
-    names: Any = Literal[tuple(sorted(registry))]
-    shown["name"] = Annotated[names, tyro.conf.arg(help=f"which {registry.kind}; each has its own fields")]
-    body = {name: field(default=value) for name, value in {**values, "name": kind.name}.items()}
+        aliases = [mark.flag for mark in get_args(hint) if isinstance(mark, also)]
+        shown[one.name] = Annotated[hint, tyro.conf.arg(help=texts.get(one.name, ""), aliases=aliases or None)]
+    values = {name: getattr(group, name) for name in shown}
+    if hasattr(kind, "registry"):
+        names: Any = Literal[tuple(sorted(kind.registry))]
+        about = f"which {kind.registry.kind}; each has its own fields"
+        shown["name"], values["name"] = Annotated[names, tyro.conf.arg(help=about)], kind.name
+    body = {name: field(default=value) for name, value in values.items()}
     members = {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body}
     made: Any = type(kind.__name__, (kind,), members)
     return dataclass(frozen=True)(made)()
 
 
-def unflagged(component: T) -> T:
-    """The component itself, with the values of the flags."""
-    kind: Any = type(component).shows  # type: ignore[attr-defined]
-    return kind(**{one.name: getattr(component, one.name) for one in fields(kind) if one.init})
+def unflagged(group: T) -> T:
+    """The group itself, with the values of the flags."""
+    kind: Any = getattr(group, "shows", None)
+    if kind is None:
+        return group
+    return kind(**{one.name: getattr(group, one.name) for one in fields(kind) if one.init})
 
 
-def with_flags(settings: T, *names: str) -> T:
-    """Settings whose components of these names tyro can read."""
-    return replace(settings, **{name: flagged(getattr(settings, name)) for name in names})  # type: ignore[type-var]
+def with_flags(settings: T) -> T:
+    """Settings whose groups tyro can read."""
+    return in_groups(settings, flagged)
 
 
-def without_flags(settings: T, *names: str) -> T:
-    return replace(settings, **{name: unflagged(getattr(settings, name)) for name in names})  # type: ignore[type-var]
+def without_flags(settings: T) -> T:
+    return in_groups(settings, unflagged)
+
+
+def in_groups(settings: T, change: Callable[[Any], Any]) -> T:
+    """The settings with every group, a dataclass, changed."""
+    names = (one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name)))  # type: ignore[arg-type]
+    return replace(settings, **{name: change(getattr(settings, name)) for name in names})  # type: ignore[type-var]

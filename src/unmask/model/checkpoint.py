@@ -117,6 +117,14 @@ def spec_in(path: str | Path) -> Spec:
     return layout.read(files).spec
 
 
+def tokenizer_in(path: str | Path) -> Tokenizer | None:
+    """The tokenizer of a checkpoint; its weights are not read."""
+    folder, downloaded = find(path)
+    files, layout = recognised(folder)
+    found = layout.read(files)
+    return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
+
+
 def on_meta(spec: Spec, objective: Objective) -> Denoiser:
     """The denoiser on the meta device: no memory for its weights."""
     with torch.device("meta"):

@@ -225,7 +225,7 @@ def chosen_tokenizer(
     """The tokenizer of a run: the named one, or that of the --init checkpoint, or a new bpe."""
     name = text.tokenizer
     if name == "auto" and init:
-        tokenizer = checkpoint.load(resolved(init), headed=False).tokenizer
+        tokenizer = checkpoint.tokenizer_in(resolved(init))
         if tokenizer is None:
             raise UserError(f"{init} has no tokenizer: give the one it was trained with as --text.tokenizer PATH.")
         return tokenizer

@@ -8,7 +8,7 @@ runs/mine/
 If a new run fails before its first step, settings.toml goes again: the corrected command may use the folder.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from unmask.errors import UserError
 from unmask.files import clear_drafts, fingerprint, is_draft, write_whole, writing
 from unmask.processes.lock import locked
 from unmask.processes.team import Team
+from unmask.settings import flat
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder
 from unmask.training import metrics, state
 from unmask.training.data import check_trainable, data_folder, opened, starting_spec
@@ -135,18 +136,6 @@ def differences(before: Train, now: Train) -> dict[str, str]:
         for name in names
         if old.get(name) != new.get(name)
     }
-
-
-def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
-    """The values of nested tables by their dotted names.
-
-    >>> flat({"seed": 1, "optim": {"lr": 0.1}})
-    {'seed': 1, 'optim.lr': 0.1}
-    """
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= flat(value, f"{title}{name}.") if isinstance(value, Mapping) else {f"{title}{name}": value}
-    return found
 
 
 def keep_data(out: Path, folder: Path) -> None:

@@ -1,14 +1,13 @@
 """The settings of a training run: frozen, checked on construction, saved with every checkpoint."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Annotated, Literal
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
 from unmask.processes.device import Device, Dtype
+from unmask.settings import also
 
 
 def at_least(low: float, **values: float) -> None:
@@ -24,11 +23,6 @@ def check_shares(**values: float) -> None:
 
 
 Pack = Literal["auto", "stream", "wrap", "rows", "padded", "windows"]
-
-
-def also(flag: str) -> Any:
-    """A second name of a flag."""
-    return tyro.conf.arg(aliases=[flag])
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ from unmask.model.predictor import Encoded, Predictor, Reading, Trained, write_p
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
+from unmask.settings import flat
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Columns, Example
 from unmask.text.tokens.tokenizer import NoToken
 from unmask.training import metrics, optim, state
-from unmask.training.folder import flat
 from unmask.training.scores import SCORES, chosen_scores, scored
 from unmask.training.settings import at_least
 from unmask.training.split import Labelled, Parts, Split, gathered, parts_of

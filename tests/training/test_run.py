@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 
 import tiny
 import unmask
-from unmask.cli.display import matrix_share
 from unmask.cli.main import main
 from unmask.errors import UserError
+from unmask.model import checkpoint, probe
+from unmask.training.log import matrix_share
 
 TEXT = "a cab had a bad bead. a fed hag had. " * 60
 SMALL = {
@@ -79,7 +82,7 @@ def test_a_thread_may_train():
     assert done == [1]
 
 
-def checkpoint(folder: str, *, objective: str = "mdlm", **sampling: object) -> None:
+def write_model(folder: str, *, objective: str = "mdlm", **sampling: object) -> None:
     tiny.model(Path(folder), objective=objective)
     note = json.loads((Path(folder) / "unmask.json").read_text())
     note["settings"]["sampling"] = sampling
@@ -96,7 +99,7 @@ def tuned(init: str, out: str, **settings: object) -> unmask.Model:
 
 def test_a_tuned_model_keeps_the_sampling_defaults_in_previews_checkpoints_copies_and_resumed_runs(capsys):
     stored = {"sampler": "entropy", "temperature": 0.0, "no_repeat": 3}
-    checkpoint("base", **stored)
+    write_model("base", **stored)
     model = tuned("base", "tuned")
     assert model.sampling == stored
     (drawn,) = unmask.sample(model, seed=1)
@@ -113,5 +116,27 @@ def test_a_tuned_model_keeps_the_sampling_defaults_in_previews_checkpoints_copie
 
 
 def test_defaults_for_another_kind_of_model_are_not_kept():
-    checkpoint("ar", objective="ar", sampler="autoregressive", top_p=0.9)
+    write_model("ar", objective="ar", sampler="autoregressive", top_p=0.9)
     assert tuned("ar", "masked").sampling == {}
+
+
+@pytest.mark.parametrize("name", ["train", "classify"])
+def test_the_api_of_python_imports_nothing_of_the_terminal(name):
+    seen = "[one for one in sys.modules if one.split('.')[0] in ('tyro', 'rich', 'torch') or 'unmask.cli' in one]"
+    code = f"import sys, unmask; unmask.{name}; print({seen})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "'torch'" in out
+    assert "'tyro'" not in out
+    assert "'rich'" not in out
+    assert "unmask.cli" not in out
+
+
+def test_the_weights_to_start_from_are_read_and_checked_once(monkeypatch):
+    tiny.model(Path("base"))
+    reads = []
+    for module, name in ((checkpoint, "read_tensors"), (probe, "check")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, real=real, name=name, **k: reads.append(name) or real(*a, **k))
+    settings = {"text": {"length": tiny.LENGTH}, "optim": {"batch": 2}, "run": {"preview": 0}}
+    assert len(list(unmask.train("text.txt", "tuned", init="base", minutes=1e-4, quiet=True, **settings))) == 20
+    assert sorted(reads) == ["check", "read_tensors"]

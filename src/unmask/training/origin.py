@@ -1,0 +1,105 @@
+"""What a phase begins with: new weights, those of --init, or those of the phase before; each is read once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unmask.diffusion.objective import Objective
+from unmask.errors import UserError
+from unmask.model import checkpoint
+from unmask.model.backbone import Backbone, build
+from unmask.model.denoiser import Denoiser
+from unmask.model.model import Model
+from unmask.model.room import check_room
+from unmask.processes.device import compute_type
+from unmask.processes.team import Team
+from unmask.sampling.policy import POLICIES
+from unmask.sampling.process import policies_of
+from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.training.data import Data
+from unmask.training.phases import Phase, continued, spec_of
+from unmask.training.settings import Train
+from unmask.training.state import resolved
+
+
+def origin_of(asked: Train, folder: Path | None) -> Model | None:
+    """The checkpoint that a phase starts from: that of the run, else --init; None: new weights."""
+    source = str(folder) if folder else asked.init
+    return checkpoint.load(resolved(source), trainable=True) if source else None
+
+
+def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, team: Team) -> Denoiser:
+    """What a phase begins with: a network, and the parameters of its objective."""
+    rows = min(asked.optim.micro or asked.optim.batch, asked.optim.batch // team.world)
+    check_room(phase.objective, rows=rows, vocab=data.tokenizer.size, less="--optim.micro")
+    parts: dict[str, Any] = {}
+    if origin is None:
+        torch.manual_seed(asked.seed)
+        network = build(spec_of(asked, phase, vocab=data.tokenizer.size).reading(data.tokenizer))
+    else:
+        check_tokenizer(origin, data.tokenizer)
+        network = inherited_network(origin, asked, phase)
+        parts = inherited_parts(origin, phase.objective)
+    network.compute = compute_type(asked.run.dtype, team.device)
+    denoiser = Denoiser(network, phase.objective, **parts)
+    phase.objective.prepare(dict(denoiser.parts.items()), data.counts)
+    return denoiser
+
+
+def inherited_sampling(origin: Model | None, objective: Objective) -> dict[str, Any]:
+    """The default sampling settings of what a phase starts from, unless they are for another process or not known."""
+    if origin is None:
+        return {}
+    facts = objective.facts
+    name = str(origin.sampling.get("sampler", facts.sampler)).partition(":")[0]
+    alike = origin.objective.facts.process == facts.process
+    followed = alike and name in POLICIES and POLICIES[name].process == policies_of(facts.process)
+    return dict(origin.sampling) if name == facts.sampler or followed else {}
+
+
+def check_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:
+    """Refuse data that was tokenized for another network."""
+    source, own = origin.folder, origin.tokenizer
+    if own is not None and own.fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"the data was tokenized with another tokenizer (fingerprint {tokenizer.fingerprint[:12]}) than "
+            f"{source} ({own.fingerprint[:12]}). Use --text.tokenizer {source}."
+        )
+    if origin.spec.vocab < tokenizer.size or origin.mask != tokenizer.mask:
+        raise UserError(
+            f"{source} has {origin.spec.vocab} ids with mask {origin.mask}; the data's tokenizer has "
+            f"{tokenizer.size} with mask {tokenizer.mask}."
+        )
+
+
+def inherited_network(origin: Model, asked: Train, phase: Phase) -> Backbone:
+    """A network with the weights that a phase starts from."""
+    network = build(continued(origin.spec, asked, phase))
+    network.load_state_dict(origin.network.state_dict())
+    return network
+
+
+def inherited_parts(origin: Model, objective: Objective) -> dict[str, Any]:
+    """The parts and the state of the objective, if what a phase starts from was trained with the same one."""
+    if not origin.parts or type(origin.objective) is not type(objective):
+        return {}
+    wanted = sizes_of(objective.parts(vocab=origin.spec.vocab, width=origin.spec.width))
+    for name, size in sizes_of(origin.parts).items():
+        if wanted.get(name) != size:
+            raise UserError(
+                f"in {origin.folder} the objective's {name} has the size {size}, and these settings ask for "
+                f"{wanted.get(name, 'none')}: give it the settings it was trained with, or leave --init out."
+            )
+    return {"parts": origin.parts, "state": origin.state}
+
+
+def sizes_of(parts: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+    """The sizes of all tensors of the parts of an objective, by name."""
+    return {
+        f"{name}.{key}": tuple(value.shape)
+        for name, part in parts.items()
+        for key, value in part.state_dict().items()
+    }

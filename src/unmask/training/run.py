@@ -1,0 +1,116 @@
+"""A whole training run, from text to checkpoints, as a generator: that of `unmask train` and of `unmask.train`."""
+
+import signal
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask import settings as toml
+from unmask.processes.device import compute_type, device_of
+from unmask.processes.signals import halted, stopping
+from unmask.processes.team import joined, said_once
+from unmask.training import state
+from unmask.training.data import data_folder, opened
+from unmask.training.fit import Order, fitted
+from unmask.training.folder import claimed
+from unmask.training.log import Lines, Log, Screen
+from unmask.training.loop import Progress, begin
+from unmask.training.origin import denoiser_of, inherited_sampling, origin_of
+from unmask.training.phases import phases
+from unmask.training.settings import Train, settled
+from unmask.training.stage import Job, Stage, run_phase
+from unmask.training.state import Point
+
+
+def train(
+    data: str | Path = "",
+    out: str | Path = "",
+    *,
+    config: str | Path = "",
+    resume: bool = False,
+    minutes: float = 0.0,
+    quiet: bool = False,
+    **settings: Any,
+) -> Iterator[Progress]:
+    """Train a model as `unmask train` does: the same data, phases, validation, checkpoints and log.
+
+        for progress in unmask.train("my_texts/", "runs/mine", steps=200, model={"width": 128}):
+            print(progress.step, progress.bound)
+        model = unmask.load("runs/mine")
+
+    Nothing happens before the first step is asked for. Leaving the loop early saves a checkpoint, as Ctrl-C does, and
+    `resume=True` continues. The settings are those of `unmask train --help`; a group of them is a dictionary.
+    config   a TOML file of settings, which the arguments override
+    minutes  choose network, batch and steps for about this time
+    quiet    print no log
+    """
+    stored = Path(out) / "settings.toml"
+    base = toml.read_toml(config, Train()) if config else Train()
+    if resume and out and stored.is_file():
+        base = toml.read_toml(stored, Train())
+    given = {name: str(value) for name, value in (("data", data), ("out", out)) if str(value)} | settings
+    names = {*toml.flat(given), *(toml.names_in(config) if config else ())}
+    order = Order(toml.merged(base, given), resume=resume, minutes=minutes, given=names)
+    return interruptible(order, Lines(quiet=quiet))
+
+
+def interruptible(order: Order, screen: Screen) -> Iterator[Progress]:
+    """A run that a signal ends with an exception, after it has saved."""
+    number = yield from run(order, screen)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number:
+        raise SystemExit(128 + number)
+
+
+def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
+    """Yields after every update; returns the signal that stopped the run after it was saved, or 0."""
+    asked = settled(order.train)
+    compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
+    with (
+        joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
+        said_once(team),
+        Log(asked, screen, rank=team.rank, world=team.world) as log,
+        claimed(asked, log.say, resume=order.resume, team=team, fit=partial(fitted, order, team, log.say)) as asked,
+    ):
+        log.asked, log.timed = asked, bool(order.minutes)
+        if remark := asked.objective.remark(asked.text.length):
+            log.say(remark)
+        data = opened(asked, data_folder(asked, Path(asked.out), log.say))
+        if data.warning:
+            log.say(f"warning: {data.warning}")
+        with stopping() as stop:
+            point = yield from run_phases(Job(asked, data, log, stop, team))
+            number = halted(stop, team)
+        if number:
+            log.say(f"stopped at step {point.step}: continue with `unmask train --out {asked.out} --resume`")
+        else:
+            where = Path(asked.out) / ("best" if point.best_step else "last")
+            log.say(f"done: {point.step} steps; the model is in {where}")
+    return number
+
+
+def run_phases(job: Job) -> Generator[Progress, None, Point]:
+    """Run the phases that are left."""
+    asked, team = job.asked, job.team
+    done = state.steps_in(job.out)
+    folder = state.folder_of(job.out, done[-1]) if done else None
+    point = state.read_point(folder) if folder else Point()
+    if point.step and point.step < asked.steps:
+        job.log.say(f"resumed at step {point.step}")
+    for phase in phases(asked, step=point.step, began=point.began):
+        if point.step >= phase.stop or job.halted:
+            continue
+        origin = origin_of(asked, folder)
+        current = begin(denoiser_of(asked, phase, job.data, origin, team), asked, team)
+        if phase.start < point.step and folder is not None:
+            point = state.restore(folder, current, team)
+        else:  # bounds of two objectives are not comparable
+            point = replace(point, best=None, best_step=None, began=phase.start)
+        job.log.start(current.network.spec, phase, point, job.data.rows)
+        sampling = inherited_sampling(origin, phase.objective)
+        settings = toml.described(asked) | ({"sampling": sampling} if sampling else {})
+        point, folder = yield from run_phase(Stage(job, phase, current, settings), point)
+    return point
