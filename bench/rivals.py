@@ -22,8 +22,9 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import Denoiser
 from unmask.text.corpus.rows import Batch
 from unmask.training.loop import begin, train
+from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases
-from unmask.training.settings import Optim, Text, Train
+from unmask.training.settings import Text, Train
 
 SHAPE, ROWS, ROUNDS = Architecture(2049, length=128, width=256, blocks=6, heads=4), 16, 9
 
@@ -48,7 +49,7 @@ def steps(objective: Objective, *, everywhere: bool = False) -> Iterator[float]:
         text=Text(length=SHAPE.length),
         model=SHAPE,
         objective=objective,
-        optim=Optim(name="adamw", lr=1e-3, batch=ROWS, ema=0.9999),
+        optim=AdamW(lr=1e-3, batch=ROWS, ema=0.9999),
     )
     network = Transformer(SHAPE)
     if everywhere:

@@ -33,8 +33,9 @@ from unmask.text.corpus.rows import Batch
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
+from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases
-from unmask.training.settings import Optim, Run, Text, Train
+from unmask.training.settings import Run, Text, Train
 
 SIZES = {
     "small": (Architecture(4097, length=128, width=256, blocks=6, heads=4, cond=128, dropout=0.1), 32),
@@ -55,7 +56,7 @@ def ours(a: Architecture, batch: int, *, compiled: bool = False) -> Iterator[flo
         text=Text(length=a.length),
         model=a,
         objective=MDLM(times=Stratified(low=1e-3)),
-        optim=Optim(name="adamw", lr=1e-3, batch=batch, ema=0.9999),
+        optim=AdamW(lr=1e-3, batch=batch, ema=0.9999),
         run=Run(compile=compiled),
     )
     real = torch.ones(batch, a.length, dtype=torch.bool)

@@ -290,7 +290,7 @@ MUTATIONS = {
         "training/loop.py", "n=step - phase.start + 1,", "n=step - phase.start,", LOOP
     ),
     "average and weights swapped": Mutation("training/ema.py", "1 - decay_at(n, decay)", "decay_at(n, decay)", OPTIM),
-    "Muon without momentum": Mutation("training/optim.py", ".mul_(MOMENTUM)", ".mul_(0)", MUON),
+    "Muon without momentum": Mutation("training/optimizers/muon.py", ".mul_(self.momentum)", ".mul_(0)", MUON),
     "Muon takes q, k, v for one matrix": Mutation(
         "model/backbones/transformer.py", '3 if "qkv" in name else 1', "1", MUON
     ),

@@ -29,7 +29,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
 from unmask.shapes import Network
 from unmask.training import ema, noise, optim
-from unmask.training.settings import Optim
+from unmask.training.optimizers.adamw import AdamW
 
 CLUES = {2: (8,), 3: (32, 33, 33, 33, 34, 34, 34, 34, 34, 35, 35)}  # about those of the usual test files
 FILES = {2: "4x4_test_sudoku.csv", 3: "sudoku_test.csv.gz"}
@@ -209,11 +209,11 @@ def learn(
     asked: Sudoku, network: Transformer, rows: Callable[[int], Lesson], objective: Literal["ar", "mdlm"]
 ) -> Iterator[float]:
     """Train; yields the nats a blank cell after every update. At the end the network has the averaged weights."""
-    how = Optim(batch=asked.batch, lr=asked.lr, ema=0.99)
+    how = AdamW(batch=asked.batch, lr=asked.lr, ema=0.99)
     # Every hidden cell counts alike: the weights of the bound let rows with few of them drown the others.
     goal = OBJECTIVES.usual(objective)
     parameters = list(network.train().parameters())
-    adamw, shadow = optim.optimizer_of(Denoiser(network, goal), how), ema.begin_average(parameters)
+    adamw, shadow = how.updates(Denoiser(network, goal)), ema.begin_average(parameters)
     for step in range(asked.steps):
         tokens, given = rows(step)
         drawn = noise.draw(*tokens.shape, seed=asked.seed, step=step)
@@ -224,7 +224,7 @@ def learn(
         optim.clip(parameters, how.clip)
         optim.set_learning_rate(adamw, optim.learning_rate(step, steps=asked.steps, optim=how))
         adamw.step()
-        adamw.zero_grad(set_to_none=True)
+        adamw.zero_grad()
         ema.update(shadow, parameters, n=step + 1, decay=how.ema)
         yield float(found.bound.detach().sum() / blanks)
     ema.exchange(shadow, parameters)

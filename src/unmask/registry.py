@@ -10,7 +10,7 @@ packages add members through entry points (docs/how/extend.md). Components are w
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -49,9 +49,12 @@ class Entry(Generic[T]):
 class Registry(Generic[T]):
     """Members by name: from a room of this package, registered directly, or from entry points."""
 
-    def __init__(self, kind: str, *, room: str = "", group: str = "", inline: bool = False) -> None:
+    def __init__(
+        self, kind: str, *, room: str = "", group: str = "", inline: bool = False, shares: bool = False
+    ) -> None:
         self.kind, self.room, self.group = kind, room, group
         self.inline = inline  # written as one line in files, not as a table
+        self.shares = shares  # a member in the place of another keeps the values of the fields that both have
         self.entries: dict[str, Entry[T]] = {}
         self.loaded = False
 
@@ -116,6 +119,12 @@ class Registry(Generic[T]):
         """A member with its advised values, which may differ from the defaults of its class."""
         entry = self.entry(name)
         return entry.make(**getattr(entry.kind, "advice", {}))
+
+    def turned(self, component: T, name: str) -> T:
+        """The member of this name in the place of another."""
+        made: Any = self.usual(name)
+        both = set(own_fields(type(component))) & set(own_fields(type(made))) if self.shares else ()
+        return replace(made, **{field: getattr(component, field) for field in both})
 
     def make(self, text: str, **values: Any) -> T:
         """A component from one line, `name` or `name:field=value,field=value`; `values` are set in addition."""

@@ -30,6 +30,18 @@ class also:
     flag: str
 
 
+def at_least(low: float, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= low:
+            raise UserError(f"{name} must be at least {low}, not {value}.")
+
+
+def check_shares(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
+
+
 def described(settings: Any) -> dict[str, Any]:
     """A settings dataclass as plain values and tables; a component's name comes first, None is omitted."""
     found: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
@@ -86,7 +98,7 @@ def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
         if not isinstance(name, str):
             raise UserError(f"{title}.name must be a name; saw {name!r}.")
         if name != default.name:  # type: ignore[attr-defined]
-            default = default.registry.usual(name)
+            default = default.registry.turned(default, name)
     kind = type(default)
     known, hints = own_fields(kind), get_type_hints(kind)
     now = {one.name: getattr(default, one.name) for one in fields(kind) if one.init}  # type: ignore[arg-type]

@@ -19,16 +19,18 @@ from unmask.settings import described
 from unmask.text.corpus.rows import Batch
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.muon import Muon
 from unmask.training.phases import phases
-from unmask.training.settings import Optim, Run, Train
+from unmask.training.settings import Run, Train
 from unmask.training.validation import validate
 
 HALF, STEPS = 10, 20
-ASKED = settings(steps=STEPS, optim=Optim(batch=16, micro=3, lr=5e-3, warmup=5, clip=0.5, ema=0.9, weight_decay=0.1))
+ASKED = settings(steps=STEPS, optim=AdamW(batch=16, micro=3, lr=5e-3, warmup=5, clip=0.5, ema=0.9, weight_decay=0.1))
 # Other networks and objectives, a few steps each. Dropout is the same where the passes cover the same rows.
 FEW = 3
 OTHERS = {
-    "muon": settings(optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
+    "muon": settings(optim=Muon(batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
     "sedd": OBJECTIVES["sedd"],
     "ar": OBJECTIVES["ar"],
     "plaid": settings(objective=Plaid(embed=4, ramp=10)),
@@ -36,14 +38,14 @@ OTHERS = {
     "ssd-lm": settings(objective=SSDLM(steps=20, block=5)),
     "tied, modulated, dropped out, recomputed": settings(
         model=Architecture(width=32, blocks=2, heads=2, cond=8, tied=True, dropout=0.2),
-        optim=Optim(batch=16, micro=4, lr=5e-3, warmup=1),
+        optim=AdamW(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
     "mamba": replace(OBJECTIVES["ar"], model=MambaSpec(width=16, blocks=2)),
     "hyena": replace(OBJECTIVES["ar"], model=HyenaSpec(width=16, blocks=2)),
     "caduceus": settings(
         model=CaduceusSpec(width=16, blocks=2),
-        optim=Optim(name="muon", batch=16, micro=4, lr=5e-3, warmup=1),
+        optim=Muon(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
     "two strands": settings(model=CaduceusSpec(width=16, blocks=2, equivariant=True)),

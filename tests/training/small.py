@@ -14,8 +14,9 @@ from unmask.model.backbone import build
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.denoiser import Denoiser
 from unmask.text.corpus.rows import Batch
+from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases, spec_of
-from unmask.training.settings import Optim, Run, Text, Train
+from unmask.training.settings import Run, Text, Train
 
 LETTERS, LENGTH = 8, 16
 MASK = LETTERS
@@ -70,7 +71,7 @@ def settings(**changes) -> Train:
         text=Text(length=LENGTH),
         model=Architecture(width=32, blocks=2, heads=2),
         objective=MDLM(times=Count()),
-        optim=Optim(batch=16, lr=1e-2, warmup=10, ema=0.9),
+        optim=AdamW(batch=16, lr=1e-2, warmup=10, ema=0.9),
         run=Run(),
     )
     return replace(base, **changes)

@@ -6,11 +6,11 @@ from model.golden import network, recorded
 from unmask.diffusion.mdlm import MDLM
 from unmask.model.denoiser import Denoiser
 from unmask.training import ema, optim
-from unmask.training.settings import Optim
+from unmask.training.optimizers.adamw import AdamW
 
 
 def rates(steps, **settings):
-    return [optim.learning_rate(i, steps=steps, optim=Optim(lr=1.0, **settings)) for i in range(steps)]
+    return [optim.learning_rate(i, steps=steps, optim=AdamW(lr=1.0, **settings)) for i in range(steps)]
 
 
 def test_the_first_update_learns_and_warm_up_ends_at_the_peak():
@@ -33,9 +33,9 @@ def test_schedules_fall_to_their_floor_at_the_last_step(schedule):
 
 def test_five_steps_end_at_the_weights_and_the_average_of_the_reference():
     case, net = recorded("dit_tiny"), network("dit_tiny")
-    settings = Optim(lr=3e-3, beta2=0.999, schedule="constant", warmup=3, reference=True, ema=0.9999)
+    settings = AdamW(lr=3e-3, beta2=0.999, schedule="constant", warmup=3, reference=True, ema=0.9999)
     parameters = list(net.parameters())
-    optimizer, shadow = optim.optimizer_of(Denoiser(net, MDLM()), settings), ema.begin_average(parameters)
+    optimizer, shadow = settings.updates(Denoiser(net, MDLM())), ema.begin_average(parameters)
     for i in range(5):
         loss = masked_loss(net, case["x0"].roll(i, 1), case["xt"].roll(i, 1), case["t"], torch.ones(case["x0"].shape))
         optimizer.zero_grad()
@@ -63,7 +63,7 @@ def test_a_limit_of_zero_leaves_the_gradient_alone():
 
 def test_weight_decay_is_on_matrices_alone():
     net = network("dit_tiny")
-    groups = optim.optimizer_of(Denoiser(net, MDLM()), Optim(weight_decay=0.1)).param_groups
+    groups = AdamW(weight_decay=0.1).updates(Denoiser(net, MDLM())).param_groups
     assert [(group["weight_decay"], {p.ndim >= 2 for p in group["params"]}) for group in groups] == [
         *[(0.1, {True}), (0.0, {False})]
     ]

@@ -8,15 +8,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from training.small import MASK, Chain, network, settings
-from unmask.model.backbone import skeleton
 from unmask.model.backbones.transformer import Architecture
-from unmask.training import optim
-from unmask.training import optim as muon
 from unmask.training.loop import begin, train
+from unmask.training.optim import OPTIMIZERS
+from unmask.training.optimizers import muon
+from unmask.training.optimizers.muon import Muon
 from unmask.training.phases import phases
-from unmask.training.settings import Optim
 
-ASKED = settings(optim=replace(settings().optim, name="muon"))
+ASKED = settings(optim=OPTIMIZERS.turned(settings().optim, "muon"))
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (24, 96), (96, 24)])
@@ -35,7 +34,7 @@ def test_an_update_has_the_size_of_adamws():
     torch.manual_seed(0)
     net = network(ASKED)
     before = [p.detach().clone() for p in net.parameters()]
-    optimizer = optim.optimizer_of(net, Optim(name="muon", lr=1e-2))
+    optimizer = Muon(lr=1e-2).updates(net)
     for p in net.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -58,7 +57,7 @@ def test_embeddings_head_norms_and_modulation_are_left_to_adamw():
 def test_a_small_run_learns_faster_than_with_adamw():
     told = {}
     for name in ("adamw", "muon"):
-        asked = settings(steps=60, optim=replace(ASKED.optim, name=name))
+        asked = settings(steps=60, optim=OPTIMIZERS.turned(ASKED.optim, name))
         state = begin(network(asked), asked)
         told[name] = [p.bound for p in train(state, phases(asked)[0], asked, Chain.make().batch(16), mask=MASK)]
     assert sum(told["muon"][-10:]) < sum(told["adamw"][-10:]) < sum(told["adamw"][:10])
@@ -70,7 +69,7 @@ def test_the_cost_is_what_a_counter_counts():
     with FlopCounterMode(display=False) as counter:
         for shape in shapes:
             muon.orthogonal(torch.randn(shape))
-    assert counter.get_total_flops() == muon.flops(skeleton(a))
+    assert counter.get_total_flops() == Muon().flops(a)
 
 
 TORCHS = """
@@ -78,11 +77,10 @@ import torch
 from torch import nn
 from training.small import network
 from training.test_optim_muon import ASKED
-from unmask.training import optim
-from unmask.training.settings import Optim
+from unmask.training.optimizers.muon import Muon
 torch.manual_seed(0)
 net = network(ASKED)
-ours = optim.optimizer_of(net, Optim(name="muon", lr=0.1, weight_decay=0.1))
+ours = Muon(lr=0.1, weight_decay=0.1).updates(net)
 mine = [(p, 3 if "qkv" in name else 1) for name, p in net.named_parameters() if p in ours.matrices]
 theirs = [nn.Parameter(part.clone()) for p, n in mine for part in p.detach().chunk(n)]
 other = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")

@@ -11,7 +11,11 @@ from unmask.diffusion.schedule import Cosine
 from unmask.diffusion.times import Bell, Count
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
-from unmask.training.settings import Optim, Run, Text, Train, Warm, settled
+from unmask.training.optim import OPTIMIZERS
+from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.auto import Auto
+from unmask.training.optimizers.muon import Muon
+from unmask.training.settings import Run, Text, Train, Warm, settled
 
 ODD = Train(
     data='C:\\texts "of" mine\n',
@@ -20,7 +24,7 @@ ODD = Train(
     text=Text(length=9, separator="\t\u2028"),
     model=Architecture(width=8, dropout=0.1),
     objective=MDLM(schedule=Cosine(eps=0), times=Bell(mean=-0.25)),
-    optim=Optim(lr=1e-7, eps=1e-12, ema=0.0),
+    optim=Auto(lr=1e-7, eps=1e-12, ema=0.0),
     run=Run(tensorboard=True),
 )
 
@@ -81,7 +85,7 @@ def test_a_warm_start_needs_two_phases(share):
 def test_flags_come_after_the_file_and_a_resumed_run_keeps_its_settings(tmp_path):
     config, out = tmp_path / "a.toml", tmp_path / "run"
     config.write_text("seed = 5\n[optim]\nlr = 0.5\n")
-    assert asked("--config", str(config)) == replace(Train(), seed=5, optim=Optim(lr=0.5))
+    assert asked("--config", str(config)) == replace(Train(), seed=5, optim=Auto(lr=0.5))
     assert asked(f"--config={config}", "--resume", "--out", str(out)).seed == 5
     out.mkdir()
     (out / "settings.toml").write_text(toml.dumps(ODD), encoding="utf-8")
@@ -118,5 +122,33 @@ def test_auto_needs_no_further_option_for_another_objective_or_a_checkpoint():
 
 
 def test_what_was_asked_for_is_not_changed_by_auto():
-    said = Train(recipe="plain", optim=Optim(name="adamw", lr=2e-3), model=Architecture(cond=8, tied=False))
+    said = Train(recipe="plain", optim=AdamW(lr=2e-3), model=Architecture(cond=8, tied=False))
     assert settled(said) == said
+
+
+def test_an_optimizer_has_fields_of_its_own_and_takes_over_those_of_another(tmp_path):
+    config = tmp_path / "a.toml"
+    config.write_text("[optim]\nname = 'muon'\nmomentum = 0.9\nlr = 0.5\n")
+    assert asked("--config", str(config)).optim == Muon(momentum=0.9, lr=0.5)
+    assert asked("--config", str(config), "--optim.name", "adamw").optim == AdamW(lr=0.5)
+    config.write_text("[optim]\nname = 'adamw'\nmomentum = 0.9\n")
+    with pytest.raises(UserError, match=r"no setting in \[optim\] is called 'momentum'"):
+        asked("--config", str(config))
+
+
+def test_settings_written_when_all_optimizers_had_the_same_fields_are_read(tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        "[optim]\nname = 'muon'\nbatch = 16\nmicro = 0\nlr = 0.005\nschedule = 'cosine'\nwarmup = 100\nfloor = 0.1\n"
+        "reference = false\nbeta1 = 0.9\nbeta2 = 0.95\neps = 1e-08\nweight_decay = 0.0\nclip = 1.0\nema = 0.999\n"
+    )
+    assert toml.read_toml(path, Train()).optim == Muon(batch=16, lr=0.005)
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_every_optimizer_turns_into_every_other_and_back(name):
+    mine = replace(OPTIMIZERS.usual(name), lr=0.25, batch=3)
+    for other in OPTIMIZERS:
+        turned = OPTIMIZERS.turned(mine, other)
+        assert (turned.name, turned.lr, turned.batch) == (other, 0.25, 3)
+        assert OPTIMIZERS.turned(turned, name) == mine

@@ -7,7 +7,8 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
-from unmask.training.settings import Optim, Text, Train, settled
+from unmask.training.optimizers.auto import Auto
+from unmask.training.settings import Text, Train, settled
 from unmask.training.sizes import (
     ASIDE,
     EACH,
@@ -64,7 +65,7 @@ def test_the_time_is_used_where_the_text_suffices():
 
 
 def test_what_was_given_stays():
-    mine = replace(ASKED, model=Architecture(width=40, blocks=2, heads=2, tied=True), optim=Optim(batch=6, warmup=3))
+    mine = replace(ASKED, model=Architecture(width=40, blocks=2, heads=2, tied=True), optim=Auto(batch=6, warmup=3))
     one = found(settled(mine), minutes=0.1, given={"model.width", "optim.batch", "optim.warmup"})
     assert (one.model, one.optim.batch, one.optim.warmup) == (mine.model, 6, 3)
     assert one.optim.ema != mine.optim.ema

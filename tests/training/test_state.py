@@ -19,6 +19,7 @@ from unmask.settings import described
 from unmask.training import metrics
 from unmask.training import state as disk
 from unmask.training.loop import begin, train
+from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import phases
 from unmask.training.state import Point
 
@@ -46,7 +47,7 @@ def steps(state, asked, start, count):
 RUNS = {
     "adamw": settings(),
     "without an average": settings(optim=replace(settings().optim, ema=0.0)),
-    "muon": settings(optim=replace(settings().optim, name="muon")),
+    "muon": settings(optim=OPTIMIZERS.turned(settings().optim, "muon")),
     "an objective with parts and a state": settings(objective=Toy()),
     "plaid": settings(objective=Plaid(embed=4, ramp=5)),
     "diffusion-lm": settings(objective=DiffusionLM(steps=20, embed=4)),

@@ -25,6 +25,7 @@ from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
 from unmask.training.fit import Order
 from unmask.training.loop import Progress
+from unmask.training.optim import OPTIMIZERS
 from unmask.training.run import run as train
 from unmask.training.settings import Text, Train
 
@@ -47,10 +48,10 @@ def default(arguments: list[str]) -> Settings:
     out = out or asked.out
     if "--resume" in arguments and out and (Path(out) / "settings.toml").is_file():
         asked = toml.read_toml(Path(out) / "settings.toml", Train())
-    for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES)):
-        name = option(arguments, f"--{field_name}.name")
-        if name and name != getattr(asked, field_name).name:
-            asked = replace(asked, **{field_name: registry.usual(name)})  # type: ignore[arg-type]
+    for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES), ("optim", OPTIMIZERS)):
+        name, now = option(arguments, f"--{field_name}.name"), getattr(asked, field_name)
+        if name and name != now.name:
+            asked = replace(asked, **{field_name: registry.turned(now, name)})  # type: ignore[arg-type]
     given = {*flags_in(arguments), *(toml.names_in(config) if config else ())}
     return Settings(config=config, given=tuple(sorted(given)), train=with_flags(asked))
 

@@ -8,10 +8,9 @@ from itertools import islice
 import torch
 
 from unmask.model import cost
-from unmask.model.backbone import Spec, build, skeleton
+from unmask.model.backbone import Spec, build
 from unmask.model.denoiser import Denoiser
 from unmask.model.room import machine_bytes
-from unmask.training import optim
 from unmask.training.loop import Rows, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train
@@ -59,8 +58,7 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
     batch = settings.optim.batch
     share = phase.objective.facts.asked
     flops = cost.training_flops(a, rows=share) * batch * a.length * phase.objective.facts.reads
-    if settings.optim.name == "muon":
-        flops += optim.flops(skeleton(a))
+    flops += settings.optim.flops(a)
     return RunCost(
         parameters=cost.parameters(a),
         rows=rows,

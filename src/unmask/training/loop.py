@@ -58,7 +58,7 @@ class State:
     """Everything that a step changes."""
 
     denoiser: Denoiser  # the network, with the parts and state of its objective
-    optimizer: torch.optim.AdamW
+    optimizer: optim.Updates
     shadow: list[Tensor]  # averaged weights, in the order of the parameters; empty without EMA
     memory: Tensor | None = None  # carried from step to step, for this process's rows
 
@@ -108,7 +108,7 @@ def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
     team.place(denoiser)
     denoiser.state = {name: value.to(team.device) for name, value in denoiser.state.items()}
     shadow = ema.begin_average(denoiser.parameters()) if settings.optim.ema else []
-    return State(denoiser, optim.optimizer_of(denoiser, settings.optim), shadow)
+    return State(denoiser, settings.optim.updates(denoiser), shadow)
 
 
 def train(
@@ -138,7 +138,7 @@ def train(
         lr = optim.learning_rate(step - phase.start, steps=phase.steps, optim=settings.optim)
         optim.set_learning_rate(state.optimizer, lr)
         state.optimizer.step()
-        state.optimizer.zero_grad(set_to_none=True)
+        state.optimizer.zero_grad()
         if state.shadow:
             ema.update(state.shadow, parameters, n=step - phase.start + 1, decay=settings.optim.ema)
         state.denoiser.advance(sums.seen)

@@ -1,71 +1,125 @@
-"""The optimizer: fused AdamW, or Muon; the learning rate is a pure function of the step."""
+"""Optimizers: components with their own fields. The learning rate is a pure function of the step.
+
+Each file of `optimizers/` has one. `Optim` holds what all have: batches, the learning rate's schedule, clipping, the
+moving average of the weights, and AdamW's own numbers, since each leaves some weights to AdamW.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.model.backbone import Backbone, Group
-from unmask.processes import sharding
+from unmask.model.backbone import Backbone, Group, Spec
 from unmask.processes.sharding import local, whole
-from unmask.training.settings import Optim
-
-POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of x, x³ and x⁵: brings any x in (0.01, 1] near 1 in `ROUNDS` rounds
-ROUNDS = 5
-MOMENTUM = 0.95
-SIZE = 0.2  # root mean square of an AdamW update, in units of the learning rate
+from unmask.registry import Registry
+from unmask.settings import at_least, check_shares
 
 
-def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    """x with all singular values near 1 (0.7 to 1.2, unless they were tiny), by iterating a polynomial."""
-    if x.shape[0] > x.shape[1]:
-        return orthogonal(x.mT).mT
-    a, b, c = POLYNOMIAL
-    x = x / (x.norm() + 1e-7)
-    for _ in range(ROUNDS):
-        square = x @ x.mT
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x
+@runtime_checkable
+class Learner(Protocol):
+    """A network with parts that are learned with it: those of an objective, or a head."""
+
+    backbone: Backbone
+    parts: nn.ModuleDict
 
 
-def flops(network: Backbone) -> float:
-    """FLOPs of one update, two per multiply-add: a product with the square of the short side per round."""
-    total = 0.0
-    for p, parts in network.matrices().items():
-        long, short = sorted((p.shape[0] // parts, p.shape[1]), reverse=True)
-        total += parts * ROUNDS * 2 * (2 * long * short**2 + short**3)
-    return total
+@runtime_checkable
+class Updates(Protocol):
+    """An optimizer at work."""
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameters with their learning rate; `scale` is a factor on it."""
 
-class Muon(torch.optim.AdamW):
-    """AdamW, with orthogonal updates for the matrices of the blocks."""
+    @property
+    def state(self) -> Any:
+        """What it remembers of each parameter."""
 
-    def __init__(self, network: Backbone, groups: list[dict[str, Any]], optim: Optim) -> None:
-        super().__init__(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
-        self.matrices = network.matrices()
+    def step(self) -> None:
+        """Change the parameters by their gradients."""
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        own = {p: group for group in self.param_groups for p in group["params"]}
-        for p, parts in self.matrices.items():
-            if p.grad is None:
-                continue
-            lr, decay = own[p]["lr"], own[p]["weight_decay"]
-            if not self.state[p]:
-                self.state[p] = self.memory(p)
-            momentum = self.state[p]["momentum"].mul_(MOMENTUM).add_(p.grad)
-            ahead = sharding.whole(p.grad + MOMENTUM * momentum)
-            move = torch.cat([SIZE * math.sqrt(max(part.shape)) * orthogonal(part) for part in ahead.chunk(parts)])
-            p.mul_(1 - lr * decay).sub_(sharding.shard_like(move, p), alpha=lr)
-            p.grad = None  # so that AdamW skips it
-        return super().step(closure)
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
 
     def memory(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """The initial optimizer state of a matrix."""
-        return {"momentum": torch.zeros_like(p)}
+        """What it remembers of a parameter before the first step."""
+
+
+@dataclass(frozen=True)
+class Optim(ABC):
+    """An optimizer, its learning rate, and the moving average of the weights."""
+
+    name: ClassVar[str]
+    registry: ClassVar[Registry[Any]]
+    rate: ClassVar[float]  # peak learning rate of a new network
+    tuning_rate: ClassVar[float] = 1e-3  # and of one that has learned before
+
+    batch: int = 32  # rows per step, over all processes
+    micro: int = 0  # rows per forward pass; 0: all rows of the process
+    lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"  # learning rate after the warm-up
+    warmup: int = 100  # steps of linear warm-up
+    floor: float = 0.1  # share of lr at the last step, for cosine and linear
+    reference: bool = False  # the first update has learning rate 0, as in the reference code
+    beta1: float = 0.9  # decay of AdamW's mean gradient
+    beta2: float = 0.95  # decay of AdamW's mean squared gradient
+    eps: float = 1e-8  # added to AdamW's denominator
+    weight_decay: float = 0.0  # weight decay, on matrices only
+    clip: float = 1.0  # largest gradient norm; 0: no clipping
+    ema: float = 0.999  # decay of the averaged weights, which are evaluated and exported; 0: none
+
+    def __post_init__(self) -> None:
+        at_least(1, batch=self.batch)
+        at_least(0, micro=self.micro, lr=self.lr, warmup=self.warmup, weight_decay=self.weight_decay, clip=self.clip)
+        check_shares(floor=self.floor, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
+
+    def settled(self, usual: str, *, tuned: bool) -> "Optim":
+        """The optimizer with its learning rate; `usual` is the objective's, `tuned`: it starts from weights."""
+        return replace(self, lr=self.lr or (self.tuning_rate if tuned else self.rate))
+
+    @abstractmethod
+    def updates(self, learner: Learner) -> Updates:
+        """The optimizer of a network and its parts."""
+
+    def flops(self, spec: Spec) -> float:
+        """FLOPs of one update of a network, where they matter."""
+        return 0.0
+
+
+OPTIMIZERS: Registry[Optim] = Registry(
+    "optimizer", room="unmask.training.optimizers", group="unmask.optimizers", shares=True
+)
+
+
+class AdamWUpdates:
+    """Updates of torch's fused AdamW."""
+
+    def __init__(self, learner: Learner, settings: Optim) -> None:
+        betas = settings.beta1, settings.beta2
+        groups = grouped(learner, settings)
+        self.inner = torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.inner.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    def step(self) -> None:
+        self.inner.step()
+
+    def zero_grad(self) -> None:
+        self.inner.zero_grad(set_to_none=True)
+
+    def memory(self, p: nn.Parameter) -> dict[str, Tensor]:
+        moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), device=p.device), **moments}
 
 
 def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
@@ -81,22 +135,6 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     passed = min(1.0, (done - optim.warmup) / max(1, steps - optim.warmup))
     left = (1 + math.cos(math.pi * passed)) / 2 if optim.schedule == "cosine" else 1 - passed
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
-
-
-@runtime_checkable
-class Learner(Protocol):
-    """A network with parts that are learned with it: those of an objective, or a head."""
-
-    backbone: Backbone
-    parts: nn.ModuleDict
-
-
-def optimizer_of(learner: Learner, optim: Optim) -> torch.optim.AdamW:
-    """The optimizer that the settings name."""
-    groups = grouped(learner, optim)
-    if optim.name == "muon":
-        return Muon(learner.backbone, groups, optim)
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
 
 
 def grouped(learner: Learner, optim: Optim) -> list[dict[str, Any]]:
@@ -117,16 +155,8 @@ def grouped(learner: Learner, optim: Optim) -> list[dict[str, Any]]:
     ]
 
 
-def memory(optimizer: torch.optim.AdamW, p: nn.Parameter) -> dict[str, Tensor]:
-    """The initial optimizer state of a parameter."""
-    if isinstance(optimizer, Muon) and p in optimizer.matrices:
-        return optimizer.memory(p)
-    moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
-    return {"step": torch.zeros((), device=p.device), **moments}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
+def set_learning_rate(updates: Updates, lr: float) -> None:
+    for group in updates.param_groups:
         group["lr"] = lr * group["scale"]
 
 

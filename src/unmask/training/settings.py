@@ -7,20 +7,8 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
 from unmask.processes.device import Device, Dtype
-from unmask.settings import also
-
-
-def at_least(low: float, **values: float) -> None:
-    for name, value in values.items():
-        if not value >= low:
-            raise UserError(f"{name} must be at least {low}, not {value}.")
-
-
-def check_shares(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
-
+from unmask.settings import also, at_least, check_shares
+from unmask.training.optim import OPTIMIZERS, Optim
 
 Pack = Literal["auto", "stream", "wrap", "rows", "padded", "windows"]
 
@@ -57,31 +45,6 @@ class Text:
         at_least(3, length=self.length)
         at_least(0, vocab=self.vocab)
         check_shares(valid=self.valid)
-
-
-@dataclass(frozen=True)
-class Optim:
-    """The optimizer, its learning rate, and the moving average of the weights."""
-
-    name: Literal["auto", "adamw", "muon"] = "auto"  # muon: orthogonal updates of matrices; auto: by the objective
-    batch: int = 32  # rows per step, over all processes
-    micro: int = 0  # rows per forward pass; 0: all rows of the process
-    lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"  # learning rate after the warm-up
-    warmup: int = 100  # steps of linear warm-up
-    floor: float = 0.1  # share of lr at the last step, for cosine and linear
-    reference: bool = False  # the first update has learning rate 0, as in the reference code
-    beta1: float = 0.9  # decay of AdamW's mean gradient
-    beta2: float = 0.95  # decay of AdamW's mean squared gradient
-    eps: float = 1e-8  # added to AdamW's denominator
-    weight_decay: float = 0.0  # weight decay, on matrices only
-    clip: float = 1.0  # largest gradient norm; 0: no clipping
-    ema: float = 0.999  # decay of the averaged weights, which are evaluated and exported; 0: none
-
-    def __post_init__(self) -> None:
-        at_least(1, batch=self.batch)
-        at_least(0, micro=self.micro, lr=self.lr, warmup=self.warmup, weight_decay=self.weight_decay, clip=self.clip)
-        check_shares(floor=self.floor, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
 
 
 @dataclass(frozen=True)
@@ -137,7 +100,7 @@ class Train:
     text: Text = field(default_factory=Text)
     model: Spec = field(default_factory=lambda: BACKBONES.usual("transformer"))
     objective: Objective = field(default_factory=lambda: OBJECTIVES.usual("mdlm"))
-    optim: Optim = field(default_factory=Optim)
+    optim: Optim = field(default_factory=lambda: OPTIMIZERS.usual("auto"))
     warm: Warm = field(default_factory=Warm)
     run: Run = field(default_factory=Run)
 
@@ -162,13 +125,11 @@ class Train:
 
 def settled(asked: Train) -> Train:
     """The settings with every `auto` replaced by the best measured choice for the objective, network and --init."""
-    facts, model, optim = asked.objective.facts, asked.model, asked.optim
+    facts, model = asked.objective.facts, asked.model
     if facts.network_wants_sigma and model.offers_sigma and not model.shown_sigma and not asked.init:
         model = model.shown(True)
     asked = replace(asked, model=model)
     recipe = asked.recipe
     if recipe == "auto":
         recipe = "warm" if asked.can_warm and not asked.init and asked.steps > 1 else "plain"
-    name = facts.optimizer if optim.name == "auto" else optim.name
-    lr = optim.lr or (5e-3 if name == "muon" and not asked.init else 1e-3)
-    return replace(asked, recipe=recipe, optim=replace(optim, name=name, lr=lr))  # type: ignore[arg-type]
+    return replace(asked, recipe=recipe, optim=asked.optim.settled(facts.optimizer, tuned=bool(asked.init)))

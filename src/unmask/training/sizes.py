@@ -17,6 +17,7 @@ from unmask.model import cost
 from unmask.model.backbone import Spec
 from unmask.text.corpus.rows import length_for, packing_for
 from unmask.training.estimate import estimate
+from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import continued, phases, spec_of
 from unmask.training.settings import Train, settled
 
@@ -29,7 +30,7 @@ FEWEST = 20  # steps
 TIMES = 5  # validations of a run
 ASIDE = 0.1  # share of the time for validation, previews and checkpoints
 RARE = 2000  # bytes of text per id of a bpe vocabulary
-TUNING: dict[str, Any] = {"name": "adamw", "lr": 2e-4}  # of an encoder, unless other values are given
+TUNING = "adamw", 2e-4  # optimizer and learning rate of an encoder, unless others are given
 SMALLEST, LARGEST = 512, 4096  # bpe vocabularies
 
 
@@ -71,8 +72,9 @@ def packed_for(
 
 def tuning_encoder(asked: Train, *, given: Collection[str] = ()) -> Train:
     """The settings of a run that starts from an encoder: AdamW at a learning rate that keeps what it has learned."""
-    usual = {name: value for name, value in TUNING.items() if f"optim.{name}" not in given}
-    return replace(asked, optim=replace(asked.optim, **usual))
+    name, lr = TUNING
+    optim = asked.optim if "optim.name" in given else OPTIMIZERS.turned(asked.optim, name)
+    return replace(asked, optim=optim if "optim.lr" in given else replace(optim, lr=lr))
 
 
 def sized(

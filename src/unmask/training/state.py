@@ -39,7 +39,7 @@ from unmask.processes import sharding
 from unmask.processes.team import Alone, Team
 from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.training import metrics, optim
+from unmask.training import metrics
 from unmask.training.loop import State
 from unmask.untrusted import parse_json, read_text
 
@@ -272,7 +272,7 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     the order of its sums, and a resumed run must add in the same order.
     """
     for p in state.denoiser.parameters():
-        state.optimizer.state[p] = optim.memory(state.optimizer, p)
+        state.optimizer.state[p] = state.optimizer.memory(p)
     names = [name for name, _ in state.denoiser.named_parameters()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}

@@ -36,13 +36,12 @@ from unmask.model.predictor import Encoded, Predictor, Reading, Trained, write_p
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
-from unmask.settings import flat
+from unmask.settings import at_least, flat
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Columns, Example
 from unmask.text.tokens.tokenizer import NoToken
-from unmask.training import metrics, optim, state
+from unmask.training import metrics, state
 from unmask.training.scores import SCORES, chosen_scores, scored
-from unmask.training.settings import at_least
 from unmask.training.split import Labelled, Parts, Split, gathered, parts_of
 from unmask.training.state import Point
 from unmask.training.tuning import Lesson, Tune, Tuner, Update, begin_tuning, tune
@@ -336,7 +335,7 @@ def restore_tuner(folder: Path, tuner: Tuner) -> None:
         with safe_open(folder / state.TENSORS, "pt") as file:
             there = set(file.keys())
             for name, p in tuner.predictor.named_parameters():
-                fresh = optim.memory(tuner.optimizer, p)
+                fresh = tuner.optimizer.memory(p)
                 if all(f"{key}.{name}" in there for key in fresh):
                     tuner.optimizer.state[p] = fresh
             for name, tensor in changing(tuner).items():

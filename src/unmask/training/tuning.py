@@ -17,9 +17,10 @@ from unmask.model.model import Model
 from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained
 from unmask.processes.device import compute_type, device_of
 from unmask.random import seed_of, shuffled, stream
+from unmask.settings import at_least, check_shares
 from unmask.training import optim
 from unmask.training.loop import Diverged
-from unmask.training.settings import Optim, at_least, check_shares
+from unmask.training.optim import OPTIMIZERS, Optim
 
 WEIGHTS, DROPOUT, STRANDS = 0, 1, 2  # uses of random numbers that must not share any
 
@@ -33,7 +34,7 @@ class Tune:
     batch: int = 32  # texts per update
     micro: int = 0  # texts per forward pass; 0: all of an update
     lr: float = 3e-4  # peak learning rate
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: str = "adamw"  # adamw, muon
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # learning rate after the warm-up
     warmup: float = 0.1  # share of the updates that are a linear warm-up
     floor: float = 0.0  # share of lr at the last update, for linear and cosine
@@ -47,6 +48,7 @@ class Tune:
     keep: Literal["best", "last"] = "best"  # which weights are kept: of the best validation, or the last ones
 
     def __post_init__(self) -> None:
+        OPTIMIZERS.entry(self.optimizer)
         at_least(1, batch=self.batch, save_every=self.save_every)
         at_least(0, steps=self.steps, micro=self.micro, lr=self.lr, clip=self.clip, eval_every=self.eval_every)
         at_least(0, weight_decay=self.weight_decay)
@@ -65,8 +67,7 @@ class Tune:
 
     def optim(self, updates: int) -> Optim:
         """The same as settings of the optimizer."""
-        return Optim(
-            name=self.optimizer,
+        return OPTIMIZERS.entry(self.optimizer).make(
             batch=self.batch,
             lr=self.lr,
             schedule=self.schedule,
@@ -92,7 +93,7 @@ class Tuner:
     """Everything that an update changes."""
 
     predictor: Predictor
-    optimizer: torch.optim.AdamW
+    optimizer: optim.Updates
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def begin_tuning(
     whole = replace(model, network=network, new_head=model.new_head or how.scratch)
     predictor = Predictor(whole, answer, reading, dropout=how.dropout, trained=trained)
     predictor.train().requires_grad_(True).to(place)
-    return Tuner(predictor, optim.optimizer_of(predictor, how.optim(updates)))
+    return Tuner(predictor, how.optim(updates).updates(predictor))
 
 
 def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
@@ -155,7 +156,7 @@ def tune(tuner: Tuner, lesson: Lesson, how: Tune, *, seed: int, start: int, stop
         lr = optim.learning_rate(step, steps=stop, optim=settings)
         optim.set_learning_rate(tuner.optimizer, lr)
         tuner.optimizer.step()
-        tuner.optimizer.zero_grad(set_to_none=True)
+        tuner.optimizer.zero_grad()
         yield Update(step + 1, loss, norm, lr, len(some), time.perf_counter() - began)
 
 
