@@ -280,7 +280,7 @@ MUTATIONS = {
         "training/optim.py", "done = step if optim.reference else step + 1", "done = step", OPTIM
     ),
     "learning rate of a later phase goes on": Mutation(
-        "training/loop.py", "optim.learning_rate(step - phase.start,", "optim.learning_rate(step,", LOOP
+        "training/loop.py", "optim.learning_rate(step - since,", "optim.learning_rate(step,", LOOP
     ),
     "weight decay on vectors": Mutation(
         "model/backbone.py", "if p.ndim < 2), decay=False)", "if p.ndim < 2))", OPTIM
@@ -301,7 +301,7 @@ MUTATIONS = {
         STATE,
     ),
     "average not restored": Mutation(
-        "training/state.py", "((wanted, file), (averages, averaged))", "((wanted, file),)", STATE
+        "training/state.py", "((wanted, file), (averages or {}, averaged))", "((wanted, file),)", STATE
     ),
     "objective's state not advanced": Mutation("training/loop.py", "state.denoiser.advance(sums.seen)", "pass", LOOP),
     "objective's state not restored": Mutation(

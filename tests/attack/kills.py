@@ -79,6 +79,7 @@ JOBS: dict[str, Callable[[], None]] = {
     "warm": lambda: trained(recipe="warm", warm={"share": 0.4, "anneal": 2}),
     "rows": lambda: trained(recipe="plain", model={"dropout": 0.1}, text={"pack": "rows"}),
     "shards": trained_on_shards,
+    "plaid": lambda: trained(recipe="plain", objective={"name": "plaid"}),
     "prepare": prepared,
 }
 

@@ -20,7 +20,7 @@ def model(tmp_path):
 
 
 def begun(model, how, *, seed=1, answer=ANSWER, updates=4):
-    return begin_tuning(model, answer, Reading(), how, seed=seed, updates=updates, device="cpu", dtype="float32")
+    return begin_tuning(model, answer, Reading(), how, seed=seed, steps=updates, device="cpu", dtype="float32")
 
 
 def lesson(tuner, n=10):
@@ -54,7 +54,7 @@ def test_augmentation_is_the_same_in_training_whatever_strands_are_read_in_answe
     found = []
     for strands in ("augment", "augment-one", "one"):
         reading = Reading(strands=strands)
-        tuner = begin_tuning(dna, ANSWER, reading, how, seed=1, updates=3, device="cpu", dtype="float32")
+        tuner = begin_tuning(dna, ANSWER, reading, how, seed=1, steps=3, device="cpu", dtype="float32")
         rows, _ = tuner.predictor.encode(["AC", "AAG", "CAAA", "GGTA", "TC", "CCA"])
         some = Lesson(rows, torch.tensor([0.0, 1, 0, 1, 0, 1]))
         found.append([one.loss for one in tune(tuner, some, how, seed=1, start=0, stop=3)])

@@ -31,14 +31,20 @@ class Classifier(nn.Module):
         super().__init__()
         if len(set(labels)) < 2 or len(set(labels)) != len(labels):
             raise UserError(f"a classifier needs at least two different labels; saw {', '.join(labels) or 'none'}.")
-        self.network = twin(network)
+        self.backbone: Backbone = twin(network)
         self.labels = tuple(labels)
-        self.linear = nn.Linear(network.spec.width, len(labels))
+        self.parts = nn.ModuleDict({"head": nn.Linear(network.spec.width, len(labels))})
+
+    @property
+    def linear(self) -> nn.Linear:
+        found = self.parts["head"]
+        assert isinstance(found, nn.Linear)
+        return found
 
     @property
     def table(self) -> Float[Tensor, "v d"]:
         """The embedding of each token."""
-        return self.network.table()
+        return self.backbone.table()
 
     def log_probs(
         self,
@@ -48,13 +54,13 @@ class Classifier(nn.Module):
         lengths: Int[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b labels"]:
         """log p(label), from embeddings, so that gradients with respect to them exist."""
-        return self.of_hidden(self.network.trunk(embedded, sigma, lengths=lengths), lengths)
+        return self.of_hidden(self.backbone.trunk(embedded, sigma, lengths=lengths), lengths)
 
     def of_hidden(
         self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None
     ) -> Float[Tensor, "b labels"]:
         """log p(label) from hidden states: pooled, then the linear layer."""
-        return self.linear(self.network.pool(hidden, lengths)).log_softmax(-1)
+        return self.linear(self.backbone.pool(hidden, lengths)).log_softmax(-1)
 
     def number(self, label: str) -> int:
         if label not in self.labels:

@@ -13,6 +13,8 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.model.classifier import Classifier
+from unmask.training.loop import Gain, updates
+from unmask.training.optim import OPTIMIZERS, Optim, Updates
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,12 @@ class Head:
     batch: int = 32  # texts per update
     lr: float = 1e-2  # initial learning rate of AdamW; decays to 0
     seed: int = 0
+
+    @property
+    def optim(self) -> Optim:
+        """The same as settings of the optimizer."""
+        rates = {"lr": self.lr, "schedule": "linear", "warmup": 0, "floor": 0.0, "reference": True}
+        return OPTIMIZERS.entry("adamw").make(**rates, batch=self.batch, beta2=0.999, weight_decay=1e-2, clip=0.0)
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch < 1:
@@ -59,18 +67,26 @@ def train_head(
     torch.nn.init.zeros_(classifier.linear.weight)
     torch.nn.init.zeros_(classifier.linear.bias)
     classifier.linear.requires_grad_(True)
-    optimizer = torch.optim.AdamW(classifier.linear.parameters(), lr=how.lr, weight_decay=1e-2)
-    for step in range(how.steps):
-        optimizer.param_groups[0]["lr"] = how.lr * (1 - step / how.steps)
+
+    def learn(step: int) -> Gain:
         chosen = torch.randint(len(texts), (how.batch,), generator=source)
         t = stratified(torch.rand(how.batch, generator=source))
         said = judged(classifier, [texts[i] for i in chosen.tolist()], t, source, mask=mask, schedule=schedule)
         loss = F.nll_loss(said, truth[chosen])
-        optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
-        yield loss.item()
+        return Gain(loss.item(), loss.item(), how.batch)
+
+    for progress in updates(HeadState(classifier, how.optim.updates(classifier)), learn, how.optim, range(how.steps)):
+        yield progress.loss
     classifier.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """What an update of the head changes."""
+
+    module: Classifier
+    optimizer: Updates
 
 
 def judged(
@@ -86,7 +102,7 @@ def judged(
     tokens, sigma, lengths = noisy(texts, t, source, mask=mask, schedule=schedule)
     device = classifier.table.device
     with torch.no_grad():
-        hidden = classifier.network.trunk(tokens.to(device), sigma.float().to(device), lengths=lengths.to(device))
+        hidden = classifier.backbone.trunk(tokens.to(device), sigma.float().to(device), lengths=lengths.to(device))
     return classifier.of_hidden(hidden, lengths.to(device)).cpu()
 
 

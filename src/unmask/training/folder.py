@@ -8,7 +8,7 @@ runs/mine/
 If a new run fails before its first step, settings.toml goes again: the corrected command may use the folder.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -108,6 +108,24 @@ def forget_failure(asked: Train, kind: type[BaseException] | None, *_: Any) -> N
 
 def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
     """Refuse a folder that holds another run or other files."""
+
+    def changed() -> dict[str, str]:
+        found = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked, FREE)
+        if "data" in found and known_data(out) and known_data(out) == data_at(Path(asked.data)):
+            del found["data"]  # the same data in another place
+        return found
+
+    advice = (
+        f"Only --steps and those in [run] may change. Start a new run, with --init {out} to begin from this one's "
+        "weights."
+    )
+    check_run(out, changed, advice, resume=resume, unbegun=UNBEGUN)
+
+
+def check_run(
+    out: Path, changed: Callable[[], Mapping[str, str]], advice: str, *, resume: bool, unbegun: Collection[str]
+) -> None:
+    """Refuse a folder that holds another run or other files; what `changed` says is told with advice."""
     with writing(out):
         if out.exists() and not out.is_dir():
             raise UserError(f"--out {out} is a file; give a folder.")
@@ -115,22 +133,16 @@ def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
     if (out / SETTINGS).is_file():
         if not resume:
             raise UserError(f"{out} already holds a run. Resume it with --resume, or give another --out.")
-        changed = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked)
-        if "data" in changed and known_data(out) and known_data(out) == data_at(Path(asked.data)):
-            del changed["data"]  # the same data in another place
-        if changed:
-            raise UserError(
-                f"a resumed run keeps its settings: {'; '.join(changed.values())}. Only --steps and those in [run] "
-                f"may change. Start a new run, with --init {out} to begin from this one's weights."
-            )
-    elif any(path.name not in UNBEGUN for path in there):
+        if wrong := changed():
+            raise UserError(f"a resumed run keeps its settings: {'; '.join(wrong.values())}. {advice}")
+    elif any(path.name not in unbegun for path in there):
         raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
 
 
-def differences(before: Train, now: Train) -> dict[str, str]:
-    """The settings that a resumed run may not change and that differ, in words."""
+def differences(before: Any, now: Any, free: Collection[str]) -> dict[str, str]:
+    """The settings that a resumed run may not change and that differ, in words; those of a `free` group may."""
     old, new = flat(toml.described(before)), flat(toml.described(now))
-    names = [name for name in {**old, **new} if name.partition(".")[0] not in FREE]
+    names = [name for name in {**old, **new} if name not in free and name.partition(".")[0] not in free]
     return {
         name: f"{name} is {old.get(name)!r}, not {new.get(name)!r}"
         for name in names

@@ -1,4 +1,7 @@
-"""The loop: `train` yields after every update, and the caller prints, evaluates, saves or stops."""
+"""The loop: `updates` yields after every update, and the caller prints, evaluates, saves or stops.
+
+`train` is the loop with the objective of a phase; `tuning.tune` and `classifier.train_head` are the same with a head.
+"""
 
 import math
 import time
@@ -8,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.diffusion.objective import Nats
 from unmask.errors import UserError
@@ -61,6 +64,10 @@ class State:
     optimizer: optim.Updates
     shadow: list[Tensor]  # averaged weights, in the order of the parameters; empty without EMA
     memory: Tensor | None = None  # carried from step to step, for this process's rows
+
+    @property
+    def module(self) -> Denoiser:
+        return self.denoiser
 
     @property
     def network(self) -> Backbone:
@@ -127,23 +134,64 @@ def train(
         state.network.compile(dynamic=True)
     module = team.wrap(state.denoiser)
     parameters = list(state.denoiser.parameters())
-    for step in range(phase.start if start is None else start, phase.stop):
-        began = time.perf_counter()
+
+    def learn(step: int) -> Gain:
         state.denoiser.train()
         sums, tokens = gradients(state, module, batch(step), step, phase, settings, mask=mask, team=team)
-        norm = optim.clip(parameters, settings.optim.clip)
-        loss, bound, size = float(sums.nats[0]), float(sums.nats[1]), float(norm)
-        if not (math.isfinite(loss) and math.isfinite(size)):
-            raise Diverged(f"the loss became {loss} (gradient norm {size}) at step {step + 1}, batch {step}")
-        lr = optim.learning_rate(step - phase.start, steps=phase.steps, optim=settings.optim)
-        optim.set_learning_rate(state.optimizer, lr)
-        state.optimizer.step()
-        state.optimizer.zero_grad()
-        if state.shadow:
-            ema.update(state.shadow, parameters, n=step - phase.start + 1, decay=settings.optim.ema)
-        state.denoiser.advance(sums.seen)
-        state.memory = torch.cat(sums.memory) if sums.memory else None
-        yield Progress(step + 1, loss, bound, size, lr, tokens, time.perf_counter() - began)
+
+        def advance() -> None:
+            if state.shadow:
+                ema.update(state.shadow, parameters, n=step - phase.start + 1, decay=settings.optim.ema)
+            state.denoiser.advance(sums.seen)
+            state.memory = torch.cat(sums.memory) if sums.memory else None
+
+        return Gain(float(sums.nats[0]), float(sums.nats[1]), tokens, advance)
+
+    first = phase.start if start is None else start
+    yield from updates(state, learn, settings.optim, range(first, phase.stop), since=phase.start)
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """What updates change: the parameters of a module, by an optimizer."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> optim.Updates: ...
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a step has learned, before its update."""
+
+    loss: float
+    bound: float
+    tokens: int  # by which both were divided; of a classifier texts
+    advance: Callable[[], None] = lambda: None  # what changes after the update
+
+
+def updates(
+    current: Trainable, learn: Callable[[int], Gain], settings: optim.Optim, steps: range, *, since: int = 0
+) -> Iterator[Progress]:
+    """The loop of every training: `learn` accumulates the gradients of a step, then the weights are updated.
+
+    The learning rate is that of a run from step `since` to the end of `steps`.
+    """
+    parameters = list(current.module.parameters())
+    for step in steps:
+        began = time.perf_counter()
+        gain = learn(step)
+        norm = float(optim.clip(parameters, settings.clip))
+        if not (math.isfinite(gain.loss) and math.isfinite(norm)):
+            raise Diverged(f"the loss became {gain.loss} (gradient norm {norm}) at step {step + 1}, batch {step}")
+        lr = optim.learning_rate(step - since, steps=steps.stop - since, optim=settings)
+        optim.set_learning_rate(current.optimizer, lr)
+        current.optimizer.step()
+        current.optimizer.zero_grad()
+        gain.advance()
+        yield Progress(step + 1, gain.loss, gain.bound, norm, lr, gain.tokens, time.perf_counter() - began)
 
 
 def gradients(

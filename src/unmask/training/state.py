@@ -40,7 +40,7 @@ from unmask.processes.team import Alone, Team
 from unmask.settings import described
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training import metrics
-from unmask.training.loop import State
+from unmask.training.loop import State, Trainable
 from unmask.untrusted import parse_json, read_text
 
 FORMAT = 1
@@ -167,10 +167,13 @@ def plain(name: str) -> str:
     return name.removeprefix("backbone.")
 
 
-def tensors(state: State) -> dict[str, Tensor]:
-    """Everything that a step changes, by name; model.safetensors has the averaged weights, so the others are here."""
+def tensors(state: Trainable) -> dict[str, Tensor]:
+    """Everything that a step changes, by name; model.safetensors has the averaged weights, so the others are here.
+
+    Parameters that get no gradient have no moments.
+    """
     found = {}
-    for name, p in state.denoiser.named_parameters():
+    for name, p in state.module.named_parameters():
         found[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
             found[f"{key}.{plain(name)}"] = value
@@ -271,26 +274,44 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     Values are copied into memory that torch allocated, not mapped from the file: the alignment of a tensor changes
     the order of its sums, and a resumed run must add in the same order.
     """
-    for p in state.denoiser.parameters():
-        state.optimizer.state[p] = state.optimizer.memory(p)
     names = [name for name, _ in state.denoiser.named_parameters()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}
-    wanted = tensors(state)
     if (folder / MEMORY).is_file():
         rows = load_file(folder / MEMORY)["memory"].chunk(team.world)[team.rank]
         state.memory = rows.clone().to(team.device)
     if state_is_sharded(state) or not (folder / TENSORS).is_file():
-        sharding.read_shards(folder, {**wanted, **averages})
-        return read_point(folder)
+        for p in state.denoiser.parameters():
+            state.optimizer.state[p] = state.optimizer.memory(p)
+        sharding.read_shards(folder, {**tensors(state), **averages})
+    else:
+        read_into(folder, state, averages)
+    return read_point(folder)
+
+
+@torch.no_grad()
+def read_into(folder: Path, state: Trainable, averages: Mapping[str, Tensor] | None = None) -> None:
+    """Copy the weights and moments of training.safetensors, and averages from the weights file, into a new state."""
     try:
         with safe_open(folder / TENSORS, "pt") as file, safe_open(folder / FILE, "pt") as averaged:
-            for values, source in ((wanted, file), (averages, averaged)):
+            there = set(file.keys())
+            for name, p in state.module.named_parameters():
+                fresh = state.optimizer.memory(p)
+                if all(f"{key}.{plain(name)}" in there for key in fresh):
+                    state.optimizer.state[p] = fresh
+            wanted = tensors(state)
+            for values, source in ((wanted, file), (averages or {}, averaged)):
                 for name, tensor in values.items():
                     tensor.copy_(source.get_tensor(name))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
-    return read_point(folder)
+
+
+def write_files(folder: Path, state: Trainable, point: Point) -> None:
+    """Write what a run needs to go on into a folder that holds all its other files already."""
+    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors(state).items()}
+    save_file(whole, folder / TENSORS)
+    write_note(folder, point)
 
 
 def resolved(source: str) -> str:

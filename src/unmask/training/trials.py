@@ -24,29 +24,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from unmask import settings as toml
 from unmask.errors import UserError
-from unmask.files import appearing, clear_drafts, is_draft, write_whole, writing
+from unmask.files import appearing, clear_drafts, write_whole, writing
 from unmask.model import checkpoint
 from unmask.model.model import Model
 from unmask.model.predictor import Encoded, Predictor, Reading, Trained, write_predictor
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
-from unmask.settings import at_least, flat
+from unmask.settings import at_least
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Columns, Example
 from unmask.text.tokens.tokenizer import NoToken
 from unmask.training import metrics, state
+from unmask.training.folder import LOCK, SETTINGS, check_run, differences
+from unmask.training.loop import Progress
 from unmask.training.scores import SCORES, chosen_scores, scored
 from unmask.training.split import Labelled, Parts, Split, gathered, parts_of
 from unmask.training.state import Point
-from unmask.training.tuning import Lesson, Tune, Tuner, Update, begin_tuning, tune
+from unmask.training.tuning import Lesson, Tune, Tuner, begin_tuning, tune
 
-SETTINGS, BEGUN, LOCK, RESULT, MODEL = "settings.toml", "begun.json", ".lock", "result.json", "model"
+BEGUN, RESULT, MODEL = "begun.json", "result.json", "model"
 FREE = ("out", "seeds", "device", "dtype", "tune.save_every")  # settings that a resumed run may change
 
 
@@ -79,7 +79,7 @@ class Event:
 
     seed: int
     steps: int  # updates of the trial in all
-    update: Update | None = None  # an update was made
+    update: Progress | None = None  # an update was made
     valid: Mapping[str, float] = field(default_factory=dict)  # or the scores on the validation texts were measured
     better: bool = False  # than all before
     step: int = 0
@@ -119,20 +119,11 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
 
 def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
     """Refuse a folder that holds another run or other files."""
-    with writing(out):
-        if out.exists() and not out.is_dir():
-            raise UserError(f"--out {out} is a file; give a folder.")
-        there = [path for path in out.iterdir() if not is_draft(path)] if out.exists() else []
-    if (out / SETTINGS).is_file():
-        if not resume:
-            raise UserError(f"{out} already holds a run. Resume it with --resume, or give another --out.")
-        old, new = (flat(toml.described(one)) for one in (toml.read_toml(out / SETTINGS, Tuning()), asked))
-        wrong = [name for name in {**old, **new} if name not in FREE and old.get(name) != new.get(name)]
-        if wrong:
-            said = "; ".join(f"{name} is {old.get(name)!r}, not {new.get(name)!r}" for name in wrong)
-            raise UserError(f"a resumed run keeps its settings: {said}. Give another --out for a new run.")
-    elif any(path.name not in (LOCK, BEGUN) for path in there):
-        raise UserError(f"{out} is not empty and holds no run: nothing was touched. Give another --out.")
+
+    def changed() -> dict[str, str]:
+        return differences(toml.read_toml(out / SETTINGS, Tuning()), asked, FREE)
+
+    check_run(out, changed, "Give another --out for a new run.", resume=resume, unbegun=(LOCK, BEGUN))
 
 
 def check_begun(out: Path, now: Mapping[str, str]) -> None:
@@ -184,7 +175,7 @@ class Trial:
             asked.reading,
             asked.tune,
             seed=self.seed,
-            updates=self.steps,
+            steps=self.steps,
             device=asked.device,
             dtype=asked.dtype,
             trained=Trained(self.data.pairs, self.data.columns or asked.columns),
@@ -200,7 +191,7 @@ class Trial:
         clear_drafts(self.out / state.FOLDER)
         point = state.recovered(self.out, say, keep=1)
         if point.step:
-            restore_tuner(state.folder_of(self.out, point.step), tuner)
+            state.read_into(state.folder_of(self.out, point.step), tuner)
             say(f"seed {self.seed}: resumed at step {point.step}")
         metrics.forget(self.out, point.step)
         every = how.eval_every or how.per_epoch(len(lesson.rows))
@@ -230,9 +221,7 @@ class Trial:
         note = {"seed": self.seed, "step": point.step, "metrics": list(self.names), "data": self.data.name}
         with appearing(state.folder_of(self.out, point.step)) as draft:
             write_predictor(draft, tuner.predictor, note)
-            whole = {name: one.cpu().contiguous() for name, one in changing(tuner).items()}
-            save_file(whole, draft / state.TENSORS)
-            state.write_note(draft, point)
+            state.write_files(draft, tuner, point)
         state.tidy(self.out, point, keep=1)
 
     def finish(self, say: Say) -> None:
@@ -316,32 +305,6 @@ def predictions_table(predictor: Predictor, some: Sequence[Example], said: np.nd
         name = [one.name] if named else []
         table.writerow([i, *name, "" if one.label is None else one.label, answer, *chances])
     return lines.getvalue()
-
-
-def changing(tuner: Tuner) -> dict[str, torch.Tensor]:
-    """Everything that an update changes, by name; parameters that get no gradient have no moments."""
-    found = {}
-    for name, p in tuner.predictor.named_parameters():
-        found[f"weight.{name}"] = p.detach()
-        for key, value in tuner.optimizer.state[p].items():
-            found[f"{key}.{name}"] = value
-    return found
-
-
-@torch.no_grad()
-def restore_tuner(folder: Path, tuner: Tuner) -> None:
-    """Copy a whole checkpoint into a new tuner. Values are copied, not mapped: see `state.restore`."""
-    try:
-        with safe_open(folder / state.TENSORS, "pt") as file:
-            there = set(file.keys())
-            for name, p in tuner.predictor.named_parameters():
-                fresh = tuner.optimizer.memory(p)
-                if all(f"{key}.{name}" in there for key in fresh):
-                    tuner.optimizer.state[p] = fresh
-            for name, tensor in changing(tuner).items():
-                tensor.copy_(file.get_tensor(name))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise UserError(f"{folder} cannot be resumed: {error}.") from None
 
 
 def results_of(asked: Tuning) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Fine-tuning a network to classify texts, or to predict a number: `tune` yields after every update."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,9 +17,8 @@ from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained
 from unmask.processes.device import compute_type, device_of
 from unmask.random import seed_of, shuffled, stream
 from unmask.settings import at_least, check_shares
-from unmask.training import optim
-from unmask.training.loop import Diverged
-from unmask.training.optim import OPTIMIZERS, Optim
+from unmask.training.loop import Diverged, Gain, Progress, updates
+from unmask.training.optim import OPTIMIZERS, Optim, Updates
 
 WEIGHTS, DROPOUT, STRANDS = 0, 1, 2  # uses of random numbers that must not share any
 
@@ -65,13 +63,13 @@ class Tune:
     def per_epoch(self, texts: int) -> int:
         return math.ceil(texts / self.batch)
 
-    def optim(self, updates: int) -> Optim:
+    def optim(self, steps: int) -> Optim:
         """The same as settings of the optimizer."""
         return OPTIMIZERS.entry(self.optimizer).make(
             batch=self.batch,
             lr=self.lr,
             schedule=self.schedule,
-            warmup=round(self.warmup * updates),
+            warmup=round(self.warmup * steps),
             floor=self.floor,
             beta2=self.beta2,
             weight_decay=self.weight_decay,
@@ -93,19 +91,11 @@ class Tuner:
     """Everything that an update changes."""
 
     predictor: Predictor
-    optimizer: optim.Updates
+    optimizer: Updates
 
-
-@dataclass(frozen=True)
-class Update:
-    """Metrics of one update."""
-
-    step: int  # updates so far
-    loss: float  # nats per label, or the squared error in units of the numbers' spread
-    norm: float  # gradient norm before clipping
-    lr: float
-    texts: int
-    seconds: float
+    @property
+    def module(self) -> Predictor:
+        return self.predictor
 
 
 def begin_tuning(
@@ -115,7 +105,7 @@ def begin_tuning(
     how: Tune,
     *,
     seed: int,
-    updates: int,
+    steps: int,
     device: str,
     dtype: str,
     trained: Trained | None = None,
@@ -131,7 +121,7 @@ def begin_tuning(
     whole = replace(model, network=network, new_head=model.new_head or how.scratch)
     predictor = Predictor(whole, answer, reading, dropout=how.dropout, trained=trained)
     predictor.train().requires_grad_(True).to(place)
-    return Tuner(predictor, how.optim(updates).updates(predictor))
+    return Tuner(predictor, how.optim(steps).updates(predictor))
 
 
 def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
@@ -141,23 +131,19 @@ def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " 
     return shuffled(places, texts, seed=seed, epoch=epoch)
 
 
-def tune(tuner: Tuner, lesson: Lesson, how: Tune, *, seed: int, start: int, stop: int) -> Iterator[Update]:
-    """Train from update `start` to `stop`."""
-    predictor, settings = tuner.predictor, how.optim(stop)
-    parameters = list(predictor.parameters())
-    for step in range(start, stop):
-        began = time.perf_counter()
-        predictor.train()
+def tune(tuner: Tuner, lesson: Lesson, how: Tune, *, seed: int, start: int, stop: int) -> Iterator[Progress]:
+    """Train from update `start` to `stop`. The loss is in nats per label, or in units of the numbers' spread."""
+
+    def learn(step: int) -> Gain:
+        tuner.predictor.train()
         some = chosen(step, len(lesson.rows), how, seed=seed)
-        loss = gradients(predictor, lesson, some, how, seed=seed, step=step)
-        norm = float(optim.clip(parameters, how.clip))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise Diverged(f"the loss became {loss} (gradient norm {norm}) at step {step + 1}: try a smaller --lr.")
-        lr = optim.learning_rate(step, steps=stop, optim=settings)
-        optim.set_learning_rate(tuner.optimizer, lr)
-        tuner.optimizer.step()
-        tuner.optimizer.zero_grad()
-        yield Update(step + 1, loss, norm, lr, len(some), time.perf_counter() - began)
+        loss = gradients(tuner.predictor, lesson, some, how, seed=seed, step=step)
+        return Gain(loss, loss, len(some))
+
+    try:
+        yield from updates(tuner, learn, how.optim(stop), range(start, stop))
+    except Diverged as error:
+        raise Diverged(f"{error}: try a smaller --lr.") from None
 
 
 def gradients(
