@@ -1,7 +1,8 @@
 """Detokenizers: undo the word splitting of old benchmarks, exactly as the reference implementation does.
 
 Each is a list of replacements in order. They keep the reference's quirks, because its published perplexities are of
-this text: tests/golden/detokenizers.json holds its output for a dozen sentences.
+this text: tests/golden/detokenizers.json holds its output for a dozen sentences. `letters` goes the other way: it
+leaves the 27 characters of text8.
 """
 
 import re
@@ -68,12 +69,23 @@ def lambada(text: str) -> str:
     return "\n" + text.replace("“", '"').replace("”", '"').strip()
 
 
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SPELLED = {ord(str(digit)): f" {name} " for digit, name in enumerate(DIGITS)}
+
+
+def letters(text: str) -> str:
+    """Text in 27 characters, as text8 was made: lower case, digits spelled, all but a to z one space, tags removed."""
+    text = re.sub(r"<[^<>]*>", " ", text).lower().translate(SPELLED)
+    return re.sub(r"[^a-z]+", " ", text).strip()
+
+
 DETOKENIZERS: dict[str, Callable[[str], str]] = {
     "wikitext": _by(WIKITEXT),
     "ptb": _by(PTB),
     "lm1b": _by(LM1B),
     "lambada": lambada,
     "scientific": _by([*WIKITEXT, *LM1B]),
+    "letters": letters,
 }
 
 
