@@ -210,14 +210,11 @@ MUTATIONS = {
     "the output prior is 1 % off": Mutation(
         "diffusion/plaid.py", "(ramp * alpha(gamma) /", "(1.01 * ramp * alpha(gamma) /", PLAID
     ),
-    "x_0 independent of x_1 in Diffusion-LM's bound": Mutation(
-        "diffusion/diffusion_lm.py",
-        "(torch.log(v / own) - 1) + squared(found.x, found.used)",
-        "(torch.log(v / own) - 1) + squared(found.mean, found.used)",
-        DIFFUSION_LM,
+    "Diffusion-LM's first step has half of its cost": Mutation(
+        "diffusion/diffusion_lm.py", "/ (2 * self.first_spread(", "/ (4 * self.first_spread(", DIFFUSION_LM
     ),
-    "Diffusion-LM's first step is paid twice": Mutation(
-        "diffusion/diffusion_lm.py", "total = self.steps - apart", "total = self.steps", DIFFUSION_LM
+    "Diffusion-LM's steps are not weighted": Mutation(
+        "diffusion/diffusion_lm.py", "return index + 1, 1 / density[index]", "return index + 1, density[index] * 0 + len(density)", DIFFUSION_LM
     ),
     "rounding with the bias": Mutation(
         "diffusion/diffusion_lm.py", "-self.matrix.square().sum(1) / 2)", "self.bias)", DIFFUSION_LM

@@ -11,7 +11,9 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from unmask.diffusion.continuous import posterior, posterior_variance
 from unmask.diffusion.diffusion_lm import DiffusionLM, Embedding, Printed, shares
+from unmask.diffusion.times import stratified
 from unmask.errors import UserError
+from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.random import Noise, keys
 from unmask.sampling.policies.gaussian import Gaussian
 
@@ -114,7 +116,7 @@ def test_the_printed_number_is_that_of_the_original(told, mix, kind):
         noise = {"clean": told[f"{name}_noise_x0"], "noisy": told[f"{name}_noise"][turn]}
         found = objective.terms(mix, x0, at, **noise, parts=parts, mask=15)
         terms.append(objective.step_nats(found, at) if index else objective.first_printed(found))
-    ends = objective.ends(found, x0, parts, mask=15)
+    ends = objective.ends(found.x, found.x, x0, parts, mask=15)
     close((sum(terms) + ends).mean(1), told[f"{name}_nats_per_token"])
     bits = torch.stack([one.mean(1) for one in terms], 1) / 6 / log(2)
     expected = told[f"{name}_terms_bits_per_dim"]
@@ -214,17 +216,20 @@ def exact_nll(objective, parts, function):
 def quadrature(objective, parts, function, *, printed=False):
     """The sum of all terms, each an integral over the noise of x_0 and of x_t."""
     nodes, weights = torch.cartesian_prod(AT, AT), torch.cartesian_prod(OF, OF).prod(1)
+    clean, noisy = nodes[:, :1, None], nodes[:, 1:, None]
+    width = objective.first_spread(objective.levels(nodes.device)).sqrt()
     totals = []
     for w in range(WORDS):
         x0 = torch.full((len(nodes), 1), w)
-        noise = {"clean": nodes[:, :1, None], "noisy": nodes[:, 1:, None]}
         total = 0.0
         for index in range(objective.steps):
             at = torch.full((len(nodes),), index)
+            noise = {"noisy": noisy, "clean": clean if printed else None}
             found = objective.terms(Answers(function), x0, at, **noise, parts=parts, mask=3)
             first = objective.first_printed(found) if printed else objective.first_nats(found)
             total = total + (weights * (objective.step_nats(found, at) if index else first)[:, 0]).sum()
-        totals.append(total + (weights * objective.ends(found, x0, parts, mask=3)[:, 0]).sum())
+        last = found.x if printed else found.mean + width * clean
+        totals.append(total + (weights * objective.ends(found.x, last, x0, parts, mask=3)[:, 0]).sum())
     return torch.stack(totals)
 
 
@@ -243,24 +248,94 @@ def test_the_bound_is_at_least_minus_log_p_and_its_exponentials_sum_to_at_most_o
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])
 @pytest.mark.parametrize("function", [denoiser, perverse])
-def test_the_printed_number_is_not_the_elbo_and_yet_a_bound(function, steps):
-    """By convexity it is a bound on any network. It is looser for a denoiser; a perverse network puts it below the
-    ELBO, never below −log p."""
+def test_the_printed_number_is_a_looser_bound(function, steps):
     objective, parts = world(function, steps=steps)
-    true, printed = quadrature(objective, parts, function), quadrature(objective, parts, function, printed=True)
-    assert ((printed < true) == (function is perverse)).all()
+    own, printed = quadrature(objective, parts, function), quadrature(objective, parts, function, printed=True)
+    assert (printed > own).all()
     assert (printed >= exact_nll(objective, parts, function) - 1e-9).all()
     assert torch.exp(-printed).sum() <= 1
 
 
+FAR = torch.tensor([[-8.0], [0.0], [8.0], [0.0]], dtype=torch.float64)
+
+
+def knowing(objective):
+    """The best estimate of x_0 for three words that are equally likely: the posterior mean."""
+    levels = objective.levels(torch.device("cpu"))
+
+    def mean(x, told):
+        gamma = levels[(told * objective.steps / 1000).round().long() + 1][:, None, None]
+        signal, noise = torch.sigmoid(-gamma).sqrt(), torch.sigmoid(gamma)
+        odds = -((x - signal * FAR[:3, 0]) ** 2) / (2 * noise)
+        return odds.softmax(-1) @ FAR[:3]
+
+    return mean
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["training", "evaluation", "printed"])
+@pytest.mark.parametrize("noise", ["sqrt", "cosine"])
+def test_the_bound_falls_to_the_entropy_for_the_best_network_and_the_printed_number_cannot(noise):
+    objective = DiffusionLM(embed=1, steps=300, noise=noise, clamp=False)
+    function = knowing(objective)
+    _, parts = world(function)
+    parts["embedding"].matrix.copy_(FAR)
+    parts["embedding"].bias.copy_(-FAR[:, 0] ** 2 / 2)
+    entropy, own = log(WORDS), quadrature(objective, parts, function)
+    assert entropy <= own.mean() < entropy + 0.05
+    snr = torch.exp(-objective.levels(torch.device("cpu"))[1:])
+    floor = 0.5 * (1 - snr[-1] / snr[0])
+    assert quadrature(objective, parts, function, printed=True).mean() > entropy + floor
+
+
+def test_steps_are_drawn_by_their_share_and_their_weights_undo_it():
+    objective, parts = world(denoiser, steps=500, noise="cosine")
+    density = objective.densities(parts)
+    assert density.sum() == pytest.approx(1)
+    t = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    index, weight = objective.drawn(t, parts)
+    assert torch.bincount(index, minlength=500)[1:] / len(t) == pytest.approx(density, abs=2e-5)
+    assert (weight[:, 0] * density[index - 1] - 1).abs().max() < 1e-12
+    assert density.max() > 5 / 499, "steps are far from equal"
+    assert weight.max() <= 2 * 499
+    assert index.min() >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["evaluation", "printed"])
+def test_intervals_of_few_rows_cover_the_bound(kind):
+    """128 rows of 64 tokens and one pass, as in validation. With uniform steps, half of the printed number lies in steps
+    that 128 rows often miss: the error was 1.9 times too wide and its intervals held it in 85 % of cases."""
+    objective, parts = world(denoiser, steps=200, noise="cosine", clamp=True)
+    chosen = objective.precise() if kind == "evaluation" else Printed(objective)
+
+    def estimated(rows, length, seed):
+        u = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        noise = Noise(stratified(u), torch.zeros(rows, length, dtype=torch.float64), keys(seed, torch.arange(rows)))
+        x0 = torch.ones(rows, length, dtype=torch.long)
+        found = chosen.nats(Answers(denoiser), x0, noise=noise, mask=3, parts=parts).bound
+        return found.sum(1).numpy()[None], noise.t.numpy()[None]
+
+    expected = float(estimated(400_000, 1, 0)[0].mean())
+    means, errors, inside = [], [], []
+    for seed in range(1, 151):
+        nats, t = estimated(128, 64, seed)
+        error, freedom = monte_carlo(nats, np.full_like(nats, 64), t)
+        means.append(nats.mean() / 64)
+        errors.append(error)
+        low, high = interval(means[-1], error, freedom)
+        inside.append(low < expected < high)
+    assert 0.85 < np.sqrt(np.mean(np.square(errors))) / np.std(means) < 1.3
+    assert np.mean(inside) >= 0.91
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["evaluation", "printed"])
 def test_the_estimates_have_the_sum_over_all_steps_as_their_mean(kind):
     objective, parts = world(denoiser)
     expected = quadrature(objective, parts, denoiser, printed=kind == "printed")
     rows = 60_000
     t = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
-    chosen = {"training": objective, "evaluation": objective.precise(), "printed": Printed(objective)}[kind]
+    chosen = objective.precise() if kind == "evaluation" else Printed(objective)
     for w in range(WORDS):
         noise = Noise(t, torch.zeros(rows, 1, dtype=torch.float64), keys(w, torch.arange(rows)))
         found = chosen.nats(Answers(denoiser), torch.full((rows, 1), w), noise=noise, mask=3, parts=parts).bound

@@ -2,10 +2,12 @@
 
     w → x_0 ~ N(E_w, σ_0²) → x_1 → .. → x_T,    the network predicts x_0,    p(w | x_0) = softmax(x_0 Eᵀ + b)
 
-Three numbers belong to it. The loss that trains it has the weights of no bound. The bound (ELBO) scores x_0 given the
-x_1 that was made from it. The number that its code prints takes x_0 and x_1 as independent given w. It is not this
-ELBO, but it is a bound too, on any network: it is at least the ELBO of a q that draws both independently, because
-KL(q(x_1..T | w) || p) ≤ E KL(q(x_1..T | x_0) || p) by convexity. For a denoiser it is looser: x_1 tells of x_0.
+Three numbers belong to it. The loss that trains it has the weights of no bound. The number that its code prints is a
+bound, but one that no model can bring below ½ d (1 − SNR_T/SNR_0) nats per token, d the numbers of a vector: it scores
+x̂_0 against the noisy x_0, whose noise nobody can know. Any q gives a bound on −log p of the same sampler, so ours has
+the noisy texts around the embedding itself, and an x_0 ~ N(E_w, v) of its own:
+
+    Σ_i ½ (SNR_{i−1} − SNR_i) |E_w − x̂_0(x_i)|² + |E_w − x̂_0(x_1)|²/2v − E log p(w | x_0) + KL(q(x_T | w) || N(0, 1))
 """
 
 import math
@@ -45,6 +47,7 @@ from unmask.random import Noise
 CAP = 0.999  # largest share of the signal that a step takes away
 TOLD = 1000.0  # the network is told the time on a scale of this length
 SINES, INNER = 128, 512  # features of the time, and of the layer after them
+EVEN = 0.5  # share of the draws of steps that is uniform
 CLEAN, NOISY, FIRST = 0, 1, 2  # uses of random numbers
 
 Schedule = Literal["sqrt", "cosine"]
@@ -139,7 +142,7 @@ class DiffusionLM(Continuous):
     embed: int = 16  # numbers of a token's vector
     clamp: bool = True  # round each estimate of x_0 to the nearest embedding, in the sampler and in its bound
     variance: Literal["small", "large"] = "small"  # of a sampling step: that of the posterior, or of the forward step
-    both: bool = False  # every row pays a step and the first one, by two passes: as in evaluation
+    both: bool = False  # the bound, a step and the first one by two passes, in place of the training loss: evaluation
 
     def __post_init__(self) -> None:
         check_total(self.steps)
@@ -158,7 +161,7 @@ class DiffusionLM(Continuous):
         return replace(self, both=True)
 
     def variants(self) -> Mapping[str, Objective]:
-        return {"printed": Printed(replace(self, both=False))}
+        return {"printed": Printed(self)}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {
@@ -179,21 +182,47 @@ class DiffusionLM(Continuous):
         """The variance of the step to x_0: the posterior has none there, so that of the step before it is taken."""
         return posterior_variance(levels[1], levels[2]) if self.steps > 1 else torch.sigmoid(levels[1])
 
+    def densities(self, parts: Parts, *, noise_of_x0: bool = False) -> Float[Tensor, " t"]:
+        """The probability of each step 1 .. T − 1 in an estimate: its share of the bound, if vectors were Gaussian.
+
+        Then a step pays what it tells of the vector, Σ ½ log(1 + λ SNR) over the variances λ of the vectors; here with
+        their mean. `noise_of_x0` adds what it pays for the noise of x_0, ½ σ_0² (SNR_{i−1} − SNR_i) for each number.
+        Half of the draws are uniform: words are not Gaussian, and no step then weighs more than twice T.
+        """
+        matrix = table_of(parts).matrix.detach().double()
+        spread = matrix.var(0, correction=0).mean() if len(matrix) > 1 else matrix.new_ones(())
+        levels = self.levels(matrix.device)[1:]
+        ratio = torch.exp(-levels)
+        nats = torch.log1p(spread * ratio) + (torch.sigmoid(levels[0]) * ratio if noise_of_x0 else 0.0)
+        share = (nats[:-1] - nats[1:]).clamp(min=0)
+        return (1 - EVEN) * share / share.sum().clamp(min=1e-300) + EVEN / len(share)
+
+    def drawn(
+        self, t: Float[Tensor, " b"], parts: Parts, *, noise_of_x0: bool = False
+    ) -> tuple[Int[Tensor, " b"], Float[Tensor, "b 1"]]:
+        """A step i ≥ 1 for each uniform, and its weight: one over its probability."""
+        density = self.densities(parts, noise_of_x0=noise_of_x0)
+        index = torch.searchsorted(density.cumsum(0), t.double(), right=True).clamp(max=len(density) - 1)
+        return index + 1, 1 / density[index][:, None]
+
     def terms(
         self,
         network: VectorNetwork,
         x0: Int[Tensor, "b l"],
         index: Int[Tensor, " b"],
         *,
-        clean: Float[Tensor, "b l e"],
         noisy: Float[Tensor, "b l e"],
         parts: Parts,
         mask: int,
+        clean: Float[Tensor, "b l e"] | None = None,
     ) -> Terms:
-        """The network's estimate of x_0 at step `index` of each row; `clean` is the noise of x_0, `noisy` of x_t."""
+        """The network's estimate of x_0 at step `index` of each row; `noisy` is the noise of x_t, `clean` that of x_0.
+
+        Without `clean`, as in the bound, x_t is around the embedding itself.
+        """
         levels, table = self.levels(x0.device), table_of(parts)
         mean = table.matrix[x0]
-        x = mean + (sigma(levels[1]) * clean).to(mean.dtype)
+        x = mean if clean is None else mean + (sigma(levels[1]) * clean).to(mean.dtype)
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
         gamma = levels[index + 1][:, None, None]
         x_t = (alpha(gamma) * signal + sigma(gamma) * noisy).to(mean.dtype)
@@ -211,21 +240,21 @@ class DiffusionLM(Continuous):
         return 0.5 * (extra + drift / wide)
 
     def first_nats(self, found: Terms) -> Float[Tensor, "b l"]:
-        """log q(x_0 | w) − log p(x_0 | x_1), where x_1 is this x_0 with noise; the entropy of q in closed form."""
-        levels = self.levels(found.x.device)
-        v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
-        return 0.5 * (e * (torch.log(v / own) - 1) + squared(found.x, found.used) / v)
+        """KL(N(E_w, v) || p(x_0 | x_1)), where p has the variance v too."""
+        return squared(found.mean, found.used) / (2 * self.first_spread(self.levels(found.mean.device)))
 
     def first_printed(self, found: Terms) -> Float[Tensor, "b l"]:
-        """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: what the original code adds instead."""
+        """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: as the original code computes it."""
         levels = self.levels(found.x.device)
         v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
         return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(found.mean, found.used) / v)
 
-    def ends(self, found: Terms, x0: Int[Tensor, "b l"], parts: Parts, *, mask: int) -> Float[Tensor, "b l"]:
-        """The KL of x_T to the prior, and −log p(w | x_0)."""
-        rounding = row_nats(table_of(parts).rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)
-        return prior_nats(found.x, self.levels(x0.device)[-1]) + rounding.view(x0.shape)
+    def ends(
+        self, x: Float[Tensor, "b l e"], last: Float[Tensor, "b l e"], x0: Int[Tensor, "b l"], parts: Parts, *, mask: int
+    ) -> Float[Tensor, "b l"]:
+        """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""
+        rounding = row_nats(table_of(parts).rounding(last.flatten(0, 1)), x0.flatten(), mask=mask)
+        return prior_nats(x, self.levels(x0.device)[-1]) + rounding.view(x0.shape)
 
     def loss(
         self, found: Terms, x0: Int[Tensor, "b l"], index: Int[Tensor, " b"], parts: Parts, *, mask: int
@@ -247,24 +276,33 @@ class DiffusionLM(Continuous):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """Nats per token: the two ends, and T times the step that contains t; `both`: the first step apart."""
+        """Nats per token: in training the published loss, at a uniform step; else the bound.
+
+        In training the reported number has the terms of the bound at the inputs of the loss, where x_t has the noise
+        of x_0 too, so it is near the bound and not the bound. Validation and evaluation report the bound.
+        """
         check_clean(x0, mask=mask)
         assert parts is not None
-        free = free_of(x0, frozen)
         clean, noisy = noise.normal(self.embed, CLEAN), noise.normal(self.embed, NOISY)
-        apart = self.both and self.steps > 1
-        total = self.steps - apart
-        index = steps(noise.t, total=total) - 1 + apart
-        found = self.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
-        first = (index == 0)[:, None]
-        each = total * torch.where(first, self.first_nats(found), self.step_nats(found, index))
-        if apart:
-            zero, other = torch.zeros_like(index), noise.normal(self.embed, FIRST)
-            each = each + self.first_nats(
-                self.terms(network, x0, zero, clean=clean, noisy=other, parts=parts, mask=mask)
-            )
-        bound = each + self.ends(found, x0, parts, mask=mask)
+        if self.both:
+            index = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
+            first = noise.normal(self.embed, FIRST)
+            found = self.terms(network, x0, index, noisy=first, parts=parts, mask=mask)
+            paid = self.first_nats(found)
+            if self.steps > 1:
+                index, weight = self.drawn(noise.t, parts)
+                found = self.terms(network, x0, index, noisy=noisy, parts=parts, mask=mask)
+                paid = paid + weight * self.step_nats(found, index)
+        else:
+            index = steps(noise.t, total=self.steps) - 1
+            found = self.terms(network, x0, index, noisy=noisy, parts=parts, mask=mask, clean=clean)
+            near = found._replace(x=found.mean)
+            paid = torch.where((index == 0)[:, None], self.first_nats(near), self.step_nats(near, index)) * self.steps
+        width = self.first_spread(self.levels(x0.device)).sqrt()
+        last = found.mean + (width * clean).to(found.mean.dtype)
+        bound = paid + self.ends(found.mean, last, x0, parts, mask=mask)
         loss = bound if self.both else self.loss(found, x0, index, parts, mask=mask)
+        free = free_of(x0, frozen)
         return Nats(torch.where(free, loss, 0.0), torch.where(free, bound, 0.0).detach())
 
     def features(self, vocab: int) -> int:
@@ -327,7 +365,7 @@ class Printed(Objective):
 
     @property
     def means(self) -> str:
-        return f"upper bound on -log p as Diffusion-LM's code prints it, {self.model.steps} steps: not the ELBO"
+        return f"upper bound on -log p as Diffusion-LM's code prints it, {self.model.steps} steps: looser than ours"
 
     def nats(  # type: ignore[override]
         self,
@@ -340,14 +378,18 @@ class Printed(Objective):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> Nats:
-        """T times the term of one step, and the two ends."""
+        """The terms of one step and of the first, and the two ends; x_0 is noisy in all of them."""
         check_clean(x0, mask=mask)
         assert parts is not None
         model = self.model
         clean, noisy = noise.normal(model.embed, CLEAN), noise.normal(model.embed, NOISY)
-        index = steps(noise.t, total=model.steps) - 1
-        found = model.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
-        each = torch.where((index == 0)[:, None], model.first_printed(found), model.step_nats(found, index))
-        paid = model.steps * each + model.ends(found, x0, parts, mask=mask)
+        index = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
+        first = noise.normal(model.embed, FIRST)
+        found = model.terms(network, x0, index, clean=clean, noisy=first, parts=parts, mask=mask)
+        paid = model.first_printed(found) + model.ends(found.x, found.x, x0, parts, mask=mask)
+        if model.steps > 1:
+            index, weight = model.drawn(noise.t, parts, noise_of_x0=True)
+            found = model.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
+            paid = paid + weight * model.step_nats(found, index)
         paid = torch.where(free_of(x0, frozen), paid, 0.0)
         return Nats(paid, paid)
