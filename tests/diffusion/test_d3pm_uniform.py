@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,9 @@ from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform, kl_of_uniform_step, log_step, random_ids, scrambled
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, Level, LogLinear, complete
+from unmask.diffusion.times import stratified
 from unmask.errors import UserError
+from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.random import Noise
 
@@ -182,3 +185,46 @@ def test_austin_s_bound_is_the_reference_s_without_the_reconstruction_and_both_h
     assert torch.equal(
         D3PM(steps=10, bound="austin").nats(world.network, x0, noise=Noise(t, u), mask=mask).loss, found["austin"]
     )
+
+
+class Guess:
+    """Believes that a token is right, as the process leaves it, and has no idea what a wrong one was."""
+
+    letters = 9
+
+    def network(self, x_t, sigma, rows):
+        wrong = -torch.expm1(-sigma.double())[:, None].expand(x_t.shape).flatten()[rows] * 0.5
+        table = (wrong / self.letters).clamp(min=1e-12).log()[:, None].repeat(1, self.letters + 1)
+        return table.scatter(1, x_t.flatten()[rows][:, None], torch.log1p(-wrong)[:, None])
+
+
+@pytest.mark.slow
+def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
+    """128 rows of 64 tokens and one pass. Drawn evenly, the first of 1,000 steps is in one of eight such estimates."""
+    objective, world = D3PMUniform(steps=1000).precise(), Guess()
+    options = {"mask": world.letters, "parts": {"ids": Ids(world.letters + 1)}}
+
+    def estimated(rows, length, seed, one=objective):
+        source = torch.Generator().manual_seed(seed)
+        t = stratified(torch.rand(rows, generator=source, dtype=DOUBLE))
+        noise = Noise(t, torch.rand(rows, length, generator=source, dtype=DOUBLE))
+        x0 = torch.zeros(rows, length, dtype=torch.long)
+        return one.nats(world.network, x0, noise=noise, **options).bound.sum(1).numpy()[None], t.numpy()[None]
+
+    def error_of(one):
+        means, errors, inside = [], [], []
+        for seed in range(1, 151):
+            nats, t = estimated(128, 64, seed, one)
+            error, freedom = monte_carlo(nats, np.full_like(nats, 64), t)
+            low, high = interval(nats.mean() / 64, error, freedom)
+            means.append(nats.mean() / 64)
+            errors.append(error)
+            inside.append(low < expected < high)
+        return np.std(means), np.sqrt(np.mean(np.square(errors))), np.mean(inside)
+
+    expected = float(estimated(300_000, 8, 0)[0].mean() / 8)
+    spread, printed, covered = error_of(objective)
+    assert 0.85 < printed / spread < 1.3
+    assert covered >= 0.91
+    even = D3PMUniform(steps=1000)
+    assert error_of(even)[0] > 2 * spread, "the error of steps drawn evenly"

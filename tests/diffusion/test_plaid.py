@@ -21,6 +21,8 @@ from unmask.model.backbone import build
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.denoiser import Denoiser
 from unmask.random import Noise, keys
+from unmask.training.phases import phases
+from unmask.training.settings import Train, settled
 
 GOLDEN = Path(__file__).parent.parent / "golden/dna"
 
@@ -378,6 +380,17 @@ def test_a_network_that_cannot_be_given_vectors_is_refused():
     with pytest.raises(UserError, match="two strands"):
         Denoiser(build(spec), Plaid())
     assert Denoiser(build(replace(spec, equivariant=False)), Plaid()).parts
+
+
+def test_the_ramp_is_a_share_of_the_run_s_steps_or_their_number():
+    """With 500 steps whatever the run, one of 600 steps was still growing its prior when it ended."""
+    run = settled(Train(steps=600, objective=Plaid()))
+    (phase,) = phases(run)
+    assert phase.objective == replace(Plaid(), ramp=30.0)
+    assert phase.objective.grown({"steps": torch.tensor([15.0])}) == 0.5
+    assert phase.objective.grown({"steps": torch.tensor([600.0])}) == 1
+    assert Plaid(ramp=500).for_steps(600) == Plaid(ramp=500)
+    assert Plaid(ramp=0).for_steps(600).grown({"steps": torch.zeros(1)}) == 1
 
 
 def test_settings_that_cannot_be_are_refused():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.diffusion.times import away_from_zero, counts, grid, steps, stratified
+from unmask.diffusion.times import TIMES, away_from_zero, counts, grid, steps, stratified
 from unmask.errors import UserError
 
 
@@ -56,3 +56,12 @@ def test_grids_run_from_one_to_where_they_end():
 def test_nonsense_is_refused_with_what_was_seen(call, says):
     with pytest.raises(UserError, match=says):
         call()
+
+
+@pytest.mark.parametrize("name", sorted(TIMES))
+def test_the_weight_of_a_draw_is_one_over_its_density(name):
+    """The mean weight of the draws that fall into any tenth of time is a tenth: no part is counted twice or left out."""
+    even = (torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000
+    when = TIMES.make(name).at(even)
+    weight = torch.bincount((when.t * 10).long().clamp(max=9), 1 / when.density, 10) / len(even)
+    assert torch.allclose(weight, torch.full((10,), 0.1, dtype=torch.float64), atol=2e-4)

@@ -152,3 +152,12 @@ def test_every_optimizer_turns_into_every_other_and_back(name):
         turned = OPTIMIZERS.turned(mine, other)
         assert (turned.name, turned.lr, turned.batch) == (other, 0.25, 3)
         assert OPTIMIZERS.turned(turned, name) == mine
+
+
+@pytest.mark.parametrize("name", ["sedd", "d3pm-uniform"])
+def test_a_network_without_modulation_stays_one_whatever_the_objective_prefers(name):
+    asked = toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 0}})
+    assert (settled(asked).model.cond, settled(asked).model.shown_sigma) == (0, False)
+    assert settled(toml.merged(Train(), {"objective": {"name": name}})).model.cond == 128
+    assert settled(toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 8}})).model.cond == 8
+    assert settled(Train()).model.cond == 0

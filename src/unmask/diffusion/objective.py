@@ -105,6 +105,10 @@ class Objective(ABC):
         times = getattr(self, "times", None)
         return self if times is None else replace(self, times=type(times).precise())  # type: ignore[type-var]
 
+    def for_steps(self, steps: int) -> "Objective":
+        """The objective in a run of so many steps, where a setting is a share of them."""
+        return self
+
     def bounded(self) -> "Objective":
         """The objective whose number bounds −log p for a network trained with this one, with small variance."""
         return self.precise()

@@ -273,7 +273,7 @@ class Plaid(Continuous):
 
     embed: int = 16  # numbers of a token's vector
     conditioned: float = 0.25  # share of rows that are self-conditioned in training; all are in evaluation
-    ramp: int = 500  # steps over which the output prior grows to its full weight; paper: 5000
+    ramp: float = 0.05  # share of the steps over which the output prior grows to its full weight; from 1 on: their number
     both: bool = False  # every row pays reconstruction and diffusion, by two passes: as in evaluation
 
     def __post_init__(self) -> None:
@@ -282,11 +282,14 @@ class Plaid(Continuous):
         if not 0 <= self.conditioned <= 1:
             raise UserError(f"conditioned must be a share from 0 to 1; saw {self.conditioned}.")
         if self.ramp < 0:
-            raise UserError(f"ramp must be 0 (no ramp) or a number of steps; saw {self.ramp}.")
+            raise UserError(f"ramp must be 0 (no ramp), a share of the steps or their number; saw {self.ramp}.")
 
     @property
     def means(self) -> str:
         return "upper bound on -log p, continuous time and space, self-conditioned"
+
+    def for_steps(self, steps: int) -> "Plaid":
+        return replace(self, ramp=float(max(1, round(self.ramp * steps)))) if 0 < self.ramp < 1 else self
 
     def precise(self) -> "Plaid":
         return replace(self, conditioned=1.0, both=True)

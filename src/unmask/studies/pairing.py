@@ -5,13 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unmask.errors import UserError
 
-BLOCK = 128  # tokens of a text that depend on each other: errors are computed from the differences of such blocks
+BLOCK = 1024  # tokens at least of a block: short documents are joined to such ones, and longer ones stay whole
+FEWEST = 8  # blocks; a text of fewer documents is cut into blocks wherever they end
 
 
 @dataclass(frozen=True)
@@ -19,19 +20,32 @@ class Paired:
     """A difference, second less first: in nats per token, or of a score."""
 
     difference: float
-    error: float  # standard error over blocks of text, and over seeds where there are several
+    error: float  # standard error over blocks of whole documents, and over seeds where there are several
     tokens: int
     seeds: int
 
 
-def token_nats(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens that a measurement scored, in order, and the nats of each."""
+class Scored(NamedTuple):
+    """The tokens that a measurement scored, in order."""
+
+    ids: np.ndarray
+    nats: np.ndarray
+    document: np.ndarray  # the number of the document in which the row of each token begins
+
+    def last(self, count: int) -> "Scored":
+        return Scored(*(array[len(array) - count :] for array in self))
+
+
+def read_scored(path: Path) -> Scored:
+    """The tokens in the file that `unmask evaluate --each-token --write` made."""
     ids: list[int] = []
     nats: list[float] = []
+    documents: list[int] = []
     for line in lines_of(path):
         ids += line["ids"]
         nats += line["token_nats"]
-    return np.array(ids), np.array(nats)
+        documents += [line["document"]] * len(line["ids"])
+    return Scored(np.array(ids), np.array(nats), np.array(documents))
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -46,25 +60,29 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 def paired(first: Sequence[Path], second: Sequence[Path]) -> Paired | None:
     """The mean difference of two rows, each measured for some seeds; None if they did not score the same tokens."""
     pairs = []
+    document = np.zeros(0)
     for one, other in zip(first, second, strict=False):
-        (ids, a), (others, b) = token_nats(one), token_nats(other)
-        length = min(len(ids), len(others))
+        a, b = read_scored(one), read_scored(other)
+        length = min(len(a.ids), len(b.ids))
         # Causal rows do not score the first token of a text: it has nothing before it.
-        if not length or abs(len(ids) - len(others)) > 1:
+        if not length or abs(len(a.ids) - len(b.ids)) > 1:
             return None
-        ids, a, others, b = ids[-length:], a[-length:], others[-length:], b[-length:]
-        if not np.array_equal(ids, others):
+        a, b = a.last(length), b.last(length)
+        if not np.array_equal(a.ids, b.ids):
             return None
-        pairs.append(b - a)
-    return of_differences(pairs) if pairs else None
+        pairs.append(b.nats - a.nats)
+        document = a.document if len(pairs) == 1 else document
+    return of_differences(pairs, document) if pairs else None
 
 
-def of_differences(pairs: Sequence[np.ndarray]) -> Paired:
-    """Differences per token, one array per seed: their mean, and its error from blocks of text and from seeds."""
+def of_differences(pairs: Sequence[np.ndarray], document: np.ndarray) -> Paired:
+    """Differences per token, one array per seed: their mean, and its error from blocks of text and from seeds.
+
+    `document` is the number of the document of each token of the first array.
+    """
     means = [float(one.mean()) for one in pairs]
-    over_text = (
-        block_error(np.mean(pairs, axis=0)) if len({len(one) for one in pairs}) == 1 else block_error(pairs[0])
-    )
+    same = len({len(one) for one in pairs}) == 1
+    over_text = block_error(np.mean(pairs, axis=0) if same else pairs[0], document)
     over_seeds = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
     return Paired(float(np.mean(means)), math.hypot(over_text, over_seeds), len(pairs[0]), len(pairs))
 
@@ -77,10 +95,28 @@ def by_trial(first: Sequence[float], second: Sequence[float]) -> Paired | None:
     return Paired(float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each))), 0, len(each))
 
 
-def block_error(values: np.ndarray) -> float:
-    """The standard error of the mean of dependent values, from the means of blocks."""
-    count = len(values) // BLOCK
+def block_error(values: np.ndarray, document: np.ndarray) -> float:
+    """The standard error of the mean of values that depend on each other within a document, from sums of blocks."""
+    block = blocks_of(document)
+    count = int(block[-1]) + 1
     if count < 2:
         return math.inf
-    blocks = values[: count * BLOCK].reshape(count, BLOCK).mean(1)
-    return float(blocks.std(ddof=1) / math.sqrt(count))
+    sums = np.bincount(block, values - values.mean())
+    return float(np.sqrt(np.square(sums).sum() * count / (count - 1)) / len(values))
+
+
+def blocks_of(document: np.ndarray) -> np.ndarray:
+    """The number of the block of each token: whole documents, neighbours joined until they have `BLOCK` tokens.
+
+    Of a text with less than `FEWEST` such blocks, pieces of `BLOCK` tokens, or of an eighth of the text if that is
+    shorter: it cannot tell how far other documents are from these.
+    """
+    begins = np.flatnonzero(np.diff(document, prepend=document[0] - 1))
+    number, last = np.zeros(len(document), dtype=int), 0
+    for begin in begins:
+        if begin - last >= BLOCK and len(document) - begin >= BLOCK:
+            number[begin:] += 1
+            last = begin
+    if number[-1] + 1 >= FEWEST:
+        return number
+    return np.arange(len(document)) // max(1, min(BLOCK, len(document) // FEWEST))

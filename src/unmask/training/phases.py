@@ -32,14 +32,15 @@ def phases(settings: Train, *, step: int = 0, began: int | None = None) -> tuple
     A run that has come to `step`, in the phase that `began` there, may have another number of steps than before: a
     phase that has begun stays where it began.
     """
+    objective = settings.objective.for_steps(settings.steps)
     if settings.recipe != "warm":
-        return (Phase(0, settings.steps, settings.objective, settings.warm.anneal if settings.init else 0),)
+        return (Phase(0, settings.steps, objective, settings.warm.anneal if settings.init else 0),)
     split = min(max(1, round(settings.warm.share * settings.steps)), settings.steps - 1)
     if began is not None:
         split = began or max(split, step)
     return (
         Phase(0, split, Autoregressive()),
-        Phase(split, settings.steps, settings.objective, settings.warm.anneal),
+        Phase(split, settings.steps, objective, settings.warm.anneal),
     )
 
 

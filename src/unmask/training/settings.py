@@ -126,9 +126,8 @@ class Train:
 def settled(asked: Train) -> Train:
     """The settings with every `auto` replaced by the best measured choice for the objective, network and --init."""
     facts, model = asked.objective.facts, asked.model
-    if facts.network_wants_sigma and model.offers_sigma and not model.shown_sigma and not asked.init:
-        model = model.shown(True)
-    asked = replace(asked, model=model)
+    wanted = facts.network_wants_sigma and model.offers_sigma and not asked.init
+    asked = replace(asked, model=model.shown(wanted or model.shown_sigma))
     recipe = asked.recipe
     if recipe == "auto":
         recipe = "warm" if asked.can_warm and not asked.init and asked.steps > 1 else "plain"

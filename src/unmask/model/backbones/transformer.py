@@ -52,7 +52,9 @@ class Architecture(Spec):
     width: int = 256  # features per position
     blocks: int = 6  # layers
     heads: int = 4  # attention heads; width must be a multiple of twice their number
-    cond: int = 0  # features of the noise level that modulate blocks (adaLN); 0: none; paper: 128
+    cond: int | None = (
+        None  # features of the noise level that modulate blocks (adaLN); 0: none; none: 128 if the objective wants it
+    )
     dropout: float = 0.0  # dropout probability on both branches of a block, in training
     tied: bool = False  # the head reuses the embedding
     time_conditioning: bool = False  # give the network the noise level as input; needs cond > 0
@@ -68,7 +70,7 @@ class Architecture(Spec):
                 f"width {self.width} cannot be split into {self.heads} heads with an even number of features: "
                 f"make it a multiple of {2 * self.heads}, or change heads."
             )
-        if self.cond < 0:
+        if self.cond is not None and self.cond < 0:
             raise UserError(f"cond must be 0 (no modulation) or more, not {self.cond}.")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
@@ -81,7 +83,7 @@ class Architecture(Spec):
 
     @property
     def offers_sigma(self) -> bool:
-        return True
+        return self.cond != 0
 
     @property
     def warms(self) -> bool:
@@ -97,12 +99,13 @@ class Architecture(Spec):
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
         """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
-        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=causal or self.reads_before)
+        before = causal or self.reads_before
+        return replace(self, vocab=vocab, length=length, causal=causal, reads_before=before, cond=self.cond or 0)
 
     def shown(self, sigma: bool) -> "Architecture":
-        if sigma == self.time_conditioning:
+        if sigma == self.time_conditioning and self.cond is not None:
             return self
-        return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond)
+        return replace(self, time_conditioning=sigma, cond=(self.cond or COND) if sigma else self.cond or 0)
 
     def from_autoregressive(self) -> "Architecture":
         if self.cond:
@@ -164,7 +167,7 @@ class Output(nn.Module):
         nn.init.zeros_(self.linear.bias)
         if a.tied:
             self.linear.register_parameter("weight", None)
-        self.adaLN_modulation = modulation(2, a.cond, a.width)
+        self.adaLN_modulation = modulation(2, a.cond or 0, a.width)
 
     def forward(
         self, x: Float[Tensor, "*shape d"], c: Float[Tensor, "..."] | None, asked: Asked | None
@@ -193,7 +196,7 @@ class Transformer(Backbone):
         self.sigma_map = NoiseLevel(a.cond) if a.cond else None
         self.rotary_emb = Rotary(a.width // a.heads)
         self.blocks = nn.ModuleList(
-            Block(width=a.width, heads=a.heads, cond=a.cond, constant=not a.time_conditioning, dropout=a.dropout)
+            Block(width=a.width, heads=a.heads, cond=a.cond or 0, constant=not a.time_conditioning, dropout=a.dropout)
             for _ in range(a.blocks)
         )
         self.output_layer = Output(a)
