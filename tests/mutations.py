@@ -214,7 +214,10 @@ MUTATIONS = {
         "diffusion/diffusion_lm.py", "/ (2 * self.first_spread(", "/ (4 * self.first_spread(", DIFFUSION_LM
     ),
     "Diffusion-LM's steps are not weighted": Mutation(
-        "diffusion/diffusion_lm.py", "return index + 1, 1 / density[index]", "return index + 1, density[index] * 0 + len(density)", DIFFUSION_LM
+        "diffusion/diffusion_lm.py",
+        "return index + 1, 1 / density[index]",
+        "return index + 1, density[index] * 0 + len(density)",
+        DIFFUSION_LM,
     ),
     "rounding with the bias": Mutation(
         "diffusion/diffusion_lm.py", "-self.matrix.square().sum(1) / 2)", "self.bias)", DIFFUSION_LM

@@ -279,7 +279,7 @@ def test_the_bound_falls_to_the_entropy_for_the_best_network_and_the_printed_num
     function = knowing(objective)
     _, parts = world(function)
     parts["embedding"].matrix.copy_(FAR)
-    parts["embedding"].bias.copy_(-FAR[:, 0] ** 2 / 2)
+    parts["embedding"].bias.copy_(-(FAR[:, 0] ** 2) / 2)
     entropy, own = log(WORDS), quadrature(objective, parts, function)
     assert entropy <= own.mean() < entropy + 0.05
     snr = torch.exp(-objective.levels(torch.device("cpu"))[1:])

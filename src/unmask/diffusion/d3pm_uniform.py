@@ -100,7 +100,7 @@ class D3PMUniform(Objective):
         return self.steps
 
     def precise(self) -> "D3PMUniform":
-        """More draws of the first steps, in which few tokens pay much: drawn evenly, T − 1 of T rows miss the first."""
+        """More draws of the first steps, where few tokens pay much: drawn evenly, T − 1 of T rows miss the first."""
         return replace(self, times=Cubed())
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:

@@ -3,8 +3,8 @@
     w → x_0 ~ N(E_w, σ_0²) → x_1 → .. → x_T,    the network predicts x_0,    p(w | x_0) = softmax(x_0 Eᵀ + b)
 
 Three numbers belong to it. The loss that trains it has the weights of no bound. The number that its code prints is a
-bound, but one that no model can bring below ½ d (1 − SNR_T/SNR_0) nats per token, d the numbers of a vector: it scores
-x̂_0 against the noisy x_0, whose noise nobody can know. Any q gives a bound on −log p of the same sampler, so ours has
+bound, but with x̂_0 rounded to an embedding no model can bring it below ½ d (1 − SNR_T/SNR_0) nats per token, d the
+numbers of a vector: it compares x̂_0 with the noisy x_0. Any q gives a bound on −log p of the same sampler, so ours has
 the noisy texts around the embedding itself, and an x_0 ~ N(E_w, v) of its own:
 
     Σ_i ½ (SNR_{i−1} − SNR_i) |E_w − x̂_0(x_i)|² + |E_w − x̂_0(x_1)|²/2v − E log p(w | x_0) + KL(q(x_T | w) || N(0, 1))
@@ -250,7 +250,13 @@ class DiffusionLM(Continuous):
         return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(found.mean, found.used) / v)
 
     def ends(
-        self, x: Float[Tensor, "b l e"], last: Float[Tensor, "b l e"], x0: Int[Tensor, "b l"], parts: Parts, *, mask: int
+        self,
+        x: Float[Tensor, "b l e"],
+        last: Float[Tensor, "b l e"],
+        x0: Int[Tensor, "b l"],
+        parts: Parts,
+        *,
+        mask: int,
     ) -> Float[Tensor, "b l"]:
         """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""
         rounding = row_nats(table_of(parts).rounding(last.flatten(0, 1)), x0.flatten(), mask=mask)

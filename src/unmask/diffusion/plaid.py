@@ -273,7 +273,9 @@ class Plaid(Continuous):
 
     embed: int = 16  # numbers of a token's vector
     conditioned: float = 0.25  # share of rows that are self-conditioned in training; all are in evaluation
-    ramp: float = 0.05  # share of the steps over which the output prior grows to its full weight; from 1 on: their number
+    ramp: float = (
+        0.05  # share of the steps over which the output prior grows to its full weight; from 1 on: their number
+    )
     both: bool = False  # every row pays reconstruction and diffusion, by two passes: as in evaluation
 
     def __post_init__(self) -> None:
