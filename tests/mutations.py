@@ -216,7 +216,7 @@ MUTATIONS = {
     "Diffusion-LM's steps are not weighted": Mutation(
         "diffusion/diffusion_lm.py",
         "return index + 1, 1 / density[index]",
-        "return index + 1, density[index] * 0 + len(density)",
+        "return index + 1, density[index] * 0 + 1",
         DIFFUSION_LM,
     ),
     "rounding with the bias": Mutation(

@@ -200,7 +200,7 @@ class Guess:
 
 @pytest.mark.slow
 def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
-    """128 rows of 64 tokens and one pass. Drawn evenly, the first of 1,000 steps is in one of eight such estimates."""
+    """128 rows of 64 tokens, one pass. Drawn evenly, the first of 1,000 steps is in one of eight such estimates."""
     objective, world = D3PMUniform(steps=1000).precise(), Guess()
     options = {"mask": world.letters, "parts": {"ids": Ids(world.letters + 1)}}
 

@@ -303,8 +303,8 @@ def test_steps_are_drawn_by_their_share_and_their_weights_undo_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["evaluation", "printed"])
 def test_intervals_of_few_rows_cover_the_bound(kind):
-    """128 rows of 64 tokens and one pass, as in validation. With uniform steps, half of the printed number lies in steps
-    that 128 rows often miss: the error was 1.9 times too wide and its intervals held it in 85 % of cases."""
+    """128 rows of 64 tokens and one pass, as in validation. With uniform steps, half of the printed number lies in
+    steps that 128 rows often miss: the error was 1.9 times too wide, and 85 % of its intervals held the number."""
     objective, parts = world(denoiser, steps=200, noise="cosine", clamp=True)
     chosen = objective.precise() if kind == "evaluation" else Printed(objective)
 

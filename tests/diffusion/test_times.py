@@ -60,7 +60,7 @@ def test_nonsense_is_refused_with_what_was_seen(call, says):
 
 @pytest.mark.parametrize("name", sorted(TIMES))
 def test_the_weight_of_a_draw_is_one_over_its_density(name):
-    """The mean weight of the draws that fall into any tenth of time is a tenth: no part is counted twice or left out."""
+    """The mean weight of the draws in any tenth of time is a tenth: no part is counted twice or left out."""
     even = (torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000
     when = TIMES.make(name).at(even)
     weight = torch.bincount((when.t * 10).long().clamp(max=9), 1 / when.density, 10) / len(even)

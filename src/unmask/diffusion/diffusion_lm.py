@@ -4,8 +4,8 @@
 
 Three numbers belong to it. The loss that trains it has the weights of no bound. The number that its code prints is a
 bound, but with x̂_0 rounded to an embedding no model can bring it below ½ d (1 − SNR_T/SNR_0) nats per token, d the
-numbers of a vector: it compares x̂_0 with the noisy x_0. Any q gives a bound on −log p of the same sampler, so ours has
-the noisy texts around the embedding itself, and an x_0 ~ N(E_w, v) of its own:
+numbers of a vector: it compares x̂_0 with the noisy x_0. Any q gives a bound on −log p of the same sampler, so ours
+has the noisy texts around the embedding itself, and an x_0 ~ N(E_w, v) of its own:
 
     Σ_i ½ (SNR_{i−1} − SNR_i) |E_w − x̂_0(x_i)|² + |E_w − x̂_0(x_1)|²/2v − E log p(w | x_0) + KL(q(x_T | w) || N(0, 1))
 """
@@ -185,8 +185,8 @@ class DiffusionLM(Continuous):
     def densities(self, parts: Parts, *, noise_of_x0: bool = False) -> Float[Tensor, " t"]:
         """The probability of each step 1 .. T − 1 in an estimate: its share of the bound, if vectors were Gaussian.
 
-        Then a step pays what it tells of the vector, Σ ½ log(1 + λ SNR) over the variances λ of the vectors; here with
-        their mean. `noise_of_x0` adds what it pays for the noise of x_0, ½ σ_0² (SNR_{i−1} − SNR_i) for each number.
+        Then a step pays what it tells of the vector, Σ ½ log(1 + λ SNR) over the variances λ of the vectors; here
+        with their mean. `noise_of_x0` adds what it pays for the noise of x_0, ½ σ_0² (SNR_{i−1} − SNR_i) per number.
         Half of the draws are uniform: words are not Gaussian, and no step then weighs more than twice T.
         """
         matrix = table_of(parts).matrix.detach().double()
@@ -216,7 +216,7 @@ class DiffusionLM(Continuous):
         mask: int,
         clean: Float[Tensor, "b l e"] | None = None,
     ) -> Terms:
-        """The network's estimate of x_0 at step `index` of each row; `noisy` is the noise of x_t, `clean` that of x_0.
+        """The network's estimate of x_0 at step `index` of each row; `noisy` is the noise of x_t, `clean` of x_0.
 
         Without `clean`, as in the bound, x_t is around the embedding itself.
         """

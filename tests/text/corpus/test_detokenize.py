@@ -1,4 +1,4 @@
-"""Text in 27 letters; the benchmarks' detokenizers are tested against the reference's output by the zero-shot sets."""
+"""Text in 27 letters; the detokenizers of benchmarks are tested against the reference's output elsewhere."""
 
 import string
 

@@ -74,7 +74,7 @@ SPELLED = {ord(str(digit)): f" {name} " for digit, name in enumerate(DIGITS)}
 
 
 def letters(text: str) -> str:
-    """Text in 27 characters, as text8 was made: lower case, digits spelled, all but a to z one space, tags removed."""
+    """Text in 27 characters, made as text8: lower case, digits spelled, tags removed, all but a to z one space."""
     text = re.sub(r"<[^<>]*>", " ", text).lower().translate(SPELLED)
     return re.sub(r"[^a-z]+", " ", text).strip()
 
