@@ -24,7 +24,7 @@ CASES = {
 # What the number is, and what another number is, by its estimator.
 MEANS = {
     "ssd-lm": ("of its own sampling loop", ("cross-entropy", "not a bound on -log p")),
-    "diffusion-lm": ("the loss that trains it is none", ("printed", "not the ELBO")),
+    "diffusion-lm": ("the loss that trains it is none", ("printed", "looser than ours")),
     "plaid": ("continuous time and space", None),
 }
 

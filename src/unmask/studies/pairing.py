@@ -113,7 +113,7 @@ def blocks_of(document: np.ndarray) -> np.ndarray:
     """
     begins = np.flatnonzero(np.diff(document, prepend=document[0] - 1))
     number, last = np.zeros(len(document), dtype=int), 0
-    for begin in begins:
+    for begin in begins.tolist():
         if begin - last >= BLOCK and len(document) - begin >= BLOCK:
             number[begin:] += 1
             last = begin
