@@ -17,6 +17,8 @@ HOSTILE = {
     "bits": ("steps = 0x" + "f" * 6000, "out of range"),
     "dots": (".".join(["a"] * 100_000) + " = 1", "dots"),
     "bytes": ("# " + "x" * (1 << 20), "larger than 1 MB"),
+    "control": ('title = "\\u001b]0;owned\\u0007"', "control character"),
+    "control in a name": ('"a\\u001b[2J" = 1', "control character"),
     "encoding": (b"title = '\xff'", "not UTF-8"),
 }
 

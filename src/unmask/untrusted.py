@@ -24,6 +24,7 @@ DEPTH = 64  # lists and objects within each other
 CONTAINERS = 4_000_000  # lists and objects of a text; an empty list takes 3 bytes there and 64 in memory
 LARGEST = 1 << 63  # whole numbers lie below it
 DOTS = 200  # in one line of TOML, outside of quotes
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 QUOTED = re.compile(r"""\"[^"\n]*\"|'[^'\n]*'""")
 
 
@@ -108,7 +109,7 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
         content = tomllib.loads(text)
         if is_deeper(content, DEPTH):
             raise RecursionError
-        check_numbers(content)
+        check_values(content)
     except RecursionError:
         raise UserError(f"{path} is nested more than {DEPTH} levels deep.") from None
     except ValueError as error:  # also a whole number of more than 4,300 digits
@@ -116,11 +117,13 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def check_numbers(value: Any) -> None:
-    """Refuse whole numbers of more than 64 bits, at any depth."""
+def check_values(value: Any) -> None:
+    """Refuse whole numbers of more than 64 bits and texts that steer a terminal, at any depth."""
     if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            check_numbers(inner)
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            check_values(inner)
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise ValueError(f"the text {value[:40]!r} has a control character")
     elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
         raise ValueError(f"a whole number of {value.bit_length()} bits is out of range")
 

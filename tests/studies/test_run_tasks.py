@@ -82,6 +82,9 @@ def test_a_broken_row_is_in_the_table_with_its_reason_and_stops_no_other(tmp_pat
     assert after["failure"]
     said = capsys.readouterr()
     assert "train wrong, seed 1" in said.err
+    assert "skipped  train after it, seed 1: train wrong, seed 1 failed\n" in said.err
+    (log,) = (tmp_path / "out" / "rows").glob("wrong*/seed-1/train*/log.txt")
+    assert said.err.count(f"(log: {log})") == 2, "where it fails, and in the end"
     assert wrong["failure"] in said.out
 
 
@@ -122,6 +125,21 @@ def test_options_that_a_verb_does_not_have_are_refused_before_anything_runs(tmp_
     said = capsys.readouterr().err
     assert "measure.test: Unrecognized options: --pases, 2; Perhaps you meant: --passes INT" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_options_of_the_data_that_prepare_does_not_have_are_refused_before_anything_runs(tmp_path, capsys):
+    path = written(tmp_path, data={**TINY["data"], "prepare": {**TINY["data"].get("prepare", {}), "lenght": 32}})
+    assert ran(path, tmp_path / "out") == 2
+    assert "data.prepare: Unrecognized options: --lenght, 32" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_in_the_markdown_table_is_no_html(tmp_path, capsys):
+    path = written(tmp_path, title="a <script>", row=[{"name": "MDLM <b>&"}])
+    assert ran(path, tmp_path / "out") == 0
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "a &lt;script>" in text
+    assert "| MDLM &lt;b>&amp; |" in text
 
 
 @pytest.mark.parametrize("kilobytes", [1, 8])

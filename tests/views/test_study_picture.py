@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
+from unmask.views.figure import svg
 from unmask.views.study_picture import picture
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
@@ -59,3 +60,14 @@ def test_every_record_of_a_study_can_be_drawn(path):
     record = json.loads(path.read_text())
     if isinstance(record, dict) and "picture" in record and "fits" in record:
         assert picture(record).axes
+
+
+def test_a_dollar_in_a_name_is_a_dollar_and_no_formula(tmp_path):
+    columns = [{"name": r"perplexity $\frac{$", "unit": "$x$", "digits": 2}, COLUMNS[1]]
+    rows = [row("$AR$", 3.0, 0.0, 20.0), row("M$L$M_{", 4.0, 0.1, 30.0)]
+    for kind in (
+        {"kind": "distances", "from": "$AR$", "published": columns[0]["name"]},
+        {"kind": "bars", "y": "nats"},
+    ):
+        drawn = {"title": "$", "columns": columns, "compare": {}, "picture": kind, "rows": rows}
+        assert "M$L$M_{" in svg(picture(drawn))

@@ -7,10 +7,11 @@ its help; `Settings`, a frozen dataclass, becomes its command line; `run(setting
 import ast
 import errno
 import os
+import re
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stderr, suppress
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -80,17 +81,30 @@ def named_default(module: ModuleType, rest: list[str]) -> Any:
 
 
 def parsed(verb: str, rest: list[str]) -> Any:
-    """The settings of a command line; SystemExit if there are none, and what is wrong is printed."""
+    """The settings of a command line. What is wrong: a box in a terminal, and SystemExit; else an error."""
     module = import_module(f"unmask.cli.{verb}")
     known = named_default(module, rest)
-    return tyro.cli(
-        module.Settings,
-        args=rest,
-        prog=f"unmask {verb}",
-        description=module.__doc__,
-        registry=numbers(),
-        **({} if known is None else {"default": known}),
-    )
+    box = StringIO()
+    try:
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(box):
+            return tyro.cli(
+                module.Settings,
+                args=rest,
+                prog=f"unmask {verb}",
+                description=module.__doc__,
+                registry=numbers(),
+                **({} if known is None else {"default": known}),
+            )
+    except SystemExit:
+        if not box.getvalue():
+            raise
+        raise UserError(unboxed(box.getvalue())) from None
+
+
+def unboxed(text: str) -> str:
+    """One line out of sections with rules of dashes between them, the first of which is a title."""
+    sections = re.split(r"\n[\s-]*-{5,}[\s-]*\n", text)
+    return "; ".join(" ".join(section.split()) for section in sections[1:])
 
 
 def silence(stream: TextIO) -> None:

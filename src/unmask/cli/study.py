@@ -9,11 +9,10 @@ failure or a change of the file, and only what is missing is computed.
     unmask study mine.toml --out runs/mine --print-commands          one line per row, for a cluster
 """
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -38,6 +37,7 @@ from unmask.studies.table import check_places, table_of
 from unmask.text.corpus.named import data_root
 from unmask.training.estimate import duration
 from unmask.views import study as view
+from unmask.views.figure import save_picture
 from unmask.views.study_picture import drawable, picture
 
 
@@ -97,31 +97,33 @@ def run(settings: Settings) -> None:
             reasons.setdefault(why, []).append(name)
         raise UserError(
             f"{len(failures)} of {len(chosen)} commands failed; the others are in the table. "
-            + "; ".join(f"{', and '.join(names)}: {why}" for why, names in reasons.items())
+            + "; ".join(f"{', and '.join(names)}: {why}{log_of(chosen, names)}" for why, names in reasons.items())
         )
     check_places(whole, tasks)
 
 
+def log_of(tasks: Sequence[Task], names: Sequence[str]) -> str:
+    """Where the first of some tasks has written its log; empty: none of them began."""
+    logs = (task.folder / runner.LOG for task in tasks if task.name in names)
+    return next((f" (log: {path})" for path in logs if path.is_file()), "")
+
+
 def check_options(study: Study, tasks: Sequence[Task]) -> None:
-    """Refuse options that a measurement's verb does not have, before anything is trained."""
-    commands = {
-        (task.measure, str(study.row(task.row).options.get(task.measure))): task.command
-        for task in tasks
-        if task.kind == "measure" and task.row in {row.name for row in study.rows}
-    }
-    for (measure, _), (verb, *rest) in commands.items():
-        said = StringIO()
+    """Refuse options that the verb of a measurement or of the data does not have, before anything is trained."""
+    rows = {row.name for row in study.rows}
+    commands = {}
+    for task in tasks:
+        if task.kind == "data" and task.command:
+            commands["data.prepare", ""] = task.command
+        elif task.kind == "measure" and task.row in rows:
+            options = str(study.row(task.row).options.get(task.measure))
+            commands[f"measure.{task.measure}", options] = task.command
+    for (where, _), (verb, *rest) in commands.items():
         try:
-            with redirect_stderr(said), redirect_stdout(said):
+            with redirect_stderr(StringIO()):  # no terminal: the message is the error's
                 main.parsed(verb, rest)
-        except SystemExit:
-            raise UserError(f"{study.path}: measure.{measure}: {unboxed(said.getvalue())}") from None
-
-
-def unboxed(text: str) -> str:
-    """One line out of sections with rules of dashes between them, the first of which is a title."""
-    sections = re.split(r"\n[\s-]*-{5,}[\s-]*\n", text)
-    return "; ".join(" ".join(section.split()) for section in sections[1:])
+        except UserError as error:
+            raise UserError(f"{study.path}: {where}: {error}") from None
 
 
 def needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:
@@ -192,12 +194,13 @@ def watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> d
     try:
         for event in runner.run(tasks, how, stop):
             latest[event.task.name] = event
-            if event.state in ("failed", "left out"):
+            if event.state in ("failed", "skipped"):
                 failures[event.task.name] = event.note
             if live is not None:
                 live.update(overview(study, tasks, latest))
             elif event.state != "running":
-                note = f": {event.note}" if event.note else ""
+                log = log_of(tasks, [event.task.name]) if event.state == "failed" else ""
+                note = f": {event.note}{log}" if event.note else ""
                 console.print(f"{event.state}  {event.task.name}{note}", soft_wrap=True, markup=False)
     finally:
         if live is not None:
@@ -205,7 +208,7 @@ def watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> d
     return failures
 
 
-MARKS = {"kept": "✓", "done": "✓", "started": "▸", "running": "▸", "failed": "✗", "left out": "·"}
+MARKS = {"kept": "✓", "done": "✓", "started": "▸", "running": "▸", "failed": "✗", "skipped": "·"}
 
 
 def overview(study: Study, tasks: Sequence[Task], latest: dict[str, Event]) -> Table:
@@ -229,4 +232,4 @@ def write_table(table: dict[str, Any], out: Path) -> None:
     write_whole(out / "table.md", view.as_markdown(table))
     write_whole(out / "table.html", view.as_page(table))
     if drawable(table):
-        picture(table).savefig(out / "table.png", dpi=150)
+        save_picture(picture(table), out / "table.png")

@@ -39,7 +39,7 @@ class Event:
     """What happened to a task."""
 
     task: Task
-    state: Literal["kept", "started", "running", "done", "failed", "left out"]
+    state: Literal["kept", "started", "running", "done", "failed", "skipped"]
     note: str = ""
     seconds: float = 0.0
 
@@ -89,11 +89,11 @@ def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
     try:
         while (waiting and not stop) or running:
             for task in list(waiting):
-                if any(state.get(name) in ("failed", "left out") for name in task.needs):
+                if any(state.get(name) in ("failed", "skipped") for name in task.needs):
                     waiting.remove(task)
-                    state[task.name] = "left out"
-                    first = next(name for name in task.needs if state.get(name) in ("failed", "left out"))
-                    yield Event(task, "left out", f"{first}: {'failed' if state[first] == 'failed' else 'left out'}")
+                    state[task.name] = "skipped"
+                    first = next(name for name in task.needs if state.get(name) in ("failed", "skipped"))
+                    yield Event(task, "skipped", f"{first} {'failed' if state[first] == 'failed' else 'was skipped'}")
                 elif len(running) < how.jobs and not stop and all(state.get(name) == "done" for name in task.needs):
                     waiting.remove(task)
                     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UserError
 from unmask.training import metrics
-from unmask.views.figure import COLOURS, legend, panels, require_matplotlib, svg
+from unmask.views.figure import COLOURS, legend, panels, require_matplotlib, svg, without_formulas
 from unmask.views.page import Part
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
         bounds = smoothed(curve.values, smooth)
         steps = [line["step"] for line in curve.steps]
         for axes, places in ((by_step, steps), (by_time, curve.hours)):
-            axes.plot(places, bounds, color=colour, lw=1, alpha=0.6, label=curve.name)
+            axes.plot(places, bounds, color=colour, lw=1, alpha=0.6, label=without_formulas(curve.name))
             at = [nearest(steps, places, line["step"]) for line in curve.valid]
             values, errors = [line["valid"] for line in curve.valid], [line["error"] for line in curve.valid]
             axes.errorbar(at, values, yerr=errors, color=colour, fmt="o-", ms=3, lw=1.2, capsize=2)

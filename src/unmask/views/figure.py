@@ -1,6 +1,7 @@
 """Figure: matplotlib's figures in one style, and as SVG that takes the text colour of its page, light or dark."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,15 @@ def plain_ticks(axes: Any) -> None:
 def legend(axes: Any, title: str | None = None) -> None:
     box = axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8, labelcolor=INK)
     box.get_title().set_color(INK)
+
+
+def without_formulas(value: Any) -> Any:
+    """Plain values whose texts matplotlib shows as they are: a name with two $ is no formula."""
+    if isinstance(value, Mapping):
+        return {name: without_formulas(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_formulas(inner) for inner in value]
+    return value.replace("$", r"\$") if isinstance(value, str) else value
 
 
 def svg(figure: "Figure") -> str:

@@ -77,7 +77,8 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     names, rows = laid(table)
     lines = [f"## {table['title']}", "", marked(names), marked(["---"] * len(names)), *map(marked, rows), ""]
-    return "\n".join([*lines, *failures(table), *notes(table), ""])
+    text = "\n".join([*lines, *failures(table), *notes(table), ""])
+    return text.replace("&", "&amp;").replace("<", "&lt;")  # a name is no HTML
 
 
 def marked(row: Iterable[str]) -> str:

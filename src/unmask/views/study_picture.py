@@ -5,7 +5,7 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UserError, unknown
-from unmask.views.figure import COLOURS, INK, legend, panels, plain_ticks, require_matplotlib
+from unmask.views.figure import COLOURS, INK, legend, panels, plain_ticks, require_matplotlib, without_formulas
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def picture(table: Table) -> "Figure":
     kind = table["picture"].get("kind", "bars")
     if kind not in PICTURES:
         raise unknown("kind of picture", str(kind), PICTURES)
-    return PICTURES[kind](table)
+    return PICTURES[kind](without_formulas(table))
 
 
 def bars(table: Table) -> "Figure":
