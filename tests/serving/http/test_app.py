@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -369,7 +370,46 @@ def logged(caplog, count: int) -> list[str]:
     """The server's lines without their times; the last is written just after the answer is sent."""
     while len(lines := [r.getMessage() for r in caplog.records if r.name == "unmask.serving"]) < count:
         time.sleep(0.01)
-    return [re.sub(r" [\d.]+s$", "", line) for line in lines]
+    return [re.sub(r" [\d.]+s$", "", line).partition(" ")[2] for line in lines]
+
+
+def test_the_id_of_an_answer_is_in_the_log_and_in_a_header(client, caplog):
+    caplog.set_level(logging.INFO, logger="unmask")
+    answer = client.post("/v1/completions", json={"prompt": "The ", "max_tokens": 4})
+    refused = client.post("/v1/completions", json={"promt": "The "})
+    numbers = [one.headers["x-request-id"] for one in (answer, refused)]
+    assert answer.json()["id"] == f"cmpl-{numbers[0]}"
+    assert numbers[0] != numbers[1]
+    end = time.monotonic() + 30
+    while time.monotonic() < end and not all(number in caplog.text for number in numbers):
+        time.sleep(0.02)  # an answer is logged just after it is sent
+    lines = [record.getMessage() for record in caplog.records if record.name == "unmask.serving"]
+    for number, status in zip(numbers, (200, 400), strict=True):
+        assert any(re.fullmatch(rf"{number} POST /v1/completions {status} [\d.]+s", line) for line in lines)
+
+
+def test_an_address_with_one_more_slash_is_unknown_and_health_answers_to_head(client):
+    assert client.post("/v1/completions/", json={"prompt": "The "}).status_code == 404
+    assert client.get("/metrics/").status_code == 404
+    head = client.head("/health")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:80@evil.example", "127.0.0.1:x", "127.0.0.1:80:80", "evil@127.0.0.1"])
+def test_a_host_with_more_than_a_name_and_a_port_is_refused(serve, masked, host):
+    with httpx.Client(base_url=serve(masked)) as client:
+        assert client.get("/health", headers={"host": host}).status_code == 421
+        assert client.get("/health", headers={"host": "127.0.0.1:80"}).status_code == 200
+
+
+def test_a_body_with_two_ends_is_refused_and_its_connection_closed(address):
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as plug:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        plug.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+        answer = b"".join(iter(lambda: plug.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"not both" in answer
 
 
 @pytest.mark.parametrize("tracebacks", [False, True])
@@ -384,7 +424,9 @@ def test_a_failure_inside_tells_nothing_to_the_client_and_no_prompt_to_the_log(
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
     assert "ZeroDivision" not in response.text
-    assert logged(caplog, 2) == ["failure: ZeroDivisionError", "POST /v1/completions 500"]
+    failure, line = logged(caplog, 2)
+    assert re.match(r"failure: ZeroDivisionError in test_app\.py:\d+ <lambda> < \w+\.py:\d+ \w+ < ", failure)
+    assert line == "POST /v1/completions 500"
     assert "quick brown" not in caplog.text
     assert ("Traceback" in caplog.text) == tracebacks
 

@@ -45,6 +45,7 @@ def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> 
         check_name(model_id, name)
         return card
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> answers.Health:
         """Whether the server is up."""

@@ -37,7 +37,15 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
         yield
         await engine.close()
 
-    app = FastAPI(title="unmask", version=__version__, lifespan=life, docs_url=None, redoc_url=None, responses=ERRORS)
+    app = FastAPI(
+        title="unmask",
+        version=__version__,
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=ERRORS,
+    )
     add_errors(app)
     add_drawing(app, engine, requests, settings.name)
     add_scoring(app, engine, requests, settings.name)

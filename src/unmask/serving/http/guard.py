@@ -1,12 +1,15 @@
 """The guard: middleware around the application for every request and every answer.
 
 It checks host, key, content type and size; a failure inside becomes a plain 500, and a request that is cancelled at
-the end of the grace a 503. It logs the method, the route, the status and the time: no body, no query, no address.
+the end of the grace a 503. It logs the id, which every answer carries too, the method, the route, the status
+and the time: no body, no query, no address.
 """
 
 import asyncio
 import hmac
 import json
+import re
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -14,11 +17,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unmask.serving.log import Report, log
+from unmask.serving.log import Report, log, request_id
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, closing, failed, no_entry, slow, wrong
 from unmask.serving.settings import ServerSettings
 
+HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")  # a name or an address, and perhaps a port
 FAREWELL = 1.0  # seconds to send the last words of a server that ends
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -68,12 +72,14 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, seen = monotonic(), Seen()
+        began, seen, number = monotonic(), Seen(), secrets.token_hex(12)
+        request_id.set(number)
+        headers = [*HEADERS, (b"x-request-id", number.encode())]
 
         async def sending(message: Message) -> None:
             seen.note(message)
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+                message = {**message, "headers": [*message.get("headers", []), *headers]}
             await send(message)
 
         try:
@@ -94,10 +100,14 @@ class Guard:
     def check(self, scope: Scope) -> None:
         """Refuse a request with a wrong host, key or content type."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "").lower()
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self.hosts and name not in self.hosts:
+        host = HOST.fullmatch(headers.get(b"host", "").lower())
+        if self.hosts and (host is None or host[1] not in self.hosts):
             raise wrong("this server does not answer to that host name.", status=421, code="wrong_host")
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            # Two readers of such a request may disagree where it ends. [RFC 9112, 6.1]
+            refusal = wrong("give Content-Length or Transfer-Encoding, not both.")
+            refusal.headers["Connection"] = "close"
+            raise refusal
         path = scope["path"]
         if self.key is not None and (path.startswith("/v1/") or path == "/metrics"):
             scheme, _, given = headers.get(b"authorization", "").partition(" ")
@@ -135,7 +145,7 @@ class Guard:
     def account(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope["path"] if scope["path"] in self.routes else "other"
         self.metrics.answered(route, status or 499, seconds)
-        log.info("%s %s %s %.3fs", scope["method"], route, status or "gone", seconds)
+        log.info("%s %s %s %s %.3fs", request_id.get(), scope["method"], route, status or "gone", seconds)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from sse_starlette import ServerSentEvent
 
 from unmask.serving.engine import Ticket
 from unmask.serving.http.answers import Choice, Completion, Filled, InfillAnswer, Logprobs, Token, Usage
+from unmask.serving.log import request_id
 from unmask.serving.progress import Came, Filling, text_after
 from unmask.serving.tick import Tokens, Turn
 from unmask.text.tokens.pieces import pieces
@@ -43,7 +43,7 @@ class Reply:
     kind: str  # "cmpl" or "infill"
     top: int | None = None  # alternatives to each token, for clients that ask for log-probabilities
     scores: Callable[[Filling], Awaitable[Sequence[float | None]]] | None = None  # of the finished candidates
-    number: str = field(default_factory=lambda: secrets.token_hex(12))
+    number: str = field(default_factory=request_id.get)  # of the request, as in the log
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
