@@ -39,7 +39,7 @@ OPTIM, MUON = (
     "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
 )
 VALIDATION = "training/test_validation.py"
-XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_spindle.py"
+XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_diffusionbert.py"
 OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
 SCORING = "contracts/test_objectives.py::test_evaluation_scoring_and_serving_measure_what_was_trained"
 LAWS, REMASK = "sampling/test_laws.py", "sampling/policies/test_remask.py"
@@ -339,13 +339,13 @@ MUTATIONS = {
         "sampling/policies/test_gibbs.py",
     ),
     "baselines: the spindle's token not tilted": Mutation(
-        "sampling/policies/spindle.py",
+        "sampling/policies/diffusionbert.py",
         "return logits + self.revealing(look, rows, logits.shape[-1]).log().to(logits)",
         "return logits",
-        "sampling/policies/test_spindle_reverse.py",
+        "sampling/policies/test_diffusionbert_reverse.py",
     ),
     "baselines: the spindle of the true token for all": Mutation(
-        "diffusion/spindle.py",
+        "diffusion/diffusionbert.py",
         "stays = (log_p.exp() * (1 - r))",
         "stays = (log_p.exp() * (1 - r_true[:, None]))",
         SPINDLE,

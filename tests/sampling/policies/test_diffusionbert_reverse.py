@@ -8,8 +8,8 @@ import torch
 import exact
 from diffusion.test_spindle import counted
 from sampling.laws import draws
-from unmask.diffusion.spindle import reveals
-from unmask.sampling.policies.spindle import SpindleReverse
+from unmask.diffusion.diffusionbert import reveals
+from unmask.sampling.policies.diffusionbert import SpindleReverse
 
 
 def law_of(world, steps: int, f: torch.Tensor) -> dict[tuple[int, ...], float]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, shown_sigma
-from unmask.diffusion.spindle import reveals
+from unmask.diffusion.diffusionbert import reveals
 from unmask.diffusion.times import check_total, grid
 from unmask.registry import derived
 from unmask.sampling.policies.reverse import lots

@@ -10,7 +10,7 @@ from exact import DOUBLE, every_text
 from model.golden import FOLDER, arrays_of
 from unmask.diffusion.d3pm import D3PM
 from unmask.diffusion.schedule import LogLinear
-from unmask.diffusion.spindle import (
+from unmask.diffusion.diffusionbert import (
     DiffusionBERT,
     Frequency,
     Published,
