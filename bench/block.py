@@ -25,7 +25,7 @@ import torch
 import tyro
 
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.sampling.autoregressive import ReadOn
+from unmask.sampling.autoregressive import AutoregressiveProcess
 from unmask.sampling.blockwise import Blockwise
 from unmask.sampling.masked import Masked, Sliding
 from unmask.sampling.policies.planned import FirstHitting, Groups
@@ -82,7 +82,7 @@ def systems(settings: Settings) -> list[System]:
     sliding = Sliding.usual(settings.window)
     groups = Groups(sizes=(4,) * -(-settings.window // 4))
     found = [
-        System(AUTOREGRESSIVE, causal, ReadOn(remember=causal.memory), 1),
+        System(AUTOREGRESSIVE, causal, AutoregressiveProcess(remember=causal.memory), 1),
         System(f"{FOURS}, {ONE_BY_ONE}", net, blocks(4), 4),
         System(f"{FOURS}, {FEW}", net, blocks(4, policy=Groups(calls=2)), 4),
         System(f"{FOURS}, {FEWEST}", net, blocks(4, policy=Groups(calls=1)), 4),

@@ -27,7 +27,7 @@ from train_step import textbook as textbook_steps
 from unmask.diffusion.mdlm import MDLM
 from unmask.evaluation.record import machine
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.sampling.autoregressive import ReadOn
+from unmask.sampling.autoregressive import AutoregressiveProcess
 from unmask.sampling.blockwise import Blockwise
 from unmask.sampling.masked import Masked
 from unmask.sampling.process import Process, answer
@@ -141,7 +141,11 @@ JOBS: dict[str, Callable[[], Job]] = {
     "the bound of 32 rows": lambda: evaluation(WRITER, 32),
     "64 tokens, first-hitting": lambda: text(random_network(WRITER), Masked(), 64, seen=64),
     "64 tokens, autoregressive": lambda: text(
-        net := random_network(replace(WRITER, causal=True)), ReadOn(remember=net.memory), 64, seen=1, given=1
+        net := random_network(replace(WRITER, causal=True)),
+        AutoregressiveProcess(remember=net.memory),
+        64,
+        seen=1,
+        given=1,
     ),
     "64 tokens, blocks of 4": lambda: text(
         net := random_network(WRITER), Blockwise(4, 128, net.row_memory), 64, seen=4

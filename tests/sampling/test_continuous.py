@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.evaluation.likelihood.measure import How, settle_measurement
 from unmask.model import room
 from unmask.model.denoiser import Denoiser
-from unmask.sampling.continuous import Denoise
+from unmask.sampling.continuous import ContinuousProcess
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.gaussian import DDIM, Gaussian
 from unmask.sampling.policies.simplex import SimplexSteps
@@ -144,7 +144,7 @@ def test_the_simplex_loop_has_the_law_of_the_data(steps):
     prior = torch.tensor([0.7, 0.3], dtype=torch.float64)
     network = Exact(Word(prior, steps, 1.0))
     objective = SSDLM(steps=steps, block=4, scale=1.0)
-    process = Denoise(objective, network, SimplexSteps(steps), parts=Identity(2))
+    process = ContinuousProcess(objective, network, SimplexSteps(steps), parts=Identity(2))
     assert shares(process, network)[0] == pytest.approx(0.7, abs=chance(0.7))
 
 
@@ -165,7 +165,7 @@ class Frequencies:
 def test_plaid_s_steps_have_the_law_of_the_data(policy):
     parts = {name: part.float() for name, part in world().items()} | {"entry": lambda z, gamma, guess: z}
     network = Frequencies(torch.tensor([0.5, 0.3, 0.2]))
-    process = Denoise(Plaid(embed=2, ramp=0), network, policy, parts=parts)
+    process = ContinuousProcess(Plaid(embed=2, ramp=0), network, policy, parts=parts)
     for found, expected in zip(shares(process, network), (0.5, 0.3, 0.2), strict=True):
         assert found == pytest.approx(expected, abs=chance(expected) + 0.01)
 

@@ -6,7 +6,7 @@ import torch
 import exact
 from sampling.laws import last
 from unmask.model.backbones.transformer import Architecture, Transformer
-from unmask.sampling.autoregressive import ReadOn, continue_text
+from unmask.sampling.autoregressive import AutoregressiveProcess, continue_text
 from unmask.sampling.logits import Shape
 from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
@@ -204,12 +204,12 @@ def test_the_autoregressive_cache_changes_nothing_also_when_rows_differ_in_promp
     rows = [[1, *[MASK] * 13], [2, 3, 4, *[MASK] * 5], [5, 1, *[MASK] * 9]]
     canvas = of_rows(rows, mask=MASK)
 
-    without = list(run(ReadOn(), net, canvas, seed=3))  # all of a row in every call
+    without = list(run(AutoregressiveProcess(), net, canvas, seed=3))  # all of a row in every call
     slow = without[-1].canvas.tokens
     for step, told in zip(continue_text(net, canvas, seed=3), without, strict=True):
         assert torch.equal(step.canvas.tokens, told.canvas.tokens)
         torch.testing.assert_close(step.log_probs, told.log_probs, rtol=1e-4, atol=1e-5)
     for i, row in enumerate(rows):
         one = of_tokens(torch.tensor([row]), mask=MASK)
-        alone = last(run(ReadOn(remember=net.memory), net, one, seed=3, ids=torch.tensor([i])))
+        alone = last(run(AutoregressiveProcess(remember=net.memory), net, one, seed=3, ids=torch.tensor([i])))
         assert torch.equal(alone.canvas.tokens[0], slow[i, : len(row)])

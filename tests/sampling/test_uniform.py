@@ -12,7 +12,7 @@ from unmask.errors import UserError
 from unmask.sampling.policies.uniform import UniformSteps
 from unmask.sampling.process import run
 from unmask.sampling.recipe import Recipe, method_for
-from unmask.sampling.uniform import Redraw
+from unmask.sampling.uniform import UniformProcess
 from unmask.text.prompt.canvas import blank, of_tokens
 
 
@@ -20,7 +20,7 @@ from unmask.text.prompt.canvas import blank, of_tokens
 def test_samples_follow_the_enumerated_law(steps):
     world = Pairs(1)
     _, law = enumerated(world, steps)
-    process = Redraw(3, UniformSteps(steps, schedule=LogLinear(eps=0)))
+    process = UniformProcess(3, UniformSteps(steps, schedule=LogLinear(eps=0)))
     end = last(run(process, world.network, blank(20_000, 2, mask=2), seed=3)).canvas.tokens
     told = {tuple(x.tolist()): float(p) for x, p in zip(every_text(2, 2), law, strict=True)}
     assert chi_square_p(told, end) > 1e-4

@@ -274,7 +274,7 @@ def test_logits_that_do_not_fit_into_memory_together_are_made_in_portions(monkey
 def test_autoregressive_jobs_are_joined_while_short_and_each_becomes_what_it_would_alone(short, monkeypatch):
     monkeypatch.setattr(autoregressive, "SHORT", short)
     net = network(VOCAB, causal=True, reads_before=True).freeze()
-    process = autoregressive.ReadOn(Shape(temperature=0.8), remember=net.memory)
+    process = autoregressive.AutoregressiveProcess(Shape(temperature=0.8), remember=net.memory)
     starts = [
         [[1, 2, *[MASK] * 9]],
         [[3, *[MASK] * 5], [4, *[MASK] * 5]],

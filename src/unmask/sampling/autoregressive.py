@@ -33,7 +33,7 @@ class Reading:
 
 @PROCESSES.register("autoregressive", "left to right, each token read once")
 @dataclass(frozen=True)
-class ReadOn(Process):
+class AutoregressiveProcess(Process):
     """Left to right. A network with a memory reads every token once; any other reads the whole row in each call."""
 
     name: ClassVar[str] = "autoregressive"
@@ -42,7 +42,7 @@ class ReadOn(Process):
     remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Model) -> "ReadOn":
+    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Model) -> "AutoregressiveProcess":
         network = model.network
         return cls(shape, windows or Whole(), network.memory if network.spec.incremental else None)
 
@@ -100,7 +100,7 @@ class ReadOn(Process):
 
 def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, shape: Shape | None = None) -> Iterator[Step]:
     """Continue the prompts of a canvas to the end of their rows with a causal network."""
-    return run(ReadOn(shape or Shape(), remember=network.memory), network, canvas, seed=seed)
+    return run(AutoregressiveProcess(shape or Shape(), remember=network.memory), network, canvas, seed=seed)
 
 
 def check_prompts(canvas: Canvas) -> None:

@@ -47,7 +47,7 @@ class Denoising:
 @PROCESSES.register("simplex", "the same in blocks from left to right, on the simplex of a vocabulary")
 @PROCESSES.register("continuous", "continuous diffusion: noise becomes vectors, and vectors become tokens")
 @dataclass(frozen=True)
-class Denoise(Process):
+class ContinuousProcess(Process):
     """Continuous diffusion under a policy of steps."""
 
     name: ClassVar[str] = "continuous"
@@ -61,7 +61,7 @@ class Denoise(Process):
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "Denoise":
+    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "ContinuousProcess":
         objective = model.objective
         if not isinstance(objective, Continuous) or not isinstance(policy, Steps):
             raise UserError(f"a model of the objective {objective.name} is not sampled in continuous space.")

@@ -39,7 +39,7 @@ class Scrambled:
 
 @PROCESSES.register("uniform", "uniform diffusion: random tokens, redrawn step by step")
 @dataclass(frozen=True)
-class Redraw(Process):
+class UniformProcess(Process):
     """Uniform diffusion under a policy of steps."""
 
     name: ClassVar[str] = "uniform"
@@ -49,7 +49,7 @@ class Redraw(Process):
     shape: Shape = field(default_factory=Shape)
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "Redraw":
+    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "UniformProcess":
         if shape.constraint is not None:
             raise UserError(
                 f"a {model.objective.name} model draws all its tokens at once, so its draws cannot be restricted one "
