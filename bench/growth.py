@@ -23,7 +23,7 @@ from train_step import ours
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.model import Model
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES, run
 from unmask.text.prompt.canvas import of_tokens
@@ -55,7 +55,7 @@ def calls(process: str, a: Architecture, batch: int) -> Callable[[], Any]:
     parts = objective.parts(vocab=a.vocab, width=a.width)
     model = Model(network, a.vocab - 1, objective, parts=parts, state=objective.state())
     policy = policy_of(facts.sampler, steps=STEPS if POLICIES[facts.sampler].budget else None)
-    made = PROCESSES[process].of(policy=policy, shape=Shape(), windows=None, model=model)
+    made = PROCESSES[process].of(policy=policy, options=LogitOptions(), windows=None, model=model)
 
     start = torch.full((batch, a.length), a.vocab - 1)
     start[:, 0] = 0  # left to right, something has to be given

@@ -334,13 +334,13 @@ MUTATIONS = {
     ),
     "baselines: Gibbs forgets to hide": Mutation(
         "sampling/policies/gibbs.py",
-        "return look.tokens if self.hide else",
+        "return view.tokens if self.hide else",
         "return",
         "sampling/policies/test_gibbs.py",
     ),
     "baselines: the spindle's token not tilted": Mutation(
         "sampling/policies/diffusionbert.py",
-        "return logits + self.revealing(look, rows, logits.shape[-1]).log().to(logits)",
+        "return logits + self.revealing(view, rows, logits.shape[-1]).log().to(logits)",
         "return logits",
         "sampling/policies/test_diffusionbert_reverse.py",
     ),
@@ -379,14 +379,14 @@ MUTATIONS = {
     ),
     # Sampling.
     "temperature applied twice": Mutation(
-        "sampling/masked.py", "shape.sharpen(logits)", "shape.sharpen(shape.sharpen(logits))", LOGITS
+        "sampling/masked.py", "options.sharpen(logits)", "options.sharpen(options.sharpen(logits))", LOGITS
     ),
     "top-p drops the crossing token": Mutation(
         "sampling/logits.py", "(total - probs >= mass) if", "(total >= mass) if", LOGITS
     ),
     "the mask may be drawn": Mutation(
         "sampling/masked.py",
-        "logits = forbid(logits, look.mask)",
+        "logits = forbid(logits, view.mask)",
         "pass",
         f"{INDEPENDENCE}::test_log_probs_are_those_of_the_model_before_temperature",
     ),
@@ -440,8 +440,8 @@ MUTATIONS = {
     ),
     "what has just come is hidden again": Mutation(
         "sampling/policies/remask.py",
-        "look.free & ~look.hidden & ~fresh",
-        "look.free & ~look.hidden",
+        "view.free & ~view.hidden & ~fresh",
+        "view.free & ~view.hidden",
         f"{REMASK}::test_a_denoiser_that_contradicts_itself_is_drawn_by_the_enumerated_law",
     ),
     "a pattern does not look ahead": Mutation(

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.evaluation.quality.judges import Judge
 from unmask.model.model import Model
 from unmask.sampling.autoregressive import continue_text
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
 from unmask.sampling.policy import policy_of
 from unmask.sampling.tasks.infill import infill
@@ -40,7 +40,7 @@ def written(model: Model, found: Gap, *, temperature: float, seed: int) -> Fille
     start = [tokenizer.bos or 0, *tokenizer.encode(found.before)]
     canvas = of_prompt(start, length=len(start) + LONGEST, mask=model.mask)
     text, calls = "", 0
-    for step in continue_text(model.network, canvas, seed=seed, shape=Shape(temperature=temperature)):
+    for step in continue_text(model.network, canvas, seed=seed, options=LogitOptions(temperature=temperature)):
         calls = step.call
         text = tokenizer.decode(step.canvas.tokens[0, len(start) : len(start) + calls].tolist())
         # Closed quotation marks come with a later token: the sentence has ended when something follows it.
@@ -58,9 +58,9 @@ def guessed(model: Model, found: Gap, sampler: str, *, temperature: float, seed:
     before, middle, after = (tokenizer.encode(part) for part in found.parts)
     row = [tokenizer.bos or 0, *before, *[model.mask] * len(middle), *after]
     ends = tuple(id for id in {tokenizer.bos, tokenizer.eos, tokenizer.pad} if id is not None)
-    shape = Shape(temperature=temperature, banned=ends)
+    options = LogitOptions(temperature=temperature, banned=ends)
     canvas = of_tokens(torch.tensor([row]), mask=model.mask)
-    *_, last = fill(model.network.logits, canvas, policy_of(sampler), seed=seed, shape=shape)
+    *_, last = fill(model.network.logits, canvas, policy_of(sampler), seed=seed, options=options)
     place = slice(1 + len(before), 1 + len(before) + len(middle))
     return Filled(tokenizer.decode(last.canvas.tokens[0, place].tolist()), last.call)
 

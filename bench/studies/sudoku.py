@@ -16,7 +16,7 @@ from studies.results import Cell, Share, Table, mean
 from studies.stories import say
 from unmask.errors import UserError
 from unmask.model.model import Model
-from unmask.sampling.logits import Shape as Draw
+from unmask.sampling.logits import LogitOptions as Draw
 from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.tokens import anything
@@ -53,12 +53,12 @@ def answers(
         given = np.array([puzzle.given for puzzle in some])
         canvas = of_tokens(spelled(asked, given, given, objective=model.objective.name), mask=asked.mask)
         limit = allowed(asked, some[0], canvas.tokens[0]) if constrained else None
-        shape = Draw(temperature=temperature, constraint=limit)
+        options = Draw(temperature=temperature, constraint=limit)
         if limit is not None:
             limit.check(canvas)
         ask = in_place(asked, network.logits, model.objective.name)
         ids = torch.arange(first, first + len(some))
-        *_, last = fill(ask, canvas, policy, seed=asked.seed, ids=ids, shape=shape)
+        *_, last = fill(ask, canvas, policy, seed=asked.seed, ids=ids, options=options)
         blanks = canvas.hidden.sum(1).tolist()
         yield from zip(some, read_off(asked, last.canvas.tokens), blanks, strict=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from confined import confined
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.form import HOLES, pattern_of
@@ -156,7 +156,7 @@ def outcome(seed: int) -> str:
         def network(x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
             return 3 * torch.randn(len(rows), tokenizer.size, generator=noise)
 
-        for step in fill(network, canvas, policy, seed=seed, shape=Shape(constraint=limited)):
+        for step in fill(network, canvas, policy, seed=seed, options=LogitOptions(constraint=limited)):
             canvas = step.canvas
         for drawn in canvas.tokens.tolist():
             assert tokenizer.mask not in drawn, "a mask is left"

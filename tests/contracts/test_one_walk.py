@@ -87,8 +87,8 @@ class Rightmost(Looking):
     def law(self) -> str:
         return "approximate (from right to left)"
 
-    def wants(self, look):
-        hidden, sigma = super().wants(look)
+    def wants(self, view):
+        hidden, sigma = super().wants(view)
         return hidden & (hidden.flip(1).cumsum(1).flip(1) == 1), sigma
 
 

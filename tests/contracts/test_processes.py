@@ -5,7 +5,7 @@ import torch
 
 from contracts.members import LETTERS, model_of
 from unmask.diffusion.objective import OBJECTIVES
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policies.remask import Remask
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES, answer, run
@@ -23,7 +23,7 @@ def made(request, tmp_path):
     sampler = model.objective.facts.sampler
     policy = policy_of(sampler, steps=5 if POLICIES[sampler].budget else None)
     kind = PROCESSES[request.param]
-    return kind.of(policy=policy, shape=Shape(), windows=None, model=model), model.network
+    return kind.of(policy=policy, options=LogitOptions(), windows=None, model=model), model.network
 
 
 def canvas(rows: int = 3):

@@ -9,7 +9,6 @@ import torch
 from exact import DOUBLE, every_text
 from model.golden import FOLDER, arrays_of
 from unmask.diffusion.d3pm import D3PM
-from unmask.diffusion.schedule import LogLinear
 from unmask.diffusion.diffusionbert import (
     DiffusionBERT,
     Frequency,
@@ -21,6 +20,7 @@ from unmask.diffusion.diffusionbert import (
     published_kl,
     revealed,
 )
+from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.random import Noise

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unmask.diffusion import ssd_lm
-from unmask.diffusion.continuous import Reading, alpha, sigma
+from unmask.diffusion.continuous import VectorPrediction, alpha, sigma
 from unmask.diffusion.ssd_lm import SSDLM, Simplex, chosen_block, levels, noised_, share_at, step_nats
 from unmask.errors import UserError
 from unmask.random import Noise, keys
@@ -72,7 +72,7 @@ def test_the_schedule_is_that_of_the_original_and_begins_without_noise(told, tot
 
 @pytest.mark.slow
 def test_the_projections_are_those_of_the_original(told):
-    reading = Reading(told["proj_logits"], None, scale=5.0)
+    reading = VectorPrediction(told["proj_logits"], None, scale=5.0)
     for p in (0.0, 0.2, 0.5, 0.9, 0.99):
         even = projected(reading, "even", p, by_cdf(torch.zeros(0)))
         assert torch.equal(5 * even, told[f"proj_even_{p}"])
@@ -112,7 +112,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
             close(logits, told[f"run_{kind}_logits"][12 * block + call])
             u = told["run_sampling_u"][12 * block + call]
             normal = normals[13 * block + call + 1].clone()
-            reading = Reading(logits, None, scale=5.0)
+            reading = VectorPrediction(logits, None, scale=5.0)
             z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, by_cdf(u))
         context = torch.cat((context, logits.argmax(-1)), 1)
     assert torch.equal(context[:, -10:], told[f"run_{kind}_tokens"])

@@ -12,7 +12,7 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.sampling import process as loop
 from unmask.sampling.control import Control
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, fill
 from unmask.sampling.patterns.constraint import matching
 from unmask.sampling.patterns.form import pattern_of
@@ -90,15 +90,15 @@ def test_rejection_gives_the_models_law_given_the_pattern():
     given = {text: p for text, p in joint.items() if re.fullmatch("a.b|.c+", "".join("abc"[i] for i in text))}
     law = {text: p / sum(given.values()) for text, p in given.items()}
     process = Rejection(Masked(), matching("a.b|.c+", words), 200)
-    method = Method("first-hitting", "", process, world.network, FirstHitting(), Shape())
+    method = Method("first-hitting", "", process, world.network, FirstHitting(), LogitOptions())
     row, recipe = Row([world.mask] * 3), Recipe(batch=5000)
     drawn = draw_rows(method, row, n=5000, recipe=recipe, mask=world.mask, device=torch.device("cpu"))
     rows = [one for one in drawn if isinstance(one, Drawn)]
     assert [one.row for one in rows] == list(range(5000))
     assert exact.chi_square_p(law, torch.tensor([one.tokens for one in rows])) > 1e-4
     assert all(len(one.trace) == 3 for one in rows)
-    restricted = Shape(constraint=matching("a.b|.c+", words))
-    *_, step = fill(world.network, blank(5000, 3, mask=world.mask), shape=restricted)
+    restricted = LogitOptions(constraint=matching("a.b|.c+", words))
+    *_, step = fill(world.network, blank(5000, 3, mask=world.mask), options=restricted)
     assert exact.chi_square_p(law, step.canvas.tokens) < 1e-4  # restricting as one draws is another law
 
 

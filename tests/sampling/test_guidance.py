@@ -15,7 +15,7 @@ from unmask.model.checkpoint import load
 from unmask.model.classifier import Classifier, load_classifier, save_classifier
 from unmask.sampling.control import Control
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, in_turn
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import ask, begin, fill
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.tasks.continuation import sample
@@ -53,8 +53,8 @@ def guided_law(world, start, weight):
 @pytest.mark.parametrize("weight", [-0.5, 0.5, 2.0])
 def test_classifier_free_guidance_follows_the_enumerated_law(weight):
     world, start = exact.TableWorld.random(11), [1, 3, 3]
-    shape = Shape(hook=ClassifierFree(world.network, weight))
-    draws = laws.draws(world, FirstHitting(), start=torch.tensor(start), shape=shape, rows=ROWS)
+    options = LogitOptions(hook=ClassifierFree(world.network, weight))
+    draws = laws.draws(world, FirstHitting(), start=torch.tensor(start), options=options, rows=ROWS)
     assert exact.chi_square_p(guided_law(world, start, weight), draws) > ENOUGH
 
 
@@ -93,8 +93,8 @@ def test_exact_classifier_guidance_is_bayes_rule():
     joint = exact.law_of_chain(world)
     given = {text: p for text, p in joint.items() if text[-1] == 1}
     law = {text: p / sum(given.values()) for text, p in given.items()}
-    shape = Shape(hook=ByClassifier(LastLetter(world), 1, 1.0, exact=True))
-    draws = laws.draws(world, FirstHitting(), shape=shape, rows=4000)
+    options = LogitOptions(hook=ByClassifier(LastLetter(world), 1, 1.0, exact=True))
+    draws = laws.draws(world, FirstHitting(), options=options, rows=4000)
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
@@ -119,8 +119,8 @@ def test_exact_classifier_guidance_on_the_table_follows_the_enumerated_law():
             for letter, p in enumerate(probs.tolist()):
                 yield (*state[:i], letter, *state[i + 1 :]), p / len(where)
 
-    shape = Shape(hook=ByClassifier(Table(), 0, weight, exact=True))
-    draws = laws.draws(world, FirstHitting(), shape=shape, rows=4000)
+    options = LogitOptions(hook=ByClassifier(Table(), 0, weight, exact=True))
+    draws = laws.draws(world, FirstHitting(), options=options, rows=4000)
     assert exact.chi_square_p(law_of(world, move), draws) > ENOUGH
 
 
@@ -292,7 +292,7 @@ def test_padding_is_not_shown_to_the_blind_network():
         return torch.zeros(len(rows), 4)
 
     canvas = of_rows([[1, 3], [2, 3, 3, 3]], mask=3)
-    last(fill(network, canvas, shape=Shape(hook=ClassifierFree(network, 2.0))))
+    last(fill(network, canvas, options=LogitOptions(hook=ClassifierFree(network, 2.0))))
     (shown, lengths), (blind, blind_lengths) = seen[:2]
     assert torch.equal(lengths, blind_lengths)
     assert bool((blind == 3).all())

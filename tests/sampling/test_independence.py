@@ -7,7 +7,7 @@ import exact
 from sampling.laws import last
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.sampling.autoregressive import AutoregressiveProcess, continue_text
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
@@ -169,7 +169,7 @@ def test_a_canvas_without_blanks_takes_no_call(net):
 
 def test_log_probs_are_those_of_the_model_before_temperature(net):
     canvas = of_tokens(some_rows(), mask=MASK)
-    first = next(fill(net.logits, canvas, shape=Shape(temperature=0.3, top_k=2)))
+    first = next(fill(net.logits, canvas, options=LogitOptions(temperature=0.3, top_k=2)))
     question = ask(begin(canvas, FirstHitting()))
     logits = net.logits(question.tokens, question.sigma, question.rows)
     logits[:, MASK] = -torch.inf

@@ -6,7 +6,7 @@ import torch
 import exact
 from sampling.laws import draws, last
 from unmask.errors import UserError
-from unmask.sampling.logits import Shape, nucleus
+from unmask.sampling.logits import LogitOptions, nucleus
 from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.parallel import EntropyBound
@@ -16,16 +16,20 @@ from unmask.text.prompt.canvas import blank
 P = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
 
 
-def kept(shape):
-    return torch.isfinite(shape.sharpen(P.log())[0]).tolist()
+def kept(options):
+    return torch.isfinite(options.sharpen(P.log())[0]).tolist()
 
 
 def test_top_p_keeps_the_crossing_token_unless_told_otherwise():
-    assert kept(Shape(top_p=0.6)) == [True, True, False, False]
-    assert kept(Shape(top_p=0.6, keep_crossing=False)) == [True, False, False, False]
-    assert kept(Shape(top_p=0.85, keep_crossing=False)) == [True, True, False, False]
-    assert kept(Shape(top_p=0.1)) == kept(Shape(top_p=0.1, keep_crossing=False)) == [True, False, False, False]
-    assert kept(Shape(top_p=1.0)) == [True] * 4
+    assert kept(LogitOptions(top_p=0.6)) == [True, True, False, False]
+    assert kept(LogitOptions(top_p=0.6, keep_crossing=False)) == [True, False, False, False]
+    assert kept(LogitOptions(top_p=0.85, keep_crossing=False)) == [True, True, False, False]
+    assert (
+        kept(LogitOptions(top_p=0.1))
+        == kept(LogitOptions(top_p=0.1, keep_crossing=False))
+        == [True, False, False, False]
+    )
+    assert kept(LogitOptions(top_p=1.0)) == [True] * 4
 
 
 def test_top_p_leaves_the_kept_logits_as_they_were_in_any_order():
@@ -36,17 +40,17 @@ def test_top_p_leaves_the_kept_logits_as_they_were_in_any_order():
 
 
 def test_top_k_and_temperature():
-    assert kept(Shape(top_k=3)) == [True, True, True, False]
-    assert kept(Shape(top_k=9)) == [True] * 4
-    assert kept(Shape(temperature=0)) == [True, False, False, False]
-    assert torch.allclose(Shape(temperature=0.5).sharpen(P.log()).softmax(-1), P**2 / (P**2).sum())
+    assert kept(LogitOptions(top_k=3)) == [True, True, True, False]
+    assert kept(LogitOptions(top_k=9)) == [True] * 4
+    assert kept(LogitOptions(temperature=0)) == [True, False, False, False]
+    assert torch.allclose(LogitOptions(temperature=0.5).sharpen(P.log()).softmax(-1), P**2 / (P**2).sum())
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_temperature_shapes_every_conditional_and_not_the_order(temperature):
     world = exact.TableWorld.random(1)
     warmer = exact.TableWorld(world.table / temperature)
-    sample = draws(world, FirstHitting(), shape=Shape(temperature=temperature))
+    sample = draws(world, FirstHitting(), options=LogitOptions(temperature=temperature))
     assert exact.chi_square_p(exact.law_of_random_order(warmer), sample) > 1e-3
 
 
@@ -54,7 +58,8 @@ def test_temperature_does_not_change_what_the_model_is_sure_of():
     world = exact.TableWorld.random(1)
     canvas = blank(50, 3, mask=3)
     calm, wild = (
-        next(fill(world.network, canvas, Ordered(), shape=Shape(temperature=t))).rows.tolist() for t in (1.0, 5.0)
+        next(fill(world.network, canvas, Ordered(), options=LogitOptions(temperature=t))).rows.tolist()
+        for t in (1.0, 5.0)
     )
     assert calm == wild
 
@@ -63,7 +68,7 @@ def test_banned_tokens_never_appear_and_the_rest_keeps_its_proportions():
     world = exact.TableWorld.random(2)
     table = world.table.clone()
     table[..., 1] = -60.0
-    sample = draws(world, FirstHitting(), shape=Shape(banned=(1,)))
+    sample = draws(world, FirstHitting(), options=LogitOptions(banned=(1,)))
     assert not bool((sample == 1).any())
     law = {text: p for text, p in exact.law_of_random_order(exact.TableWorld(table)).items() if 1 not in text}
     assert exact.chi_square_p(law, sample) > 1e-3
@@ -71,7 +76,7 @@ def test_banned_tokens_never_appear_and_the_rest_keeps_its_proportions():
 
 def test_a_forced_token_stands_at_its_position_in_every_row():
     world = exact.TableWorld.random(2)
-    sample = draws(world, FirstHitting(), rows=500, shape=Shape(forced={2: 0}))
+    sample = draws(world, FirstHitting(), rows=500, options=LogitOptions(forced={2: 0}))
     assert bool((sample[:, 2] == 0).all())
     assert len(sample[:, 0].unique()) == 3
 
@@ -86,7 +91,9 @@ def test_repetition_takes_nats_once_from_tokens_that_stand_in_the_row():
         seen.append(ask)
         return logits
 
-    tokens = last(fill(network, blank(2000, 3, mask=3), shape=Shape(repetition=40.0, hook=watch))).canvas.tokens
+    tokens = last(
+        fill(network, blank(2000, 3, mask=3), options=LogitOptions(repetition=40.0, hook=watch))
+    ).canvas.tokens
     assert all(len(set(row)) == 3 for row in tokens.tolist())
     assert [len(ask.rows) for ask in seen] == [2000] * 3
 
@@ -100,7 +107,7 @@ def test_a_hook_sees_the_question_and_changes_the_answer():
         assert torch.equal(ask.position, ask.rows % 3)
         return logits.index_fill(-1, torch.tensor([0, 1]), -torch.inf)
 
-    assert bool((draws(world, FirstHitting(), rows=5, shape=Shape(hook=hook)) == 2).all())
+    assert bool((draws(world, FirstHitting(), rows=5, options=LogitOptions(hook=hook)) == 2).all())
 
 
 @pytest.mark.parametrize(
@@ -117,17 +124,17 @@ def test_a_hook_sees_the_question_and_changes_the_answer():
 )
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
-        Shape(**settings)
+        LogitOptions(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"banned": (99,)}, {"forced": {0: -1}}])
 def test_ids_outside_the_vocabulary_are_refused(settings):
     world = exact.TableWorld.random()
     with pytest.raises(UserError, match=r"must lie in 0\.\.3"):
-        draws(world, FirstHitting(), rows=2, shape=Shape(**settings))
+        draws(world, FirstHitting(), rows=2, options=LogitOptions(**settings))
 
 
 def test_banning_everything_is_an_error_that_says_so():
     for policy in (FirstHitting(), Ordered("confidence"), Ordered("margin"), Ordered("entropy"), EntropyBound()):
         with pytest.raises(UserError, match="all are banned"):
-            draws(exact.TableWorld.random(), policy, rows=2, shape=Shape(banned=(0, 1, 2)))
+            draws(exact.TableWorld.random(), policy, rows=2, options=LogitOptions(banned=(0, 1, 2)))

@@ -8,7 +8,7 @@ import torch
 import unmask
 from sampling.laws import last
 from unmask.errors import UserError
-from unmask.sampling.logits import Shape, repeats
+from unmask.sampling.logits import LogitOptions, repeats
 from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.planned import FirstHitting
@@ -53,15 +53,15 @@ def test_no_run_of_a_text_stands_twice(policy):
     def network(x_t, sigma, rows):
         return torch.tensor([4.0, 4.0, *[0.0] * 38, 0.0], dtype=torch.float64).repeat(len(rows), 1)
 
-    def twice(shape):
-        tokens = last(fill(network, blank(50, 16, mask=40), policy, shape=shape)).canvas.tokens
+    def twice(options):
+        tokens = last(fill(network, blank(50, 16, mask=40), policy, options=options)).canvas.tokens
         # A token between two of its kind makes two equal pairs at once, and neither stood before.
         pairs = [[pair for pair in pairwise(row) if len(set(pair)) == 2] for row in tokens.tolist()]
         return sum(len(row) - len(set(row)) for row in pairs)
 
-    assert twice(Shape()) > 50
-    assert twice(Shape(no_repeat=2)) == 0
-    assert twice(Shape(no_repeat=2, repeatable=(0, 1))) > 50
+    assert twice(LogitOptions()) > 50
+    assert twice(LogitOptions(no_repeat=2)) == 0
+    assert twice(LogitOptions(no_repeat=2, repeatable=(0, 1))) > 50
 
 
 def test_a_model_of_text_may_be_asked_for_it_and_padding_does_not_count(model):
@@ -69,7 +69,7 @@ def test_a_model_of_text_may_be_asked_for_it_and_padding_does_not_count(model):
     assert "no-repeat 2" in one.law
     told = unmask.sample(model, n=30, seed=1, no_repeat=2, length=12)
     silent = model.tokenizer.specials
-    assert set(method_for(model, Recipe(no_repeat=2)).shape.repeatable) == silent
+    assert set(method_for(model, Recipe(no_repeat=2)).options.repeatable) == silent
     for tokens in (one.tokens for one in told):
         pairs = [pair for pair in pairwise(tokens) if len(set(pair)) == 2 and not silent.intersection(pair)]
         assert len(set(pairs)) == len(pairs)
@@ -77,4 +77,4 @@ def test_a_model_of_text_may_be_asked_for_it_and_padding_does_not_count(model):
 
 def test_a_run_of_one_token_is_refused():
     with pytest.raises(UserError, match="at least two tokens; saw 1"):
-        Shape(no_repeat=1)
+        LogitOptions(no_repeat=1)

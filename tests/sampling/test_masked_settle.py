@@ -10,7 +10,7 @@ import exact
 from sampling.laws import DRAWS, law_of
 from sampling.patterns.test_constraint import ABC, allowed_tokens, restricted
 from unmask.errors import UserError
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Blocks, Sliding, fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.tokens import Words, anything, words_of
@@ -76,7 +76,7 @@ def test_samplers_of_one_token_a_call_have_the_law_that_asks_for_every_token(pol
     world = exact.TableWorld.random(11)
     network = counted(world.network)
     draws = DRAWS // 10
-    *_, step = fill(network, blank(draws, 3, mask=3), policy, shape=Shape(constraint=matching(PATTERN, ABC)))
+    *_, step = fill(network, blank(draws, 3, mask=3), policy, options=LogitOptions(constraint=matching(PATTERN, ABC)))
     assert exact.chi_square_p(law_of(world, move(world, PATTERN)), step.canvas.tokens) > ENOUGH
     assert network.tokens < 3 * draws * (2 if policy.surest_first else 1) * 0.8  # surest first asks for all of them
 
@@ -90,7 +90,7 @@ def test_a_token_that_is_certain_from_the_start_waits_for_its_turn():
         seen.extend(x_t[:, 0].tolist())
         return world.network(x_t, sigma, rows)
 
-    list(fill(network, blank(2000, 3, mask=3), FirstHitting(), shape=Shape(constraint=matching("a..", ABC))))
+    list(fill(network, blank(2000, 3, mask=3), FirstHitting(), options=LogitOptions(constraint=matching("a..", ABC))))
     shares = Counter(seen)
     assert shares[0] + shares[3] == 4000
     assert abs(shares[0] - 2000) < 200
@@ -101,8 +101,8 @@ def test_what_is_certain_in_a_group_comes_with_its_group():
     world = exact.TableWorld.random(13)
     probs = [exact.log_p_hidden(world, torch.tensor((3, 3, 3)), i).exp().tolist() for i in range(3)]
     law = {(0, b, c): probs[1][b] / (1 - probs[1][0]) * probs[2][c] for b in (1, 2) for c in (0, 1, 2)}
-    network, shape = counted(world.network), Shape(constraint=matching("a[bc].", ABC))
-    *_, step = fill(network, blank(DRAWS // 10, 3, mask=3), Groups(sizes=(3,)), shape=shape)
+    network, options = counted(world.network), LogitOptions(constraint=matching("a[bc].", ABC))
+    *_, step = fill(network, blank(DRAWS // 10, 3, mask=3), Groups(sizes=(3,)), options=options)
     assert exact.chi_square_p(law, step.canvas.tokens) > ENOUGH
     assert network.calls == 1
 
@@ -110,9 +110,9 @@ def test_what_is_certain_in_a_group_comes_with_its_group():
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_a_choice_between_words_takes_one_call_whatever_the_sampler_and_the_space(policy):
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))
-    shape = Shape(constraint=one_of(["yes", "no", "maybe"], ANSWERS))
+    options = LogitOptions(constraint=one_of(["yes", "no", "maybe"], ANSWERS))
     tokens = None
-    for step in fill(network, blank(64, 40, mask=5), policy, shape=shape):
+    for step in fill(network, blank(64, 40, mask=5), policy, options=options):
         tokens = step.canvas.tokens
     assert set(tokens[:, 0].tolist()) == {0, 1, 2}
     assert (tokens[:, 1:] == 4).all()
@@ -122,8 +122,8 @@ def test_a_choice_between_words_takes_one_call_whatever_the_sampler_and_the_spac
 @pytest.mark.parametrize("windows", [None, Sliding(4, 2), Blocks(3)])
 def test_what_is_certain_altogether_takes_no_call_and_is_the_step_before_the_first(windows):
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))
-    shape = Shape(constraint=matching(r"yesno\.", ANSWERS))
-    steps = list(fill(network, blank(2, 9, mask=5), shape=shape, windows=windows))
+    options = LogitOptions(constraint=matching(r"yesno\.", ANSWERS))
+    steps = list(fill(network, blank(2, 9, mask=5), options=options, windows=windows))
     assert network.calls == 0
     assert [step.call for step in steps] == [0]
     assert steps[0].canvas.tokens.tolist() == [[0, 1, 3, 4, 4, 4, 4, 4, 4]] * 2
@@ -134,13 +134,13 @@ def test_what_is_certain_altogether_takes_no_call_and_is_the_step_before_the_fir
 def test_sets_of_one_allowed_token_take_no_call_either():
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))
     free = Constraint(anything(6, mask=5), allowed={0: [2], 2: [0, 3], 3: [1]})
-    *_, step = fill(network, blank(50, 4, mask=5), FirstHitting(), shape=Shape(constraint=free))
+    *_, step = fill(network, blank(50, 4, mask=5), FirstHitting(), options=LogitOptions(constraint=free))
     assert {*step.canvas.tokens[:, 0].tolist()} == {2}
     assert {*step.canvas.tokens[:, 2].tolist()} == {0, 3}
     assert network.calls == 2
     both = Constraint(matching("(yes|no)(yes|no)", ANSWERS).automaton, allowed={0: [0, 3]})
     network.calls = 0
-    *_, step = fill(network, blank(9, 2, mask=5), shape=Shape(constraint=both))
+    *_, step = fill(network, blank(9, 2, mask=5), options=LogitOptions(constraint=both))
     assert network.calls <= 2
     assert {*step.canvas.tokens[:, 0].tolist()} == {0}
 
@@ -149,7 +149,10 @@ def test_free_tokens_cost_nothing_of_a_budget_of_calls():
     texts = ["yes." * 10, "no." * 10]
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))
     *_, step = fill(
-        network, blank(1, 30, mask=5), Ordered("entropy", calls=3), shape=Shape(constraint=one_of(texts, ANSWERS))
+        network,
+        blank(1, 30, mask=5),
+        Ordered("entropy", calls=3),
+        options=LogitOptions(constraint=one_of(texts, ANSWERS)),
     )
     assert network.calls == 1
     assert step.call == 1
@@ -195,7 +198,7 @@ def test_rejection_is_drawn_on_the_same_canvas(model):
 
 def test_given_tokens_are_never_drawn_again():
     canvas = of_tokens(torch.tensor([[0, 5, 5, 4]]), mask=5)
-    shape = Shape(constraint=matching("no|maybe", ANSWERS))
-    *_, step = fill(lambda x, s, rows: torch.zeros(len(rows), 6), canvas, shape=shape)
+    options = LogitOptions(constraint=matching("no|maybe", ANSWERS))
+    *_, step = fill(lambda x, s, rows: torch.zeros(len(rows), 6), canvas, options=options)
     assert step.canvas.tokens[0, [0, 3]].tolist() == [0, 4]
     assert step.canvas.tokens[0, 2] == 4

@@ -146,8 +146,8 @@ class Rightmost(Looking):
     def law(self) -> str:
         return "approximate (from right to left)"
 
-    def wants(self, look):
-        hidden, sigma = super().wants(look)
+    def wants(self, view):
+        hidden, sigma = super().wants(view)
         return hidden & (hidden.flip(1).cumsum(1).flip(1) == 1), sigma
 
 
@@ -226,4 +226,4 @@ def test_a_pattern_may_ask_for_what_is_not_drawn_otherwise(tmp_path):
 
 
 def test_models_of_text_draw_what_they_drew(model):
-    assert method_for(model, Recipe()).shape.banned == ()
+    assert method_for(model, Recipe()).options.banned == ()

@@ -8,7 +8,7 @@ import torch
 from models import network
 from slow import Slow
 
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import begin, fill
 from unmask.sampling.policy import policy_of
 from unmask.serving.engine import AHEAD, Engine
@@ -264,7 +264,7 @@ def test_a_request_that_breaks_something_inside_is_not_told_what():
         raise KeyError("secret")
 
     async def test(engine, net):
-        made = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), shape=Shape(hook=broken))
+        made = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), options=LogitOptions(hook=broken))
         with pytest.raises(Refusal) as refused:
             await tokens(await engine.enter(lambda: made))
         return refused.value

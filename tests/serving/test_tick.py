@@ -8,7 +8,7 @@ from unmask.errors import UserError
 from unmask.sampling import autoregressive
 from unmask.sampling import process as processes
 from unmask.sampling.guidance import ClassifierFree
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import begin, fill
 from unmask.sampling.patterns.constraint import matching
 from unmask.sampling.patterns.tokens import Words
@@ -44,16 +44,16 @@ def controlled(net):
     made = []
     weak, strong = ClassifierFree(net.logits, 0.5), ClassifierFree(net.logits, 2.0)
     shapes = [
-        Shape(),
-        Shape(hook=weak),
-        Shape(hook=strong, temperature=0.7),
-        Shape(constraint=PATTERN),
-        Shape(constraint=PATTERN, hook=weak),
+        LogitOptions(),
+        LogitOptions(hook=weak),
+        LogitOptions(hook=strong, temperature=0.7),
+        LogitOptions(constraint=PATTERN),
+        LogitOptions(constraint=PATTERN, hook=weak),
     ]
     for i in range(3 * len(shapes)):
         policy = REMASKING[1] if i % 3 else [*REMASKING, *POLICIES][i % (len(REMASKING) + 3)]
         rows = [[3, 1, *[MASK] * (5 + i % 4)], [*[MASK] * (3 + i % 3), 17]][: 1 + i % 2]
-        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, shape=shapes[i // 3]))
+        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, options=shapes[i // 3]))
     return made
 
 
@@ -63,7 +63,9 @@ def works(net):
     for i in range(2 * len(POLICIES)):
         policy, warmth = POLICIES[i // 2], 0.5 + i // 6 / 2
         rows = [[3, 1, *[MASK] * (3 + i // 2)], [*[MASK] * (2 + i // 2), 7]][: 1 + i % 2]
-        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, shape=Shape(temperature=warmth, top_p=0.95)))
+        made.append(
+            begin(of_rows(rows, mask=MASK), policy, seed=i, options=LogitOptions(temperature=warmth, top_p=0.95))
+        )
     return made
 
 
@@ -73,7 +75,7 @@ def alone(net, work, seed):
         work.canvas,
         work.policy,
         seed=seed,
-        shape=work.shape,
+        options=work.options,
     )
     return last.canvas.tokens
 
@@ -133,7 +135,7 @@ def test_works_under_control_each_become_what_they_would_alone():
     found = run(net, live)
     assert len(found) == len(live)
     for i, work in enumerate(live):
-        assert torch.equal(found[i], alone(net, work, seed=i)), (work.policy.law, work.shape)
+        assert torch.equal(found[i], alone(net, work, seed=i)), (work.policy.law, work.options)
 
 
 def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_theirs():
@@ -153,15 +155,20 @@ def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_the
 
     hook = ClassifierFree(unasked, 2.0)
     made = [
-        begin(of_rows([[4, *[MASK] * 5]] * 2, mask=MASK), policy_of("first-hitting"), seed=1, shape=Shape(hook=hook)),
-        begin(of_rows([[5, *[MASK] * 5]], mask=MASK), policy_of("entropy"), seed=2, shape=Shape(hook=hook)),
+        begin(
+            of_rows([[4, *[MASK] * 5]] * 2, mask=MASK),
+            policy_of("first-hitting"),
+            seed=1,
+            options=LogitOptions(hook=hook),
+        ),
+        begin(of_rows([[5, *[MASK] * 5]], mask=MASK), policy_of("entropy"), seed=2, options=LogitOptions(hook=hook)),
         begin(of_rows([[6, *[MASK] * 5]], mask=MASK), policy_of("first-hitting"), seed=3),
     ]
     turns = advance(Counted(), made, drafts=[True, False, False], vocab=VOCAB)
     assert all(isinstance(turn, Turn) for turn in turns)
     (tokens,) = shown
     assert sorted(tokens[:, 0].tolist()) == sorted([4, 4, 5, 6, MASK, MASK, MASK])
-    assert [turn.work.shape.hook for turn in turns] == [hook, hook, None], "the next tick is made the same way"
+    assert [turn.work.options.hook for turn in turns] == [hook, hook, None], "the next tick is made the same way"
 
 
 def test_a_turn_tells_what_is_masked_again():
@@ -219,7 +226,7 @@ def test_alternatives_are_the_likeliest_tokens_alone_and_with_others():
 def test_one_work_that_fails_does_so_alone():
     net = network(VOCAB).freeze()
     good = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), seed=1)
-    bad = begin(blank(1, 9, mask=MASK), policy_of("first-hitting"), shape=Shape(banned=tuple(range(VOCAB))))
+    bad = begin(blank(1, 9, mask=MASK), policy_of("first-hitting"), options=LogitOptions(banned=tuple(range(VOCAB))))
     before, error, after = advance(net, [good, bad, good], drafts=[False] * 3, vocab=VOCAB)
     assert isinstance(error, UserError)
     assert before.brought == after.brought
@@ -233,9 +240,9 @@ def test_one_work_that_fails_among_others_of_its_kind_does_so_alone(draft):
     def hook(asked, logits):
         return logits.masked_fill((asked.tokens == 5).any(1)[asked.row][:, None], -torch.inf)
 
-    shape = Shape(hook=hook)
+    options = LogitOptions(hook=hook)
     made = [
-        begin(of_rows(rows, mask=MASK), policy_of("first-hitting"), seed=seed, shape=shape)
+        begin(of_rows(rows, mask=MASK), policy_of("first-hitting"), seed=seed, options=options)
         for seed, rows in enumerate(([[4, *[MASK] * 3]] * 2, [[5, *[MASK] * 6]], [[6, *[MASK] * 4]]))
     ]
     first, error, last = advance(net, made, drafts=[draft] * 3, vocab=VOCAB)
@@ -274,7 +281,7 @@ def test_logits_that_do_not_fit_into_memory_together_are_made_in_portions(monkey
 def test_autoregressive_jobs_are_joined_while_short_and_each_becomes_what_it_would_alone(short, monkeypatch):
     monkeypatch.setattr(autoregressive, "SHORT", short)
     net = network(VOCAB, causal=True, reads_before=True).freeze()
-    process = autoregressive.AutoregressiveProcess(Shape(temperature=0.8), remember=net.memory)
+    process = autoregressive.AutoregressiveProcess(LogitOptions(temperature=0.8), remember=net.memory)
     starts = [
         [[1, 2, *[MASK] * 9]],
         [[3, *[MASK] * 5], [4, *[MASK] * 5]],

@@ -15,7 +15,7 @@ from unmask.diffusion.block import BlockDiffusion
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.sampling.blockwise import Blockwise
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policy import policy_of
 from unmask.sampling.process import run
 from unmask.serving.engine import Engine
@@ -42,8 +42,8 @@ class Counted:
         return self.net.read_blocks(pieces)
 
 
-def process(net, sampler="first-hitting", **shape):
-    return Blockwise(4, 16, net.row_memory, policy_of(sampler), Shape(**shape))
+def process(net, sampler="first-hitting", **options):
+    return Blockwise(4, 16, net.row_memory, policy_of(sampler), LogitOptions(**options))
 
 
 def canvases():

@@ -9,7 +9,7 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
 from unmask.registry import derived
 from unmask.sampling.policies.confidence import Looking
-from unmask.sampling.policy import POLICIES, Look
+from unmask.sampling.policy import POLICIES, PolicyView
 
 
 @POLICIES.register("toy-sampler", "every second blank first")
@@ -30,10 +30,10 @@ class EverySecond(Looking):
     def law(self) -> str:
         return f"approximate (every second token first, {self.calls} calls)"
 
-    def wants(self, look: Look):
-        hidden, sigma = super().wants(look)
+    def wants(self, view: PolicyView):
+        hidden, sigma = super().wants(view)
         place = torch.arange(hidden.shape[1], device=hidden.device)
         turn = torch.where(hidden, (place + self.first) % 2 * hidden.shape[1] + place, 10**6)
-        left = (self.calls - look.clock).clamp(min=1)
+        left = (self.calls - view.clock).clamp(min=1)
         now = (hidden.sum(1) + left - 1) // left
         return hidden & (turn.argsort(1).argsort(1) < now[:, None]), sigma

@@ -49,7 +49,7 @@ class Path(NamedTuple):
     told: Float[Tensor, " calls"]  # what the network is told of the noise level in each call
 
 
-class Reading(NamedTuple):
+class VectorPrediction(NamedTuple):
     """What a network's output means: the tokens' logits, and the expected clean vectors."""
 
     logits: Float[Tensor, "b l v"]
@@ -98,10 +98,12 @@ class Continuous(Objective):
         state: State,
         *,
         mask: int,
-    ) -> Reading:
+    ) -> VectorPrediction:
         """The meaning of the network's logits, or of its hidden states if `facts.unused` has the head."""
 
-    def ended(self, reading: Reading, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int) -> Reading:
+    def ended(
+        self, reading: VectorPrediction, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int
+    ) -> VectorPrediction:
         """The last call's reading, from whose logits the tokens are drawn."""
         return reading
 

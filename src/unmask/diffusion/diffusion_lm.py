@@ -25,9 +25,9 @@ from unmask.diffusion.continuous import (
     Continuous,
     Parts,
     Path,
-    Reading,
     State,
     VectorNetwork,
+    VectorPrediction,
     alpha,
     forward_variance,
     free_of,
@@ -347,12 +347,14 @@ class DiffusionLM(Continuous):
         state: State,
         *,
         mask: int,
-    ) -> Reading:
+    ) -> VectorPrediction:
         table, x = table_of(parts), parts["exit"](output)
         x = table.nearest(x, mask) if self.clamp else x
-        return Reading(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")
+        return VectorPrediction(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")
 
-    def ended(self, reading: Reading, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int) -> Reading:
+    def ended(
+        self, reading: VectorPrediction, normal: Float[Tensor, "b s e"], parts: Parts, *, mask: int
+    ) -> VectorPrediction:
         """x_0 is drawn too, and the tokens given it."""
         assert reading.x is not None
         width = self.first_spread(self.levels(normal.device)).sqrt()

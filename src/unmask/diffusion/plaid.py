@@ -22,9 +22,9 @@ from unmask.diffusion.continuous import (
     Continuous,
     Parts,
     Path,
-    Reading,
     State,
     VectorNetwork,
+    VectorPrediction,
     alpha,
     free_of,
     prior_nats,
@@ -407,12 +407,12 @@ class Plaid(Continuous):
         state: State,
         *,
         mask: int,
-    ) -> Reading:
+    ) -> VectorPrediction:
         embedding = parts["embedding"]()
         kept = torch.ones(len(z), dtype=torch.bool, device=z.device)
         logits = with_prior(output, z, gamma.expand(len(z)), embedding, ramp=self.grown(state), kept=kept)
         logits = without_mask(logits, mask)
-        return Reading(logits, (logits.softmax(-1) @ embedding.to(logits.dtype)).to(z.dtype))
+        return VectorPrediction(logits, (logits.softmax(-1) @ embedding.to(logits.dtype)).to(z.dtype))
 
 
 def known_moments(state: Mapping[str, Tensor]) -> Tensor:

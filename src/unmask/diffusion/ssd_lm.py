@@ -22,9 +22,9 @@ from unmask.diffusion.continuous import (
     Continuous,
     Parts,
     Path,
-    Reading,
     State,
     VectorNetwork,
+    VectorPrediction,
     alpha,
     free_of,
     level_of,
@@ -278,8 +278,8 @@ class SSDLM(Continuous):
         state: State,
         *,
         mask: int,
-    ) -> Reading:
-        return Reading(without_mask(output.clone(), mask), None, scale=self.scale)
+    ) -> VectorPrediction:
+        return VectorPrediction(without_mask(output.clone(), mask), None, scale=self.scale)
 
 
 @dataclass(frozen=True)

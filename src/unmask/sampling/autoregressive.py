@@ -11,7 +11,7 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model.backbone import Memory
 from unmask.model.model import Model
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, Whole, Windows, Work
 from unmask.sampling.policies.left_to_right import LeftToRight
 from unmask.sampling.policy import Policy
@@ -22,7 +22,7 @@ SHORT = 48  # tokens: up to here a row of a joined forward pass costs less than 
 
 
 @dataclass(frozen=True)
-class Reading:
+class AutoregressiveState:
     """Rows being continued, and the network's memory of them."""
 
     work: Work
@@ -37,18 +37,20 @@ class AutoregressiveProcess(Process):
     """Left to right. A network with a memory reads every token once; any other reads the whole row in each call."""
 
     name: ClassVar[str] = "autoregressive"
-    shape: Shape = field(default_factory=Shape)
+    options: LogitOptions = field(default_factory=LogitOptions)
     windows: Windows = field(default_factory=Whole)
     remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Model) -> "AutoregressiveProcess":
+    def of(
+        cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Model
+    ) -> "AutoregressiveProcess":
         network = model.network
-        return cls(shape, windows or Whole(), network.memory if network.spec.incremental else None)
+        return cls(options, windows or Whole(), network.memory if network.spec.incremental else None)
 
     @property
     def inner(self) -> Masked:
-        return Masked(LeftToRight(), self.windows, self.shape)
+        return Masked(LeftToRight(), self.windows, self.options)
 
     @property
     def law(self) -> str:
@@ -58,21 +60,21 @@ class AutoregressiveProcess(Process):
     def scope(self) -> str:
         return self.inner.scope
 
-    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Reading:
+    def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> AutoregressiveState:
         check_prompts(canvas)
-        return Reading(self.inner.begin(canvas, seed=seed, ids=ids))
+        return AutoregressiveState(self.inner.begin(canvas, seed=seed, ids=ids))
 
-    def done(self, state: Reading) -> bool:
+    def done(self, state: AutoregressiveState) -> bool:
         return self.inner.done(state.work)
 
-    def ask(self, state: Reading) -> Ask | None:
+    def ask(self, state: AutoregressiveState) -> Ask | None:
         asked = self.inner.ask(state.work)
         if asked is None or self.remember is None:
             return asked
         memory, column = self.memory(state, asked), int(asked.rows[0]) % asked.tokens.shape[1]
         return replace(asked, memory=memory, reads=asked.tokens[:, memory.filled : column])
 
-    def memory(self, state: Reading, asked: Ask) -> Memory:
+    def memory(self, state: AutoregressiveState, asked: Ask) -> Memory:
         """The network's memory of the asked rows; empty in a new window."""
         assert self.remember is not None
         if state.memory is None or state.rows is None or state.start != asked.start:
@@ -81,26 +83,28 @@ class AutoregressiveProcess(Process):
             return state.memory
         return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # without finished rows
 
-    def commit(self, state: Reading, asked: Ask, answer: Answer) -> tuple[Reading, Committed]:
+    def commit(self, state: AutoregressiveState, asked: Ask, answer: Answer) -> tuple[AutoregressiveState, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
-        return Reading(work, answer.memory, asked.live, asked.start), brought
+        return AutoregressiveState(work, answer.memory, asked.live, asked.start), brought
 
-    def joinable(self, state: Reading) -> Work | None:
+    def joinable(self, state: AutoregressiveState) -> Work | None:
         """Short texts are read anew in a joined forward pass sooner than each by itself from its memory."""
         known = int(state.work.canvas.hidden.any(0).long().argmax())  # the first position that is hidden in some row
         return state.work if known <= SHORT else None
 
-    def rejoined(self, state: Reading, work: Work) -> Reading:
+    def rejoined(self, state: AutoregressiveState, work: Work) -> AutoregressiveState:
         """The memory lags behind what was drawn without it, and catches up when it is asked again."""
         return replace(state, work=work)
 
-    def canvas(self, state: Reading) -> Canvas:
+    def canvas(self, state: AutoregressiveState) -> Canvas:
         return state.work.canvas
 
 
-def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, shape: Shape | None = None) -> Iterator[Step]:
+def continue_text(
+    network: Any, canvas: Canvas, *, seed: int = 0, options: LogitOptions | None = None
+) -> Iterator[Step]:
     """Continue the prompts of a canvas to the end of their rows with a causal network."""
-    return run(AutoregressiveProcess(shape or Shape(), remember=network.memory), network, canvas, seed=seed)
+    return run(AutoregressiveProcess(options or LogitOptions(), remember=network.memory), network, canvas, seed=seed)
 
 
 def check_prompts(canvas: Canvas) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model.backbone import RowMemory, RowPiece
 from unmask.model.model import Model
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, Sliding, Span, Work
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Policy
@@ -57,7 +57,7 @@ class Blockwise(Process):
     window: int  # tokens that a block sees, its own included; whole blocks of them
     remember: Callable[[], RowMemory]  # the empty memory of a row
     policy: Policy = field(default_factory=FirstHitting)
-    shape: Shape = field(default_factory=Shape)
+    options: LogitOptions = field(default_factory=LogitOptions)
     cached: bool = True  # False: read everything again in each call
 
     def __post_init__(self) -> None:
@@ -68,16 +68,16 @@ class Blockwise(Process):
             )
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Sliding | None, model: Model) -> "Blockwise":
+    def of(cls, *, policy: Policy, options: LogitOptions, windows: Sliding | None, model: Model) -> "Blockwise":
         size = model.objective.size  # type: ignore[attr-defined]
         if windows is not None and windows.stride != Sliding.usual(windows.context).stride:
             raise UserError("the window of a block model moves on by one block at a time: leave the stride out.")
         window = max(model.spec.length, 2 * size) if windows is None else windows.context
-        return cls(size, window, model.network.row_memory, policy, shape)
+        return cls(size, window, model.network.row_memory, policy, options)
 
     @property
     def inner(self) -> Masked:
-        return Masked(self.policy, BlockSpans(self.size), self.shape)
+        return Masked(self.policy, BlockSpans(self.size), self.options)
 
     @property
     def law(self) -> str:

@@ -21,10 +21,10 @@ from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, Span, Whole, Windows, drawn
 from unmask.sampling.policies.gaussian import Steps
-from unmask.sampling.policy import Look
+from unmask.sampling.policy import PolicyView
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
 from unmask.text.prompt.canvas import Canvas
 
@@ -56,21 +56,21 @@ class ContinuousProcess(Process):
     network: Any  # a backbone
     policy: Steps
     windows: Windows = field(default_factory=Whole)
-    shape: Shape = field(default_factory=Shape)
+    options: LogitOptions = field(default_factory=LogitOptions)
     parts: Mapping[str, nn.Module] = field(default_factory=dict)
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "ContinuousProcess":
+    def of(cls, *, policy: Any, options: LogitOptions, windows: Windows | None, model: Model) -> "ContinuousProcess":
         objective = model.objective
         if not isinstance(objective, Continuous) or not isinstance(policy, Steps):
             raise UserError(f"a model of the objective {objective.name} is not sampled in continuous space.")
-        if shape.constraint is not None or shape.hook is not None:
+        if options.constraint is not None or options.hook is not None:
             raise UserError(
                 f"a {objective.name} model draws all its tokens at once, so its draws cannot be restricted or guided "
                 "one by one. For a pattern use rejection: --reject N (reject=N in Python)."
             )
-        return cls(objective, model.network, policy, windows or Whole(), shape, model.parts, model.state)
+        return cls(objective, model.network, policy, windows or Whole(), options, model.parts, model.state)
 
     @property
     def law(self) -> str:
@@ -160,14 +160,14 @@ class ContinuousProcess(Process):
         rows = rows_where((place >= noisy).expand(b, w))
         clock = torch.full_like(state.key, state.calls)
         free = free_in(canvas, span)[:, here]
-        look = Look(canvas.tokens[:, here], free, Dice(state.key, span.start), clock, (), canvas.mask, free)
+        view = PolicyView(canvas.tokens[:, here], free, Dice(state.key, span.start), clock, (), canvas.mask, free)
         lengths = None if canvas.lengths is None else (canvas.lengths - span.start).clamp(1, w)
         return Ask(
             canvas.tokens[:, here],
             vectors.new_zeros(b),
             rows,
             torch.arange(b, device=vectors.device),
-            look,
+            view,
             span.start,
             lengths,
             canvas.frozen[:, here],
@@ -190,9 +190,9 @@ class ContinuousProcess(Process):
             reading = self.objective.ended(reading, normal, self.parts, mask=state.canvas.mask)
 
         def draw(logits: Tensor) -> Tensor:
-            return drawn(asked.look, asked.rows, logits.flatten(0, -2), self.shape).view(logits.shape[:-1])
+            return drawn(asked.view, asked.rows, logits.flatten(0, -2), self.options).view(logits.shape[:-1])
 
-        logits = self.shape.meaning(asked, reading.logits.flatten(0, 1))
+        logits = self.options.meaning(asked, reading.logits.flatten(0, 1))
         tokens = logits.argmax(-1) if greedy else draw(logits)
         z = state.z
         state, brought = self.shown(state, asked, tokens, logits, everything=last)

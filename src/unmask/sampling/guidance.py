@@ -3,7 +3,7 @@
     classifier-free   log p^g = g log p(x_i | z) + (1 − g) log p(x_i | z, given text hidden) − log Z
     by a classifier   log p^g = log p(x_i | z) + g log p(y | z with x_i) − log Z
 
-Each is a `Hook` of the `Shape`: a function from the network's logits to new logits.
+Each is a `Hook` of the `LogitOptions`: a function from the network's logits to new logits.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class ClassifierFree:
     def __call__(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         if self.weight == 1:
             return logits
-        mask = ask.look.mask
+        mask = ask.view.mask
         frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
         if self.kept:
             frozen = frozen & ~torch.isin(ask.tokens, ask.tokens.new_tensor(self.kept))

@@ -1,4 +1,4 @@
-"""Shape: changes to the network's logits, only at the positions that the policy asks for.
+"""LogitOptions: changes to the network's logits, only at the positions that the policy asks for.
 
 First come changes of the distribution itself: hooks (guidance, constraints), banned and forced tokens, repetition.
 Policies measure confidence on this distribution; the reverse processes of D3PM and SEDD choose positions by the
@@ -24,7 +24,7 @@ TEMPERATURES = (1e-6, 1e6)  # beyond them logits overflow, or all become equal
 
 
 @dataclass(frozen=True)
-class Shape:
+class LogitOptions:
     """Settings of the draw; the default changes nothing."""
 
     temperature: float = 1.0  # 0: always the most likely token
@@ -64,7 +64,7 @@ class Shape:
         if self.repetition:
             logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
         if self.no_repeat is not None:
-            known = torch.isin(ask.tokens, ask.tokens.new_tensor([ask.look.mask, *self.repeatable]), invert=True)
+            known = torch.isin(ask.tokens, ask.tokens.new_tensor([ask.view.mask, *self.repeatable]), invert=True)
             logits = without_repeats(logits, ask.tokens, ask.rows, known, self.no_repeat)
         if self.banned:
             check_ids("banned", self.banned, logits.shape[-1])

@@ -15,9 +15,9 @@ from torch import Tensor
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.errors import UserError
 from unmask.random import TOKEN, Dice, keys
-from unmask.sampling.logits import Shape, inverse_cdf
+from unmask.sampling.logits import LogitOptions, inverse_cdf
 from unmask.sampling.policies.planned import FirstHitting
-from unmask.sampling.policy import Look, Memory, Policy
+from unmask.sampling.policy import Memory, Policy, PolicyView
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
 from unmask.text.prompt.canvas import Canvas
 
@@ -97,7 +97,7 @@ class Work:
     spans: tuple[Span, ...]  # the windows still to fill; empty when all is done
     clock: Int[Tensor, " b"]  # network calls of each row in the first of these windows
     memory: Memory = ()  # of the policy
-    shape: Shape = field(default_factory=Shape)  # temperature, top-p, ...
+    options: LogitOptions = field(default_factory=LogitOptions)  # temperature, top-p, ...
 
     @property
     def done(self) -> bool:
@@ -112,7 +112,7 @@ def begin(
     seed: int = 0,
     ids: Int[Tensor, " b"] | None = None,
     windows: Windows | None = None,
-    shape: Shape | None = None,
+    options: LogitOptions | None = None,
 ) -> Work:
     """A new work. The seed and the rows' `ids` (0, 1, 2, ... by default) determine all random numbers.
 
@@ -122,9 +122,9 @@ def begin(
     tokens = canvas.tokens
     ids = torch.arange(len(tokens), device=tokens.device) if ids is None else ids
     spans = tuple((windows or Whole()).spans(tokens.shape[1]))
-    work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), shape=shape or Shape())
-    if work.shape.constraint is not None:
-        work.shape.constraint.check(canvas)
+    work = Work(canvas, policy, keys(seed, ids), spans, torch.zeros_like(ids), options=options or LogitOptions())
+    if work.options.constraint is not None:
+        work.options.constraint.check(canvas)
     return settle(enter_window(work))[0]
 
 
@@ -148,47 +148,49 @@ def seen_hidden(hidden: Bool[Tensor, "b l"], span: Span) -> Bool[Tensor, "b w"]:
     return hidden[:, span.start : span.stop] & (place >= span.first) & (place < span.last)
 
 
-def look_at(work: Work, among: Int[Tensor, " k"] | None = None) -> tuple[Look, Int[Tensor, " live"]]:
+def view_of(work: Work, among: Int[Tensor, " k"] | None = None) -> tuple[PolicyView, Int[Tensor, " live"]]:
     """What the policy sees, and the rows of the canvas it sees: with blanks left in this window, or `among` these."""
     span = work.spans[0]
     hidden, free = seen_hidden(work.canvas.hidden, span), seen_hidden(~work.canvas.frozen, span)
     live = hidden.any(1).nonzero().squeeze(-1) if among is None else among
     tokens = work.canvas.tokens[:, span.start : span.stop]
     if len(live) == len(tokens):
-        return Look(tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask, free), live
+        return PolicyView(
+            tokens, hidden, Dice(work.key, span.start), work.clock, work.memory, work.canvas.mask, free
+        ), live
     dice, memory = Dice(work.key[live], span.start), tuple(m[live] for m in work.memory)
-    return Look(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask, free[live]), live
+    return PolicyView(tokens[live], hidden[live], dice, work.clock[live], memory, work.canvas.mask, free[live]), live
 
 
 def ask(work: Work, among: Int[Tensor, " k"] | None = None) -> Ask | None:
     """The next question, about unfinished rows only, `among` some of them; None when every row is filled."""
     if not work.spans:
         return None
-    look, live = look_at(work, among)
-    where, sigma = work.policy.wants(look)
+    view, live = view_of(work, among)
+    where, sigma = work.policy.wants(view)
     span, lengths = work.spans[0], work.canvas.lengths
     frozen = work.canvas.frozen[live, span.start : span.stop]
-    lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=look.tokens.shape[1])
+    lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=view.tokens.shape[1])
     spaced = None if work.canvas.spaced is None else work.canvas.spaced[live, span.start : span.stop]
-    shown = work.policy.shown(look)
-    return Ask(shown, sigma, rows_where(where), live, look, span.start, lengths, frozen, spaced)
+    shown = work.policy.shown(view)
+    return Ask(shown, sigma, rows_where(where), live, view, span.start, lengths, frozen, spaced)
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
     """The work after the network's answer, and what was committed. `asked` is what `ask(work)` gave."""
-    look, live, rows = asked.look, asked.live, asked.rows
-    own, logits = logits, work.shape.meaning(asked, logits)
+    view, live, rows = asked.view, asked.live, asked.rows
+    own, logits = logits, work.options.meaning(asked, logits)
     likely = logits if work.policy.takes_all else within(work, asked, rows, logits)
     chosen, memory = work.policy.choose(
-        look,
+        view,
         rows,
         own if work.policy.unshaped else likely,
-        lambda: drawn(look, rows, forbid(likely, look.mask), work.shape),
+        lambda: drawn(view, rows, forbid(likely, view.mask), work.options),
     )
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]
-    logits = forbid(logits, look.mask)
-    tokens = drawn_within(work, asked, rows, work.policy.tilted(look, rows, logits))
+    logits = forbid(logits, view.mask)
+    tokens = drawn_within(work, asked, rows, work.policy.tilted(view, rows, logits))
     every = logits.log_softmax(-1)
     log_probs = every.gather(-1, tokens[:, None]).squeeze(-1)
     # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.
@@ -216,8 +218,8 @@ def set_tokens(
     at = placed(rows, asked, length)
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
     if work.policy.revises:
-        again, memory = work.policy.revise(after_commit(asked.look, rows, tokens, memory), rows, log_probs)
-        after = after.index_fill(0, placed(rows_where(again), asked, length), asked.look.mask)
+        again, memory = work.policy.revise(after_commit(asked.view, rows, tokens, memory), rows, log_probs)
+        after = after.index_fill(0, placed(rows_where(again), asked, length), asked.view.mask)
     work = replace(
         work,
         canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
@@ -232,7 +234,7 @@ def settle(work: Work) -> tuple[Work, Committed]:
     They come when it is their turn in the policy's order: the same rows with the same law as if the network had been
     asked. A policy that takes the most certain positions first takes them all at once.
     """
-    policy, constraint, nothing = work.policy, work.shape.constraint, work.key[:0]
+    policy, constraint, nothing = work.policy, work.options.constraint, work.key[:0]
     rows, tokens = [nothing], [nothing]
     ways = None
     while constraint is not None and (asked := ask(work)) is not None:
@@ -250,7 +252,7 @@ def settle(work: Work) -> tuple[Work, Committed]:
         assert asked is not None
         known = asked.rows[sole >= 0]
         tokens.append(sole[sole >= 0])
-        work, at = set_tokens(work, asked, known, tokens[-1], certain(tokens[-1]), asked.look.memory)
+        work, at = set_tokens(work, asked, known, tokens[-1], certain(tokens[-1]), asked.view.memory)
         rows.append(at)
     found = torch.cat(tokens)
     return work, Committed(torch.cat(rows), found, certain(found))
@@ -261,38 +263,40 @@ def certain(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     return torch.zeros(len(tokens), device=tokens.device)
 
 
-def after_commit(look: Look, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> Look:
+def after_commit(view: PolicyView, rows: Int[Tensor, " n"], tokens: Int[Tensor, " n"], memory: Memory) -> PolicyView:
     """What the policy sees after these tokens are committed."""
-    shown = look.tokens.flatten().index_copy(0, rows, tokens).view_as(look.tokens)
-    hidden = look.hidden.flatten().index_fill(0, rows, False).view_as(look.hidden)
-    return replace(look, tokens=shown, hidden=hidden, memory=memory)
+    shown = view.tokens.flatten().index_copy(0, rows, tokens).view_as(view.tokens)
+    hidden = view.hidden.flatten().index_fill(0, rows, False).view_as(view.hidden)
+    return replace(view, tokens=shown, hidden=hidden, memory=memory)
 
 
 def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
     """The logits restricted by the constraint, each position by itself."""
-    if work.shape.constraint is None:
+    if work.options.constraint is None:
         return logits
     width = asked.tokens.shape[1]
-    return work.shape.constraint.pruned(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
+    return work.options.constraint.pruned(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
 
 
 def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
     """A token for each of these flat positions; together they satisfy the constraint, if there is one."""
-    look, shape = asked.look, work.shape
-    if shape.constraint is None:
-        return drawn(look, rows, logits, shape)
+    view, options = asked.view, work.options
+    if options.constraint is None:
+        return drawn(view, rows, logits, options)
     width = asked.tokens.shape[1]
     row, position = asked.live[rows // width], rows % width + asked.start
-    return shape.constraint.drawn(
-        work.canvas, row, position, logits, lambda which, left: drawn(look, rows[which], left, shape)
+    return options.constraint.drawn(
+        work.canvas, row, position, logits, lambda which, left: drawn(view, rows[which], left, options)
     )
 
 
-def drawn(look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], shape: Shape) -> Int[Tensor, " n"]:
+def drawn(
+    view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], options: LogitOptions
+) -> Int[Tensor, " n"]:
     """A token for each of these flat positions."""
-    width = look.tokens.shape[1]
+    width = view.tokens.shape[1]
     row = rows // width
-    return inverse_cdf(shape.sharpen(logits), look.dice.at(row, rows % width, look.clock[row], TOKEN))
+    return inverse_cdf(options.sharpen(logits), view.dice.at(row, rows % width, view.clock[row], TOKEN))
 
 
 def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
@@ -323,11 +327,11 @@ class Masked(Process):
     name: ClassVar[str] = "masked"
     policy: Policy = field(default_factory=FirstHitting)
     windows: Windows = field(default_factory=Whole)
-    shape: Shape = field(default_factory=Shape)
+    options: LogitOptions = field(default_factory=LogitOptions)
 
     @classmethod
-    def of(cls, *, policy: Policy, shape: Shape, windows: Windows | None, model: Any) -> "Masked":
-        return cls(policy, windows or Whole(), shape)
+    def of(cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Any) -> "Masked":
+        return cls(policy, windows or Whole(), options)
 
     @property
     def law(self) -> str:
@@ -345,7 +349,7 @@ class Masked(Process):
         return not self.policy.revises
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Work:
-        return begin(canvas, self.policy, seed=seed, ids=ids, windows=self.windows, shape=self.shape)
+        return begin(canvas, self.policy, seed=seed, ids=ids, windows=self.windows, options=self.options)
 
     def done(self, state: Work) -> bool:
         return state.done
@@ -368,7 +372,7 @@ def fill(
     seed: int = 0,
     ids: Int[Tensor, " b"] | None = None,
     windows: Windows | None = None,
-    shape: Shape | None = None,
+    options: LogitOptions | None = None,
 ) -> Iterator[Step]:
     """Fill the masks of a canvas; yields after every network call, so the caller may show, stream or stop.
 
@@ -380,10 +384,10 @@ def fill(
     seed     seed and row number determine a row, whatever else is in the batch
     ids      the rows' numbers, 0, 1, 2, ... by default: rows 32..63 of a long run are `ids=torch.arange(32, 64)`
     windows  `Sliding(context, stride)` for canvases longer than the network can see, `Blocks(size)` for left to right
-    shape    temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits
+    options  temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits
 
     Frozen tokens never change and no mask is left. A canvas without blanks takes no call. A canvas with rows of
     different lengths needs a network that accepts `lengths=`.
     """
-    process = Masked(policy or FirstHitting(), windows or Whole(), shape or Shape())
+    process = Masked(policy or FirstHitting(), windows or Whole(), options or LogitOptions())
     return run(process, network, canvas, seed=seed, ids=ids)

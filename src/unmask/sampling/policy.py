@@ -1,7 +1,7 @@
 """Policy: where to commit tokens, and where to hide them again. The tokens themselves are drawn elsewhere.
 
-A policy is a frozen dataclass and its own setting. It sees rows through a `Look`, names the positions at which it
-needs logits (`wants`), and chooses which of them are committed now (`choose`).
+A policy is a frozen dataclass and its own setting. It sees rows through a `PolicyView`, names the positions at which
+it needs logits (`wants`), and chooses which of them are committed now (`choose`).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
 
 
 @dataclass(frozen=True)
-class Look:
+class PolicyView:
     """What a policy sees: one window of the rows that still have blanks."""
 
     tokens: Int[Tensor, "b w"]
@@ -61,7 +61,7 @@ class Policy(Protocol):
         """The initial memory, computed before any network call."""
         return ()
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         """The positions at which logits are needed, and the noise level σ for the network.
 
         If a constraint leaves one token at each of a row's positions, they are committed without a call, and without
@@ -69,28 +69,28 @@ class Policy(Protocol):
         """
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         """Which of these flat positions are committed now.
 
         The logits are those of the distribution that the tokens are drawn from, within the constraint. Only an
         `unshaped` policy sees the network's own logits, and only there the mask's logit has a meaning.
         """
-        return torch.ones_like(rows, dtype=torch.bool), look.memory
+        return torch.ones_like(rows, dtype=torch.bool), view.memory
 
-    def shown(self, look: Look) -> Int[Tensor, "b w"]:
+    def shown(self, view: PolicyView) -> Int[Tensor, "b w"]:
         """The tokens that the network sees."""
-        return look.tokens
+        return view.tokens
 
-    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """The logits that tokens are drawn from, at the committed flat positions: temperature comes after them."""
         return logits
 
     def revise(
-        self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
+        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
     ) -> tuple[Bool[Tensor, "b w"], Memory]:
-        """Which drawn positions are hidden again; `look` includes the tokens just committed at `rows`."""
-        return torch.zeros_like(look.hidden), look.memory
+        """Which drawn positions are hidden again; `view` includes the tokens just committed at `rows`."""
+        return torch.zeros_like(view.hidden), view.memory
 
 
 POLICIES: Registry[Policy] = Registry(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unmask.model.backbone import Memory, RowMemory, RowPiece
 from unmask.registry import Registry
-from unmask.sampling.policy import Look
+from unmask.sampling.policy import PolicyView
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -27,7 +27,7 @@ class Ask:
     sigma: Float[Tensor, " b"]
     rows: Int[Tensor, " n"]  # flat positions over (b w)
     live: Int[Tensor, " b"]  # their rows of the canvas; finished rows are left out
-    look: Look  # what the policy saw
+    view: PolicyView  # what the policy saw
     start: int = 0  # position of the first column on the canvas
     lengths: Int[Tensor, " b"] | None = None  # of the rows, where they differ
     frozen: Bool[Tensor, "b w"] | None = None  # given text, which guidance hides
@@ -90,7 +90,7 @@ class Process(Protocol):
     follows: ClassVar[str] = ""  # the process whose policies it follows; empty: its own
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Any, windows: Any, model: Any) -> "Process":
+    def of(cls, *, policy: Any, options: Any, windows: Any, model: Any) -> "Process":
         """The process that follows a policy with a model."""
         raise TypeError(f"{cls.__name__} wraps another process")
 

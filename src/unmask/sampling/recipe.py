@@ -18,7 +18,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.model.model import Model
 from unmask.sampling.control import Control
-from unmask.sampling.logits import Hook, Shape
+from unmask.sampling.logits import Hook, LogitOptions
 from unmask.sampling.masked import Sliding
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_policy, policy_of, sampler_name
@@ -59,11 +59,11 @@ class Recipe:
             raise UserError("a stride needs a window: give the window too.")
         if self.window is not None and self.window < 2:
             raise UserError(f"a window needs at least two tokens; saw {self.window}.")
-        self.shape(())
+        self.logit_options(())
         self.windows()
 
-    def shape(self, banned: tuple[int, ...]) -> Shape:
-        return Shape(
+    def logit_options(self, banned: tuple[int, ...]) -> LogitOptions:
+        return LogitOptions(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k or None,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -144,7 +144,7 @@ class Method:
     process: Process
     network: Any  # a backbone
     policy: Policy
-    shape: Shape
+    options: LogitOptions
     constraint: Constraint | None = None  # every text satisfies it, by restricted draws or by rejection
 
     def fill(self, canvas: Canvas, *, seed: int, ids: Int[Tensor, " b"]) -> Iterator[Step]:
@@ -172,27 +172,27 @@ def method_for(
     text = sampler_name(recipe.sampler or "")
     # A network may have more ids than its tokenizer has tokens; the extra ids have no text.
     size = model.spec.vocab if model.tokenizer is None else model.tokenizer.size
-    shape = recipe.shape(tuple(id for id in range(size, model.spec.vocab) if id != model.mask))
+    options = recipe.logit_options(tuple(id for id in range(size, model.spec.vocab) if id != model.mask))
     if model.tokenizer is not None:
-        shape = replace(shape, repeatable=tuple(sorted(model.tokenizer.specials)))
-        shape = replace(shape, spacers=model.tokenizer.spacers) if healed else shape
+        options = replace(options, repeatable=tuple(sorted(model.tokenizer.specials)))
+        options = replace(options, spacers=model.tokenizer.spacers) if healed else options
     wanted = (control.constraint(model) if constraint is None else constraint(control)) or None
     if model.frame is not None:
         silent = framing(model, ends=ends or control.ends) + (unused(model) if wanted is None else ())
-        shape = replace(shape, banned=(*shape.banned, *silent))
+        options = replace(options, banned=(*options.banned, *silent))
     elif wanted is None and model.tokenizer is not None:  # a pattern says itself which letters are drawn
-        shape = replace(shape, banned=(*shape.banned, *undrawn(model.tokenizer, ends=ends)))
-    shape = replace(
-        shape,
+        options = replace(options, banned=(*options.banned, *undrawn(model.tokenizer, ends=ends)))
+    options = replace(
+        options,
         hook=control.hook(model) if hook is None else hook(control),
         constraint=None if control.reject else wanted,
     )
     kind = PROCESSES[facts.process]
-    process: Process = kind.of(policy=policy, shape=shape, windows=recipe.windows(), model=model)
+    process: Process = kind.of(policy=policy, options=options, windows=recipe.windows(), model=model)
     law = law_of(model, text, process, recipe, healed=healed)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
-    return Method(text, law, process, model.network, policy, shape, wanted)
+    return Method(text, law, process, model.network, policy, options, wanted)
 
 
 def framing(model: Model, *, ends: bool) -> tuple[int, ...]:

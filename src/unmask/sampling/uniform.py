@@ -17,10 +17,10 @@ from unmask.diffusion.times import grid
 from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.random import ORDER, TOKEN, Dice, keys
-from unmask.sampling.logits import Shape, inverse_cdf
+from unmask.sampling.logits import LogitOptions, inverse_cdf
 from unmask.sampling.masked import Span, Whole, Windows, seen_hidden
 from unmask.sampling.policies.uniform import UniformSteps
-from unmask.sampling.policy import Look
+from unmask.sampling.policy import PolicyView
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
 from unmask.text.prompt.canvas import Canvas
 
@@ -46,16 +46,16 @@ class UniformProcess(Process):
     vocab: int
     policy: UniformSteps = field(default_factory=UniformSteps)
     windows: Windows = field(default_factory=Whole)
-    shape: Shape = field(default_factory=Shape)
+    options: LogitOptions = field(default_factory=LogitOptions)
 
     @classmethod
-    def of(cls, *, policy: Any, shape: Shape, windows: Windows | None, model: Model) -> "UniformProcess":
-        if shape.constraint is not None:
+    def of(cls, *, policy: Any, options: LogitOptions, windows: Windows | None, model: Model) -> "UniformProcess":
+        if options.constraint is not None:
             raise UserError(
                 f"a {model.objective.name} model draws all its tokens at once, so its draws cannot be restricted one "
                 "by one. For a pattern use rejection: --reject N (reject=N in Python)."
             )
-        return cls(model.spec.vocab, policy, windows or Whole(), shape)
+        return cls(model.spec.vocab, policy, windows or Whole(), options)
 
     @property
     def law(self) -> str:
@@ -95,17 +95,17 @@ class UniformProcess(Process):
         x, free = state.x[live, here], state.free[live, here]
         t = grid(self.policy.steps).to(x.device)[state.step].expand(len(live))
         clock = torch.full_like(live, state.step)
-        look = Look(x, free, Dice(state.key[live], span.start), clock, (), canvas.mask, free)
+        view = PolicyView(x, free, Dice(state.key[live], span.start), clock, (), canvas.mask, free)
         lengths = None if canvas.lengths is None else (canvas.lengths[live] - span.start).clamp(1, x.shape[1])
         spaced = None if canvas.spaced is None else canvas.spaced[live, here]
         sigma = self.policy.schedule.at(t).sigma.float()
-        return Ask(x, sigma, rows_where(free), live, look, span.start, lengths, canvas.frozen[live, here], spaced)
+        return Ask(x, sigma, rows_where(free), live, view, span.start, lengths, canvas.frozen[live, here], spaced)
 
     def commit(self, state: Scrambled, asked: Ask, answer: Answer) -> tuple[Scrambled, Committed]:
         canvas, length = state.canvas, state.canvas.tokens.shape[1]
-        logits = forbid(self.shape.meaning(asked, answer.logits), canvas.mask)
+        logits = forbid(self.options.meaning(asked, answer.logits), canvas.mask)
         likely = logits.log_softmax(-1)
-        tokens = self.drawn(state, asked, self.shape.sharpen(logits).log_softmax(-1))
+        tokens = self.drawn(state, asked, self.options.sharpen(logits).log_softmax(-1))
         at = asked.live[asked.row] * length + asked.position
         x = state.x.flatten().index_copy(0, at, tokens).view_as(state.x)
         log_probs = likely.gather(-1, tokens[:, None]).squeeze(-1)
@@ -124,7 +124,7 @@ class UniformProcess(Process):
         x_t = asked.tokens.flatten()[asked.rows]
         step = log_step(log_p.double(), x_t, s, t, mask=state.canvas.mask)
         column = asked.rows % asked.tokens.shape[1]
-        return inverse_cdf(step, asked.look.dice.at(asked.row, column, asked.look.clock[asked.row], TOKEN))
+        return inverse_cdf(step, asked.view.dice.at(asked.row, column, asked.view.clock[asked.row], TOKEN))
 
     def canvas(self, state: Scrambled) -> Canvas:
         return state.canvas

@@ -22,14 +22,14 @@ def width(work: Work) -> int:
 
 def passes(work: object) -> int:
     """Forward passes per row and call: guidance needs one with and one without the given text."""
-    return 2 if isinstance(work, Work) and isinstance(work.shape.hook, ClassifierFree) else 1
+    return 2 if isinstance(work, Work) and isinstance(work.options.hook, ClassifierFree) else 1
 
 
 def alike(a: Work, b: Work) -> bool:
-    """Whether two works can be joined: same policy, same `Shape`, and one window each."""
+    """Whether two works can be joined: same policy, same `LogitOptions`, and one window each."""
     whole = all(work.spans == (Span(0, width(work), 0, width(work)),) for work in (a, b))
     kinds = [[(memory.dim(), memory.shape[2:]) for memory in work.memory] for work in (a, b)]
-    return whole and a.policy == b.policy and a.shape == b.shape and kinds[0] == kinds[1]
+    return whole and a.policy == b.policy and a.options == b.options and kinds[0] == kinds[1]
 
 
 def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.sampling.guidance import ClassifierFree
-from unmask.sampling.masked import Masked, Work, ask, commit, look_at, within
+from unmask.sampling.masked import Masked, Work, ask, commit, view_of, within
 from unmask.sampling.process import Answer, Ask, Committed, Process, answer, answers
 from unmask.serving.batch import groups, join, passes, split_work, width
 from unmask.text.prompt.canvas import Canvas
@@ -117,7 +117,7 @@ def question(works: list[Work], draft: bool, top: int = 0) -> Question:
     asked = ask(joined)
     if asked is None:
         raise ValueError("a finished work asks nothing")
-    rows = rows_where(look_at(joined)[0].hidden) if draft else asked.rows
+    rows = rows_where(view_of(joined)[0].hidden) if draft else asked.rows
     return Question(works, joined, asked, rows, draft, top)
 
 
@@ -305,7 +305,7 @@ def taken(one: Question, logits: Float[Tensor, "m v"]) -> list[Turn | Exception]
             return [error]
         return [turn for work, own in alone(one, logits) for turn in taken(question([work], one.draft, one.top), own)]
     each = zip(
-        split_work(replace(after, shape=one.joined.shape), one.works),
+        split_work(replace(after, options=one.joined.options), one.works),
         tokens_by_work(found, one),
         owned(masked, one),
         tokens_by_work(draft, one) if draft is not None else [None] * len(one.works),
@@ -321,13 +321,13 @@ def places(one: Question, rows: Int[Tensor, " k"]) -> Tensor | slice:
 
 def guided(one: Question, blind: Float[Tensor, "n v"]) -> Work:
     """The joined work; its guidance uses the given logits instead of a further network call."""
-    hook = one.joined.shape.hook
+    hook = one.joined.options.hook
     assert isinstance(hook, ClassifierFree)
 
     def known(tokens: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         return blind[places(one, rows)]
 
-    return replace(one.joined, shape=replace(one.joined.shape, hook=ClassifierFree(known, hook.weight)))
+    return replace(one.joined, options=replace(one.joined.options, hook=ClassifierFree(known, hook.weight)))
 
 
 def again(one: Question, after: Work, brought: Committed) -> list[int]:
@@ -382,7 +382,7 @@ def own_places(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
 def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
     """The most likely token at every position that is still hidden."""
     wide = replace(one.asked, rows=one.rows)
-    log_p = forbid(within(work, wide, one.rows, work.shape.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)
+    log_p = forbid(within(work, wide, one.rows, work.options.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)
     best = log_p.max(-1)
     at = (wide.live[wide.row] * width(one.joined) + wide.position).tolist()
     left = [i for i, place in enumerate(at) if place not in done]

@@ -19,7 +19,7 @@ from unmask.model.cost import parameters
 from unmask.model.formats.caduceus import CaduceusLayout
 from unmask.random import TOKEN, Dice
 from unmask.sampling import masked
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
 from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.text.prompt.canvas import of_tokens
@@ -264,12 +264,12 @@ def mirrored(length: int) -> type[Dice]:
 @pytest.mark.parametrize("policy", [FirstHitting(), Ancestral(7)], ids=["first-hitting", "ancestral"])
 def test_drawing_on_the_other_strand_with_mirrored_dice_gives_the_mirrored_text(policy, exchange, monkeypatch):
     net = network_of(CaduceusSpec(vocab=8, width=16, blocks=2, equivariant=True, exchange=exchange))
-    partners, shape = net.complement(torch.device("cpu")), Shape(banned=(4, 5, 6))
+    partners, options = net.complement(torch.device("cpu")), LogitOptions(banned=(4, 5, 6))
     given = torch.tensor([[7] * 5 + [0, 2, 3] + [7] * 12, [1] + [7] * 19])
     with torch.no_grad():
-        (*_, one) = fill(net, of_tokens(given, mask=7), policy, seed=3, shape=shape)
+        (*_, one) = fill(net, of_tokens(given, mask=7), policy, seed=3, options=options)
         monkeypatch.setattr(masked, "Dice", mirrored(20))
-        (*_, other) = fill(net, of_tokens(partners[given].flip(1), mask=7), policy, seed=3, shape=shape)
+        (*_, other) = fill(net, of_tokens(partners[given].flip(1), mask=7), policy, seed=3, options=options)
     text = one.canvas.tokens
     assert set(text.flatten().tolist()) == {0, 1, 2, 3}
     assert torch.equal(partners[other.canvas.tokens].flip(1), text)

@@ -13,7 +13,7 @@ import exact
 from sampling import laws
 from sampling.laws import DRAWS, last, law_of
 from unmask.errors import UserError
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.regex import machine_of, parsed
@@ -209,14 +209,14 @@ def restricted(world, pattern):
 
 
 def shape_of(pattern, **options):
-    return Shape(constraint=matching(pattern, ABC, **options))
+    return LogitOptions(constraint=matching(pattern, ABC, **options))
 
 
 @pytest.mark.parametrize("pattern", ["a.*|b[bc]a", "(ab|c)+", ".*a", "[ab]{3}|ccc"])
 def test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability(pattern):
     world = exact.TableWorld.random(7)
     law = law_of(world, restricted(world, pattern))
-    draws = laws.draws(world, FirstHitting(), shape=shape_of(pattern), rows=DRAWS // 10)
+    draws = laws.draws(world, FirstHitting(), options=shape_of(pattern), rows=DRAWS // 10)
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
@@ -238,7 +238,7 @@ def test_tokens_of_one_call_are_drawn_from_the_left_each_restricted_by_those_bef
             walk((*state[:i], letter, *state[i + 1 :]), chance * probs[i][letter] / total)
 
     walk(start, 1.0)
-    draws = laws.draws(world, Groups(sizes=(3,)), shape=shape_of(pattern), rows=DRAWS // 10)
+    draws = laws.draws(world, Groups(sizes=(3,)), options=shape_of(pattern), rows=DRAWS // 10)
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
@@ -260,7 +260,7 @@ def test_every_output_matches_or_impossibility_is_told_before_any_call(pattern, 
         generator = torch.Generator().manual_seed(seed)
         return 3 * torch.randn(len(rows), 4, generator=generator, dtype=torch.float64)
 
-    shape = Shape(constraint=matching(pattern, ABC, whole=whole))
+    options = LogitOptions(constraint=matching(pattern, ABC, whole=whole))
     canvas = of_tokens(torch.tensor([start]), mask=3)
     spelled = "".join("abc?"[token] for token in start)
     ways = ["".join(letters) for letters in product(*("abc" if s == "?" else s for s in spelled))]
@@ -273,11 +273,11 @@ def test_every_output_matches_or_impossibility_is_told_before_any_call(pattern, 
 
     if not any(fits(way) for way in ways):
         with pytest.raises(UserError, match=r"position \d|unfinished"):
-            next(fill(network, canvas, policy, seed=seed, shape=shape))
+            next(fill(network, canvas, policy, seed=seed, options=options))
         assert calls == 0
         return
     result = canvas.tokens[0].tolist()
-    for step in fill(network, canvas, policy, seed=seed, shape=shape):
+    for step in fill(network, canvas, policy, seed=seed, options=options):
         result = step.canvas.tokens[0].tolist()
     text = "".join("abc"[token] for token in result)
     assert fits(text)
@@ -301,9 +301,9 @@ def small_bpe():
 )
 def test_tokens_of_a_real_vocabulary_cross_the_borders_of_the_pattern(small_bpe, pattern):
     words = words_of(small_bpe)
-    shape = Shape(constraint=matching(pattern, words))
+    options = LogitOptions(constraint=matching(pattern, words))
     canvas = blank(8, 24, mask=small_bpe.mask)
-    rows = last(fill(flat(small_bpe.size), canvas, Ancestral(6), shape=shape)).canvas.tokens.tolist()
+    rows = last(fill(flat(small_bpe.size), canvas, Ancestral(6), options=options)).canvas.tokens.tolist()
     texts = [small_bpe.decode(row) for row in rows]
     assert all(re.fullmatch(pattern, text, re.ASCII) for text in texts), texts
     assert len(set(texts)) > 1
@@ -338,15 +338,15 @@ def metaspace():
 @pytest.mark.parametrize("tokenizer", [wordpiece(), metaspace()], ids=["wordpiece", "metaspace"])
 def test_vocabularies_whose_spaces_depend_on_the_place_match_as_decoded(tokenizer):
     pattern = r"the cats?( sat| 12)*\."
-    shape = Shape(constraint=matching(pattern, words_of(tokenizer)))
+    options = LogitOptions(constraint=matching(pattern, words_of(tokenizer)))
     canvas = blank(32, 8, mask=tokenizer.mask)
-    texts = {tokenizer.decode(row) for row in last(fill(flat(tokenizer.size), canvas, shape=shape)).canvas.tokens}
+    texts = {tokenizer.decode(row) for row in last(fill(flat(tokenizer.size), canvas, options=options)).canvas.tokens}
     assert all(re.fullmatch(pattern, text) for text in texts), texts
     assert len(texts) > 3
     given = [tokenizer.core.token_to_id(name) for name in tokenizer.pieces if name in ("the", "▁the")][:1]
     behind = of_tokens(torch.tensor([[*given, *[tokenizer.mask] * 4]]), mask=tokenizer.mask)
-    shape = Shape(constraint=matching(r" cats \d+", words_of(tokenizer)))
-    row = last(fill(flat(tokenizer.size), behind, shape=shape)).canvas.tokens[0]
+    options = LogitOptions(constraint=matching(r" cats \d+", words_of(tokenizer)))
+    row = last(fill(flat(tokenizer.size), behind, options=options)).canvas.tokens[0]
     assert tokenizer.decode(row) == "the cats 12"
 
 
@@ -358,14 +358,14 @@ def test_a_decoder_that_does_not_join_token_by_token_is_refused():
 
 
 def test_behind_the_match_stand_only_eos_and_padding(small_bpe):
-    shape = Shape(constraint=matching("the cat", words_of(small_bpe)))
-    tokens = last(fill(flat(small_bpe.size), blank(4, 12, mask=small_bpe.mask), shape=shape)).canvas.tokens
+    options = LogitOptions(constraint=matching("the cat", words_of(small_bpe)))
+    tokens = last(fill(flat(small_bpe.size), blank(4, 12, mask=small_bpe.mask), options=options)).canvas.tokens
     for row in tokens.tolist():
         end = row.index(small_bpe.eos)
         assert small_bpe.decode(row[:end]) == "the cat"
         assert set(row[end:]) <= {small_bpe.eos, small_bpe.pad}
     with pytest.raises(UserError, match="no text of 12 tokens can match"):
-        next(fill(flat(300), blank(1, 12, mask=small_bpe.mask), shape=Shape(constraint=strict(small_bpe))))
+        next(fill(flat(300), blank(1, 12, mask=small_bpe.mask), options=LogitOptions(constraint=strict(small_bpe))))
 
 
 def strict(tokenizer):
@@ -377,14 +377,14 @@ def test_a_prompt_and_blanks_are_constrained_by_themselves_or_as_a_whole():
     words = words_of(letters)
     given = [*letters.encode("n="), *[letters.mask] * 3, *letters.encode(", m="), *[letters.mask] * 2]
     canvas = of_tokens(torch.tensor([given]), mask=letters.mask)
-    own = Shape(constraint=matching(r"\d+", words, ends=False))
-    whole = Shape(constraint=matching(r"n=(a+|b+), m=\w\d", words, whole=True))
-    for shape, expected in ((own, r"n=\d{3}, m=\d{2}"), (whole, r"n=(aaa|bbb), m=\w\d")):
+    own = LogitOptions(constraint=matching(r"\d+", words, ends=False))
+    whole = LogitOptions(constraint=matching(r"n=(a+|b+), m=\w\d", words, whole=True))
+    for options, expected in ((own, r"n=\d{3}, m=\d{2}"), (whole, r"n=(aaa|bbb), m=\w\d")):
         for seed in range(5):
-            tokens = last(fill(flat(letters.size), canvas, seed=seed, shape=shape)).canvas.tokens[0]
+            tokens = last(fill(flat(letters.size), canvas, seed=seed, options=options)).canvas.tokens[0]
             assert re.fullmatch(expected, letters.decode(tokens))
     with pytest.raises(UserError, match="past position 0"):
-        next(fill(flat(259), canvas, shape=Shape(constraint=matching("m.*", words, whole=True))))
+        next(fill(flat(259), canvas, options=LogitOptions(constraint=matching("m.*", words, whole=True))))
 
 
 def test_rows_of_different_lengths_and_sliding_windows_match_too():
@@ -395,17 +395,17 @@ def test_rows_of_different_lengths_and_sliding_windows_match_too():
     def network(x_t, sigma, rows, *, lengths=None):
         return torch.zeros(len(rows), letters.size)
 
-    shape = Shape(constraint=matching("(ab|c)+", words))
-    tokens = last(fill(network, rows, shape=shape)).canvas.tokens
+    options = LogitOptions(constraint=matching("(ab|c)+", words))
+    tokens = last(fill(network, rows, options=options)).canvas.tokens
     assert all(re.fullmatch("(ab|c)+", letters.decode(row[:n])) for row, n in zip(tokens, (5, 9), strict=True))
-    long = last(fill(network, blank(3, 12, mask=letters.mask), windows=Sliding(4, 2), shape=shape)).canvas.tokens
+    long = last(fill(network, blank(3, 12, mask=letters.mask), windows=Sliding(4, 2), options=options)).canvas.tokens
     assert all(re.fullmatch("(ab|c)+", letters.decode(row)) for row in long)
 
 
 def test_a_list_of_texts_gives_one_of_them():
     letters = byte()
-    shape = Shape(constraint=one_of(["yes", "no", "may.be"], words_of(letters)))
-    tokens = last(fill(flat(letters.size), blank(64, 6, mask=letters.mask), shape=shape)).canvas.tokens
+    options = LogitOptions(constraint=one_of(["yes", "no", "may.be"], words_of(letters)))
+    tokens = last(fill(flat(letters.size), blank(64, 6, mask=letters.mask), options=options)).canvas.tokens
     assert {letters.decode(row) for row in tokens} == {"yes", "no", "may.be"}
     with pytest.raises(UserError, match="at least one text"):
         one_of([], words_of(letters))
@@ -415,14 +415,14 @@ def test_sets_of_allowed_tokens_hold_alone_and_with_a_pattern():
     letters = byte()
     free = Constraint(anything(letters.size, mask=letters.mask), allowed={0: [65, 66], 2: [67]})
     tokens = last(
-        fill(flat(letters.size), blank(50, 3, mask=letters.mask), shape=Shape(constraint=free))
+        fill(flat(letters.size), blank(50, 3, mask=letters.mask), options=LogitOptions(constraint=free))
     ).canvas.tokens
     assert set(tokens[:, 0].tolist()) == {65, 66}
     assert set(tokens[:, 2].tolist()) == {67}
     pattern = over_tokens(machine_of("(ab|ba)+"), words_of(letters), ends=False)
     both = Constraint(pattern, allowed={3: letters.encode("a")})
     tokens = last(
-        fill(flat(letters.size), blank(9, 4, mask=letters.mask), shape=Shape(constraint=both))
+        fill(flat(letters.size), blank(9, 4, mask=letters.mask), options=LogitOptions(constraint=both))
     ).canvas.tokens
     assert {letters.decode(row)[2:] for row in tokens} == {"ba"}
 
@@ -437,8 +437,10 @@ def test_top_p_and_top_k_are_taken_of_what_can_match(policy):
         ({"top_k": 1}, {1}),
         ({"top_k": 2}, {1, 2}),
     ):
-        shape = Shape(constraint=matching("[bc]", ABC), **options)
-        steps = fill(lambda x_t, sigma, rows: likely.expand(len(rows), -1), blank(50, 1, mask=3), policy, shape=shape)
+        options = LogitOptions(constraint=matching("[bc]", ABC), **options)
+        steps = fill(
+            lambda x_t, sigma, rows: likely.expand(len(rows), -1), blank(50, 1, mask=3), policy, options=options
+        )
         assert set(last(steps).canvas.tokens.flatten().tolist()) == found
 
 
@@ -448,16 +450,18 @@ def test_impossible_sets_are_told_before_any_call():
     canvas = of_tokens(torch.tensor([[65, letters.mask, 66]]), mask=letters.mask)
     for allowed, told in (({1: []}, "past position 1"), ({0: [66]}, "given at position 0"), ({1: [999]}, "ids in 0")):
         with pytest.raises(UserError, match=told):
-            next(fill(flat(letters.size), canvas, shape=Shape(constraint=Constraint(free, allowed=allowed))))
+            next(fill(flat(letters.size), canvas, options=LogitOptions(constraint=Constraint(free, allowed=allowed))))
 
 
 def test_forced_and_banned_tokens_belong_into_the_constraint():
     with pytest.raises(UserError, match="allowed tokens"):
-        Shape(constraint=matching("a", ABC), forced={0: 1})
+        LogitOptions(constraint=matching("a", ABC), forced={0: 1})
     with pytest.raises(UserError, match="banned"):
-        Shape(constraint=matching("a", ABC), banned=(0,))
-    assert Shape(constraint=matching("a", ABC), banned=(1, 3)).banned == (1, 3)  # it has no use for these
+        LogitOptions(constraint=matching("a", ABC), banned=(0,))
+    assert LogitOptions(constraint=matching("a", ABC), banned=(1, 3)).banned == (1, 3)  # it has no use for these
     only_b = over_tokens(machine_of("[ab]+"), ABC, banned=(0,))
     network = lambda x_t, sigma, rows: torch.zeros(len(rows), 4)  # noqa: E731
-    tokens = last(fill(network, blank(1, 3, mask=3), shape=Shape(constraint=Constraint(only_b)))).canvas.tokens
+    tokens = last(
+        fill(network, blank(1, 3, mask=3), options=LogitOptions(constraint=Constraint(only_b)))
+    ).canvas.tokens
     assert tokens.tolist() == [[1, 1, 1]]

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 import torch
+from diffusion.test_diffusionbert import counted
 
 import exact
-from diffusion.test_spindle import counted
 from sampling.laws import draws
 from unmask.diffusion.diffusionbert import reveals
 from unmask.sampling.policies.diffusionbert import SpindleReverse

@@ -31,11 +31,11 @@ class Recorded(Gibbs):
 
     positions: tuple[int, ...] = ()
 
-    def place(self, look, draw):
+    def place(self, view, draw):
         if self.scan == "parallel":
-            return look.free
+            return view.free
         at = torch.tensor(self.positions)[draw.clamp(max=len(self.positions) - 1)] + 1
-        return torch.arange(look.tokens.shape[1]) == at[:, None]
+        return torch.arange(view.tokens.shape[1]) == at[:, None]
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,14 @@ def walked(case, policy, temperature, u):
     rows = torch.tensor([[cls, *[mask] * length, sep]]).repeat(3, 1)
     work, shown = begin(of_tokens(rows, mask=mask), policy), []
     while (asked := ask(work)) is not None:
-        if int(asked.look.memory[0][0]) >= policy.steps:
+        if int(asked.view.memory[0][0]) >= policy.steps:
             break
         shown.append(asked.tokens)
-        logits = policy.tilted(asked.look, asked.rows, scripted(case, asked.tokens).flatten(0, 1)[asked.rows])
-        late = int(asked.look.memory[0][0]) >= policy.burnin
+        logits = policy.tilted(asked.view, asked.rows, scripted(case, asked.tokens).flatten(0, 1)[asked.rows])
+        late = int(asked.view.memory[0][0]) >= policy.burnin
         number = next(u)
         tokens = (in_falling_order if late else inverse_cdf)(logits.double() / temperature, number.flatten())
-        work, _ = set_tokens(work, asked, asked.rows, tokens, torch.zeros(len(tokens)), asked.look.memory)
+        work, _ = set_tokens(work, asked, asked.rows, tokens, torch.zeros(len(tokens)), asked.view.memory)
     return torch.stack(shown), work.canvas.tokens
 
 

@@ -7,7 +7,7 @@ import exact
 from sampling.laws import last
 from unmask.diffusion.schedule import Cosine, LogLinear
 from unmask.errors import UserError
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.remask import RULES, Remask, most_hidden_again, reveal_chance_remasking
 from unmask.text.prompt.canvas import blank, of_tokens
@@ -81,8 +81,8 @@ def hidden_before_each_step(policy, network, length, rows):
     shares = torch.zeros(policy.steps + 1, dtype=torch.float64)
     seen = torch.zeros(policy.steps + 1, dtype=torch.float64)
     while (question := ask(work)) is not None:
-        step = question.look.memory[0]
-        shares.index_add_(0, step, question.look.hidden.double().mean(1))
+        step = question.view.memory[0]
+        shares.index_add_(0, step, question.view.hidden.double().mean(1))
         seen.index_add_(0, step, torch.ones(len(step), dtype=torch.float64))
         work, _ = commit(work, question, network(question.tokens, question.sigma, question.rows))
     return shares / seen.clamp(min=1), seen
@@ -154,8 +154,10 @@ def test_remasking_obeys_a_constraint():
     from unmask.sampling.patterns.constraint import matching
 
     world = exact.ChainWorld.random(0, length=6)
-    shape = Shape(constraint=matching("(ab|c)+", ABC))
-    tokens = last(fill(world.network, blank(200, 6, mask=3), Remask("rescale", 8, 0.9), shape=shape)).canvas.tokens
+    options = LogitOptions(constraint=matching("(ab|c)+", ABC))
+    tokens = last(
+        fill(world.network, blank(200, 6, mask=3), Remask("rescale", 8, 0.9), options=options)
+    ).canvas.tokens
     texts = {"".join("abc"[token] for token in row) for row in tokens.tolist()}
     assert all(text.replace("ab", "c") == "c" * len(text.replace("ab", "c")) for text in texts)
 

@@ -10,7 +10,7 @@ from sampling import laws
 from sampling.laws import DRAWS, law_of
 from unmask.diffusion.schedule import LogLinear
 from unmask.diffusion.times import grid
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.patterns.constraint import Constraint, matching
 from unmask.sampling.patterns.tokens import Words, anything
 from unmask.sampling.policies.reverse import Analytic, D3PMReverse
@@ -37,7 +37,8 @@ def texts(keep):
 def test_a_constraint_that_forbids_nothing_changes_nothing(name, constraint):
     world, policy = exact.TableWorld.random(5), policy_of(name, steps=STEPS if POLICIES[name].budget else None)
     free, bound = (
-        laws.draws(world, policy, seed=52, rows=500, shape=shape) for shape in (Shape(), Shape(constraint=constraint))
+        laws.draws(world, policy, seed=52, rows=500, options=options)
+        for options in (LogitOptions(), LogitOptions(constraint=constraint))
     )
     assert torch.equal(free, bound)
 
@@ -58,12 +59,12 @@ def analytic_chance(logits, call):
 
 PROCESSES = {"d3pm": (D3PMReverse(STEPS), d3pm_chance), "analytic": (Analytic(STEPS), analytic_chance)}
 SHAPES = {
-    "pattern": (Shape(constraint=matching("a.*|b[bc]a", ABC)), lambda x: x[0] == "a" or x in ("bba", "bca")),
-    "allowed": (Shape(constraint=allowed(p0=[1], p2=[0, 2])), lambda x: x[0] == "b" and x[2] != "b"),
-    "keyword": (Shape(constraint=matching(".*ab.*", ABC)), lambda x: "ab" in x),
-    "banned": (Shape(banned=(2,)), lambda x: "c" not in x),
-    "forced": (Shape(forced={1: 2}), lambda x: x[1] == "c"),
-    "repetition": (Shape(repetition=1.5), lambda x: True),
+    "pattern": (LogitOptions(constraint=matching("a.*|b[bc]a", ABC)), lambda x: x[0] == "a" or x in ("bba", "bca")),
+    "allowed": (LogitOptions(constraint=allowed(p0=[1], p2=[0, 2])), lambda x: x[0] == "b" and x[2] != "b"),
+    "keyword": (LogitOptions(constraint=matching(".*ab.*", ABC)), lambda x: "ab" in x),
+    "banned": (LogitOptions(banned=(2,)), lambda x: "c" not in x),
+    "forced": (LogitOptions(forced={1: 2}), lambda x: x[1] == "c"),
+    "repetition": (LogitOptions(repetition=1.5), lambda x: True),
 }
 
 
@@ -85,14 +86,14 @@ def shaped(world, state, where, kept, penalty):
     return [(tuple(text), chance) for text, chance in found]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", SHAPES)
 @pytest.mark.parametrize("process", PROCESSES)
-def test_positions_follow_the_process_and_tokens_what_may_be_drawn(process, shape, monkeypatch):
+def test_positions_follow_the_process_and_tokens_what_may_be_drawn(process, options, monkeypatch):
     world = exact.TableWorld.random(5)
-    (policy, chance), (how, keep) = PROCESSES[process], SHAPES[shape]
+    (policy, chance), (how, keep) = PROCESSES[process], SHAPES[options]
     kept = texts(keep)
     monkeypatch.setattr(
         laws, "filled", lambda world, state, where: shaped(world, state, list(where), kept, how.repetition)
     )
     law = law_of(world, laws.independently(world, chance, STEPS))
-    assert exact.chi_square_p(law, laws.draws(world, policy, shape=how, rows=DRAWS // 10)) > ENOUGH
+    assert exact.chi_square_p(law, laws.draws(world, policy, options=how, rows=DRAWS // 10)) > ENOUGH

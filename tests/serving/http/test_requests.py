@@ -10,7 +10,7 @@ import pytest
 from test_app import events, texts
 
 from unmask.sampling.control import Control
-from unmask.sampling.logits import Shape
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.tokens import anything
@@ -114,7 +114,7 @@ def test_only_allowed_tokens_stand_where_they_are_listed(client, masked):
     answer = client.post("/v1/completions", json=body({"allowed": listed}, n=1)).json()
     free = Constraint(anything(tokenizer.size, mask=masked.mask), allowed=allowed)
     canvas = of_prompt(given, length=len(given) + TOKENS, mask=masked.mask)
-    *_, last = fill(masked.network.logits, canvas, seed=SEED, shape=Shape(constraint=free))
+    *_, last = fill(masked.network.logits, canvas, seed=SEED, options=LogitOptions(constraint=free))
     ids = last.canvas.tokens[0, len(given) :].tolist()
     ids = ids[: ids.index(tokenizer.eos)] if tokenizer.eos in ids else ids
     assert texts(answer) == [tokenizer.decode(ids)]

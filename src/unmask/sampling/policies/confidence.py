@@ -22,7 +22,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
@@ -44,17 +44,17 @@ class Looking(Policy, Protocol):
         """The number of blanks at the start."""
         return (hidden.sum(1).clamp(min=1),)
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         """Every blank, at the noise level of the share still hidden."""
-        return look.hidden, shown_sigma(self.schedule, look.hidden.sum(1).double() / look.memory[0]).float()
+        return view.hidden, shown_sigma(self.schedule, view.hidden.sum(1).double() / view.memory[0]).float()
 
 
-def per_call(look: Look, calls: int | None) -> Int[Tensor, " b"]:
+def per_call(view: PolicyView, calls: int | None) -> Int[Tensor, " b"]:
     """The number of tokens to reveal now, so that `calls` calls are enough; without a budget one per call."""
-    left = look.hidden.sum(1)
+    left = view.hidden.sum(1)
     if calls is None:
         return torch.ones_like(left)
-    return even_share(left, (calls - look.clock).clamp(min=1))
+    return even_share(left, (calls - view.clock).clamp(min=1))
 
 
 @POLICIES.register("confidence", "the most confident positions first", by="confidence", draw_first=False)
@@ -87,12 +87,12 @@ class Ordered(Looking):
         return "approximate (the model chooses the order; tokens of a call are drawn independently)"
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        log_p = forbid(logits, look.mask).log_softmax(-1)
+        log_p = forbid(logits, view.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
-        kept = surest(table(score, rows, look.hidden), per_call(look, self.calls))
-        return kept.flatten()[rows], look.memory
+        kept = surest(table(score, rows, view.hidden), per_call(view, self.calls))
+        return kept.flatten()[rows], view.memory
 
 
 @POLICIES.register("left-to-right", "the leftmost position first")
@@ -116,6 +116,6 @@ class Leftmost(Looking):
             return "approximate (one order, from left to right; the model's conditionals are kept)"
         return "approximate (from left to right; tokens of a call are drawn independently)"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        hidden, sigma = super().wants(look)
-        return hidden & (hidden.cumsum(1) <= per_call(look, self.calls)[:, None]), sigma
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        hidden, sigma = super().wants(view)
+        return hidden & (hidden.cumsum(1) <= per_call(view, self.calls)[:, None]), sigma

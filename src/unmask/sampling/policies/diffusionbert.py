@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.diffusionbert import reveals
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import LogLinear, shown_sigma
-from unmask.diffusion.diffusionbert import reveals
 from unmask.diffusion.times import check_total, grid
 from unmask.registry import derived
 from unmask.sampling.policies.reverse import lots
-from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
 
 
 @POLICIES.register("diffusionbert", "DiffusionBERT's own reverse step")
@@ -39,22 +39,22 @@ class SpindleReverse(Policy):
     def time(self, clock: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return grid(self.steps).to(clock.device)[clock.clamp(max=self.steps)]
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return look.hidden, shown_sigma(LogLinear(), self.time(look.clock)).float()
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return view.hidden, shown_sigma(LogLinear(), self.time(view.clock)).float()
 
-    def revealing(self, look: Look, rows: Int[Tensor, " n"], size: int) -> Float[Tensor, "n v"]:
+    def revealing(self, view: PolicyView, rows: Int[Tensor, " n"], size: int) -> Float[Tensor, "n v"]:
         """r_v of this step at each row."""
-        clock = look.clock[rows // look.hidden.shape[1]]
+        clock = view.clock[rows // view.hidden.shape[1]]
         f = torch.zeros(size) if self.frequency is None else self.frequency
         return reveals(self.time(clock + 1), self.time(clock), f.double().to(rows.device), strength=self.strength)
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        p = forbid(logits.double(), look.mask).softmax(-1)
-        chance = (p * self.revealing(look, rows, logits.shape[-1])).sum(-1)
-        clock = look.clock[rows // look.hidden.shape[1]]
-        return lots(look, rows, chance) | (clock + 1 >= self.steps), look.memory
+        p = forbid(logits.double(), view.mask).softmax(-1)
+        chance = (p * self.revealing(view, rows, logits.shape[-1])).sum(-1)
+        clock = view.clock[rows // view.hidden.shape[1]]
+        return lots(view, rows, chance) | (clock + 1 >= self.steps), view.memory
 
-    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-        return logits + self.revealing(look, rows, logits.shape[-1]).log().to(logits)
+    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        return logits + self.revealing(view, rows, logits.shape[-1]).log().to(logits)

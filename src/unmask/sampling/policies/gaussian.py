@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unmask.diffusion.continuous import Reading, carried_on, forward_variance, posterior
+from unmask.diffusion.continuous import VectorPrediction, carried_on, forward_variance, posterior
 from unmask.diffusion.times import check_total
-from unmask.sampling.policy import POLICIES, Look, Policy
+from unmask.sampling.policy import POLICIES, Policy, PolicyView
 
 Last = Literal["draw", "argmax"]
 Draw = Callable[[Tensor], Tensor]  # tokens (b s) from logits (b s v), by each position's own random number
@@ -28,7 +28,7 @@ class Steps(Protocol):
     def moved(
         self,
         z: Float[Tensor, "b s e"],
-        reading: Reading,
+        reading: VectorPrediction,
         gamma_s: Float[Tensor, ""],
         gamma_t: Float[Tensor, ""],
         normal: Float[Tensor, "b s e"],
@@ -37,9 +37,9 @@ class Steps(Protocol):
         """z_s, from z_t and what the network said of it."""
 
 
-def everywhere(look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+def everywhere(view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
     """A policy of the continuous process wants every position in every call: the process asks by itself."""
-    return look.hidden, torch.zeros(len(look.hidden), device=look.hidden.device)
+    return view.hidden, torch.zeros(len(view.hidden), device=view.hidden.device)
 
 
 @POLICIES.register("gaussian", "ancestral steps of continuous diffusion")
@@ -61,13 +61,13 @@ class Gaussian(Policy):
     def law(self) -> str:
         return f"grid-{self.steps} ({HELD})" if self.last == "draw" else f"approximate ({GREEDY}; {HELD})"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return everywhere(look)
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return everywhere(view)
 
     def moved(
         self,
         z: Float[Tensor, "b s e"],
-        reading: Reading,
+        reading: VectorPrediction,
         gamma_s: Float[Tensor, ""],
         gamma_t: Float[Tensor, ""],
         normal: Float[Tensor, "b s e"],
@@ -98,13 +98,13 @@ class DDIM(Policy):
         end = "" if self.last == "draw" else f"; {GREEDY}"
         return f"approximate (deterministic steps{end}; {HELD})"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return everywhere(look)
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return everywhere(view)
 
     def moved(
         self,
         z: Float[Tensor, "b s e"],
-        reading: Reading,
+        reading: VectorPrediction,
         gamma_s: Float[Tensor, ""],
         gamma_t: Float[Tensor, ""],
         normal: Float[Tensor, "b s e"],

@@ -16,7 +16,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import WHERE, Dice
 from unmask.sampling.logits import only
-from unmask.sampling.policy import POLICIES, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Memory, Policy, PolicyView
 
 
 @POLICIES.register("gibbs", "Gibbs sampling: a random position at a time is drawn anew", scan="random")
@@ -54,36 +54,36 @@ class Gibbs(Policy):
         """(draws so far (b), the last token drawn at each position (b w), −1: none)."""
         return torch.zeros(len(hidden), dtype=torch.long, device=hidden.device), torch.where(hidden, -1, -1)
 
-    def place(self, look: Look, draw: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
+    def place(self, view: PolicyView, draw: Int[Tensor, " b"]) -> Bool[Tensor, "b w"]:
         """The positions of a draw, among those that are free."""
-        count = look.free.sum(1)
+        count = view.free.sum(1)
         if self.scan == "parallel":
-            return look.free
+            return view.free
         turn = draw % count.clamp(min=1)
         if self.scan == "random":
-            turn = (look.dice.grid(1, WHERE, number=draw)[:, 0] * count).long()
-        return look.free & (look.free.long().cumsum(1) - 1 == turn[:, None])
+            turn = (view.dice.grid(1, WHERE, number=draw)[:, 0] * count).long()
+        return view.free & (view.free.long().cumsum(1) - 1 == turn[:, None])
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        draw = look.memory[0]
-        now = self.place(look, draw) & look.hidden & (draw < self.steps)[:, None]
-        first = look.hidden & (look.hidden.long().cumsum(1) == 1)
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        draw = view.memory[0]
+        now = self.place(view, draw) & view.hidden & (draw < self.steps)[:, None]
+        first = view.hidden & (view.hidden.long().cumsum(1) == 1)
         where = torch.where(now.any(1, keepdim=True), now, first)
         return where, torch.zeros(len(where), device=where.device)
 
-    def shown(self, look: Look) -> Int[Tensor, "b w"]:
-        last = look.memory[1]
-        return look.tokens if self.hide else torch.where(look.hidden & (last >= 0), last, look.tokens)
+    def shown(self, view: PolicyView) -> Int[Tensor, "b w"]:
+        last = view.memory[1]
+        return view.tokens if self.hide else torch.where(view.hidden & (last >= 0), last, view.tokens)
 
-    def tilted(self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-        late = look.memory[0][rows // look.hidden.shape[1]] >= self.burnin
+    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        late = view.memory[0][rows // view.hidden.shape[1]] >= self.burnin
         if not self.top_k or self.top_k >= logits.shape[-1] or not bool(late.any()):
             return logits
         return torch.where(late[:, None], only(logits, logits.topk(self.top_k, -1).indices), logits)
 
     def revise(
-        self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
+        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
     ) -> tuple[Bool[Tensor, "b w"], Memory]:
-        draw = look.memory[0] + 1
-        again = self.place(look, draw) & ~look.hidden & (draw < self.steps)[:, None]
-        return again, (draw, torch.where(look.hidden, look.memory[1], look.tokens))
+        draw = view.memory[0] + 1
+        again = self.place(view, draw) & ~view.hidden & (draw < self.steps)[:, None]
+        return again, (draw, torch.where(view.hidden, view.memory[1], view.tokens))

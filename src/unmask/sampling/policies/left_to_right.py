@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unmask.sampling.policy import POLICIES, Look, Policy
+from unmask.sampling.policy import POLICIES, Policy, PolicyView
 
 
 @POLICIES.register("autoregressive", "left to right")
@@ -22,7 +22,7 @@ class LeftToRight(Policy):
     def law(self) -> str:
         return "exact for an autoregressive model"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        column = int(look.hidden.any(0).nonzero()[0])
-        here = torch.arange(look.hidden.shape[1], device=look.hidden.device) == column
-        return look.hidden & here, torch.zeros(len(look.hidden), device=look.hidden.device)
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        column = int(view.hidden.any(0).nonzero()[0])
+        here = torch.arange(view.hidden.shape[1], device=view.hidden.device) == column
+        return view.hidden & here, torch.zeros(len(view.hidden), device=view.hidden.device)

@@ -19,7 +19,7 @@ from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import derived
 from unmask.sampling.policies.confidence import Looking, per_call, table
-from unmask.sampling.policy import POLICIES, Draw, Look, Memory
+from unmask.sampling.policy import POLICIES, Draw, Memory, PolicyView
 
 
 def prefix(
@@ -68,11 +68,11 @@ class Threshold(Looking):
         return f"approximate (all positions surer than {self.tau:g} at once)"
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        sure = (score >= self.tau) | surest(score, torch.ones_like(look.clock))
-        return sure.flatten()[rows], look.memory
+        score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        sure = (score >= self.tau) | surest(score, torch.ones_like(view.clock))
+        return sure.flatten()[rows], view.memory
 
 
 @POLICIES.register("certificate", "sets whose joint mode is certified")
@@ -87,10 +87,10 @@ class Certificate(Looking):
         return "approximate (sets whose joint mode is certified)"
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        score = table(confidence(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(score, certain).flatten()[rows], look.memory
+        score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        return prefix(score, certain).flatten()[rows], view.memory
 
 
 @POLICIES.register("entropy-bound", "sets that share little information")
@@ -111,10 +111,10 @@ class EntropyBound(Looking):
         return f"approximate ({lost}; the model chooses the order)"
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        score = table(-entropy(forbid(logits, look.mask).log_softmax(-1)), rows, look.hidden)
-        return prefix(score, bounded(self.gamma)).flatten()[rows], look.memory
+        score = table(-entropy(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        return prefix(score, bounded(self.gamma)).flatten()[rows], view.memory
 
 
 @POLICIES.register("klass", "confident and stable positions at once")
@@ -147,26 +147,26 @@ class Klass(Looking):
         return hidden.sum(1).clamp(min=1), torch.zeros_like(hidden, dtype=torch.long), nothing
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        count, settled, before = look.memory
-        log_p = forbid(logits, look.mask).log_softmax(-1)
+        count, settled, before = view.memory
+        log_p = forbid(logits, view.mask).log_softmax(-1)
         if before.shape[-1]:
             calm = divergence(log_p, before.flatten(0, 1)[rows]) < self.moved
-            calm &= look.clock[rows // look.hidden.shape[1]] > 0  # the first call has nothing to compare with
+            calm &= view.clock[rows // view.hidden.shape[1]] > 0  # the first call has nothing to compare with
             for_calls = torch.where(calm, settled.flatten()[rows] + 1, 0)
         else:
             for_calls = torch.zeros_like(rows)
         sure = confidence(log_p)
         good = (sure >= self.tau) & (for_calls >= self.calls_settled)
-        fallback = surest(table(sure, rows, look.hidden), per_call(look, self.calls)).flatten()[rows]
-        row = rows // look.hidden.shape[1]
-        has_good = torch.zeros_like(look.clock).index_add(0, row, good.long()) > 0
-        now = log_p.new_zeros(look.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)
+        fallback = surest(table(sure, rows, view.hidden), per_call(view, self.calls)).flatten()[rows]
+        row = rows // view.hidden.shape[1]
+        has_good = torch.zeros_like(view.clock).index_add(0, row, good.long()) > 0
+        now = log_p.new_zeros(view.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)
         memory = (
             count,
             torch.zeros_like(settled).flatten().index_copy(0, rows, for_calls).view_as(settled),
-            now.view(*look.hidden.shape, -1),
+            now.view(*view.hidden.shape, -1),
         )
         return torch.where(has_good[row], good, fallback), memory
 

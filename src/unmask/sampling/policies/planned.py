@@ -17,7 +17,7 @@ from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError
 from unmask.random import ORDER, Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
 
 
 def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
@@ -42,10 +42,10 @@ class Planned(Policy, Protocol):
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         """(call (b w), sigma (b w)): positions with the smallest call come first."""
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        call, sigma = look.memory
-        first = torch.where(look.hidden, call, torch.iinfo(call.dtype).max).amin(1, keepdim=True)
-        now = (call == first) & look.hidden
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        call, sigma = view.memory
+        first = torch.where(view.hidden, call, torch.iinfo(call.dtype).max).amin(1, keepdim=True)
+        now = (call == first) & view.hidden
         return now, torch.where(now, sigma, 0.0).amax(1)
 
 
@@ -115,14 +115,14 @@ class EveryStep(Ancestral):
         step, sigma = self.grid(hidden, dice)
         return step, sigma.expand(len(step), -1)  # steps to go; the noise levels of these steps
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        to_go, sigma = look.memory
-        return (to_go == 0) & look.hidden, sigma[:, 0]
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        to_go, sigma = view.memory
+        return (to_go == 0) & view.hidden, sigma[:, 0]
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        to_go, sigma = look.memory
+        to_go, sigma = view.memory
         return torch.ones_like(rows, dtype=torch.bool), (to_go - 1, sigma.roll(-1, 1))
 
 

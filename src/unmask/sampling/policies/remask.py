@@ -22,7 +22,7 @@ from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError, unknown
 from unmask.random import HIDE, WHERE, Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Memory, Policy, PolicyView
 
 # Default η of each rule: its authors' choice where there is one.
 RULES = {"cap": 0.008, "rescale": 0.015, "conf": 0.015, "loop": 0.02, "forward-backward": 1.0}
@@ -122,24 +122,24 @@ class Remask(Policy):
         step, reveals, _ = self.ahead(step, hidden, nothing, written, dice)
         return step, reveals, written
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        step, reveals, _ = look.memory
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        step, reveals, _ = view.memory
         alpha = self.path()[0].to(step.device)
         share = 1 - alpha[step.clamp(max=self.steps - 1)]
-        return reveals & look.hidden, shown_sigma(self.schedule, share).float()
+        return reveals & view.hidden, shown_sigma(self.schedule, share).float()
 
     def revise(
-        self, look: Look, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
+        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
     ) -> tuple[Bool[Tensor, "b w"], Memory]:
         """Finish a step after its tokens are drawn: what it hides again, and the next step that reveals something."""
-        step, _, written = look.memory
-        fresh = torch.zeros_like(look.hidden).flatten().index_fill(0, rows, True).view_as(look.hidden)
+        step, _, written = view.memory
+        fresh = torch.zeros_like(view.hidden).flatten().index_fill(0, rows, True).view_as(view.hidden)
         # In one step a position is either revealed or hidden: new tokens stay.
-        before = look.free & ~look.hidden & ~fresh
-        again = self.hides(step, before, written, look.dice)
+        before = view.free & ~view.hidden & ~fresh
+        again = self.hides(step, before, written, view.dice)
         written = written.flatten().index_copy(0, rows, log_probs.double()).view_as(written)
-        hidden = (look.hidden | again) & look.free
-        step, reveals, more = self.ahead(step + 1, hidden, look.free & ~hidden, written, look.dice)
+        hidden = (view.hidden | again) & view.free
+        step, reveals, more = self.ahead(step + 1, hidden, view.free & ~hidden, written, view.dice)
         return again | more, (step, reveals, written)
 
     def ahead(

@@ -21,7 +21,7 @@ from unmask.diffusion.sedd import row_log_scores
 from unmask.diffusion.times import check_total, grid
 from unmask.random import WHERE
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Look, Memory, Policy
+from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
 
 
 def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
@@ -46,10 +46,10 @@ def level_at(schedule: Schedule, times: Float[Tensor, " steps"], clock: Int[Tens
     return schedule.at(times.to(clock.device)[clock.clamp(max=len(times) - 1)])
 
 
-def lots(look: Look, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+def lots(view: PolicyView, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
     """True with the given probabilities, by each position's own random numbers."""
-    row, column = rows // look.hidden.shape[1], rows % look.hidden.shape[1]
-    return look.dice.at(row, column, look.clock[row], WHERE) < chance
+    row, column = rows // view.hidden.shape[1], rows % view.hidden.shape[1]
+    return view.dice.at(row, column, view.clock[row], WHERE) < chance
 
 
 @POLICIES.register("d3pm", "D3PM's own reverse step")
@@ -71,16 +71,16 @@ class D3PMReverse(Policy):
     def law(self) -> str:
         return f"grid-{self.steps}"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return look.hidden, level_at(self.schedule, grid(self.steps), look.clock).sigma.float()
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return view.hidden, level_at(self.schedule, grid(self.steps), view.clock).sigma.float()
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        clock = look.clock[rows // look.hidden.shape[1]]
+        clock = view.clock[rows // view.hidden.shape[1]]
         t, s = (level_at(self.schedule, grid(self.steps), clock + i) for i in (0, 1))
-        p_mask = logits.double().log_softmax(-1)[:, look.mask].exp()
-        return lots(look, rows, d3pm_reveals(p_mask, s, t)) | (clock >= self.steps), look.memory
+        p_mask = logits.double().log_softmax(-1)[:, view.mask].exp()
+        return lots(view, rows, d3pm_reveals(p_mask, s, t)) | (clock >= self.steps), view.memory
 
 
 @POLICIES.register("analytic", "SEDD's analytic step")
@@ -103,18 +103,18 @@ class Analytic(Policy):
     def law(self) -> str:
         return f"grid-{self.steps}"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return look.hidden, level_at(self.schedule, self.times, look.clock).sigma.float()
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return view.hidden, level_at(self.schedule, self.times, view.clock).sigma.float()
 
     @property
     def times(self) -> Float[Tensor, " steps"]:
         return grid(self.steps, last=self.last)
 
     def choose(
-        self, look: Look, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
+        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
-        clock = look.clock[rows // look.hidden.shape[1]]
+        clock = view.clock[rows // view.hidden.shape[1]]
         t, s = (level_at(self.schedule, self.times, clock + i) for i in (0, 1))
-        log_scores = row_log_scores(logits.double(), t.sigma, mask=look.mask)
-        total = forbid(log_scores, look.mask).logsumexp(-1).exp()
-        return lots(look, rows, tweedie_reveals(total, s.sigma, t.sigma)) | (clock >= self.steps), look.memory
+        log_scores = row_log_scores(logits.double(), t.sigma, mask=view.mask)
+        total = forbid(log_scores, view.mask).logsumexp(-1).exp()
+        return lots(view, rows, tweedie_reveals(total, s.sigma, t.sigma)) | (clock >= self.steps), view.memory

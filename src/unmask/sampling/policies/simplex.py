@@ -7,17 +7,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unmask.diffusion.continuous import Reading, alpha, sigma
+from unmask.diffusion.continuous import VectorPrediction, alpha, sigma
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.sampling.logits import nucleus
 from unmask.sampling.policies.gaussian import GREEDY, Draw, Last, everywhere
-from unmask.sampling.policy import POLICIES, Look, Policy
+from unmask.sampling.policy import POLICIES, Policy, PolicyView
 
 Projection = Literal["sampling", "even", "uneven"]
 
 
-def projected(reading: Reading, kind: Projection, p: float, draw: Draw) -> Float[Tensor, "b s v"]:
+def projected(reading: VectorPrediction, kind: Projection, p: float, draw: Draw) -> Float[Tensor, "b s v"]:
     """The prediction as a point of the cube, in units of K.
 
     sampling  a corner: one token of the nucleus, drawn
@@ -61,13 +61,13 @@ class SimplexSteps(Policy):
         said = [f"{self.projection} projection", *([f"nucleus {self.p:g}"] if self.p < 1 else [])]
         return f"approximate ({', '.join([*said, *([GREEDY] if self.last == 'argmax' else [])])})"
 
-    def wants(self, look: Look) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return everywhere(look)
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return everywhere(view)
 
     def moved(
         self,
         z: Float[Tensor, "b s e"],
-        reading: Reading,
+        reading: VectorPrediction,
         gamma_s: Float[Tensor, ""],
         gamma_t: Float[Tensor, ""],
         normal: Float[Tensor, "b s e"],
