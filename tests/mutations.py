@@ -121,13 +121,13 @@ MUTATIONS = {
         "diffusion/rows.py", "forbid(logits[part], mask).logsumexp(1)", "logits[part].logsumexp(1)", MATHEMATICS
     ),
     "alpha_s swapped for 1 - alpha_s": Mutation(
-        "diffusion/d3pm.py", "p_mask * s.alpha / torch", "p_mask * (1 - s.alpha) / torch", MATHEMATICS
+        "diffusion/kernels/absorbing.py", "p_mask * s.alpha / torch", "p_mask * (1 - s.alpha) / torch", MATHEMATICS
     ),
     "alpha_t in the place of alpha_s": Mutation(
-        "diffusion/d3pm.py", "p_mask * s.alpha / torch", "p_mask * t.alpha / torch", MATHEMATICS
+        "diffusion/kernels/absorbing.py", "p_mask * s.alpha / torch", "p_mask * t.alpha / torch", MATHEMATICS
     ),
     "0/0 at the first step": Mutation(
-        "diffusion/d3pm.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden", MATHEMATICS
+        "diffusion/kernels/absorbing.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden", MATHEMATICS
     ),
     "no reconstruction in D3PM": Mutation(
         "diffusion/d3pm.py", "bound = bound + reconstruction(", "bound = bound + 0 * reconstruction(", MATHEMATICS
@@ -345,13 +345,13 @@ MUTATIONS = {
         "sampling/policies/test_diffusionbert_reverse.py",
     ),
     "baselines: the spindle of the true token for all": Mutation(
-        "diffusion/diffusionbert.py",
-        "stays = (log_p.exp() * (1 - r))",
-        "stays = (log_p.exp() * (1 - r_true[:, None]))",
+        "diffusion/kernels/spindle.py",
+        "stays = (log_p.exp() * (1 - r)).sum(-1).clamp",
+        "stays = (log_p.exp() * (1 - r_true[:, None])).sum(-1).clamp",
         SPINDLE,
     ),
     "baselines: uniform D3PM forgets x_t": Mutation(
-        "diffusion/d3pm_uniform.py",
+        "diffusion/kernels/uniform.py",
         "1 - moved + moved / letters",
         "moved / letters",
         "diffusion/test_d3pm_uniform.py",
@@ -463,7 +463,7 @@ MUTATIONS = {
         f"{GUIDANCE}::test_classifier_free_guidance_follows_the_enumerated_law",
     ),
     "sampler with a schedule of its own": Mutation(
-        "sampling/recipe.py", 'schedule = getattr(objective, "schedule", None)', "schedule = None", OWN
+        "sampling/recipe.py", '{"schedule": objective.schedule,', '{"schedule": None,', OWN
     ),
     "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.grid", "steps = None", OWN),
     "scored by the objective's defaults": Mutation(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import unmask
+from unmask.diffusion.objective import OBJECTIVES
 
 HOUSE = Path(unmask.__file__).parent
 FLOOR = {
@@ -118,6 +119,14 @@ def test_nothing_outside_the_model_room_names_a_concrete_network():
     for path in HOUSE.rglob("*.py"):
         if path.relative_to(HOUSE).parts[0] != "model":
             assert not any(name.startswith("model.backbones") for name in modules_imported(path)), path
+
+
+def test_no_sampler_imports_an_objective():
+    """What both need, a kernel, a schedule, continuous vectors, is a file of its own."""
+    members = {OBJECTIVES[name].__module__.removeprefix("unmask.") for name in OBJECTIVES}
+    for path in (HOUSE / "sampling").rglob("*.py"):
+        for name in modules_imported(path):
+            assert not any(name == one or name.startswith(f"{one}.") for one in members), f"{path} imports {name}"
 
 
 def test_tests_mirror_the_source():

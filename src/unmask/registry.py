@@ -10,7 +10,7 @@ packages add members through entry points (docs/how/extend.md). Components are w
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +31,11 @@ def derived(default: Any = MISSING, **options: Any) -> Any:
 def own_fields(kind: type) -> list[str]:
     """The fields of a component that a user may set."""
     return [one.name for one in fields(kind) if one.init and not one.metadata.get("derived")]
+
+
+def derived_fields(kind: type) -> list[str]:
+    """The fields of a component that follow from something else; none for a class without fields."""
+    return [one.name for one in fields(kind) if one.metadata.get("derived")] if is_dataclass(kind) else []
 
 
 @dataclass(frozen=True)

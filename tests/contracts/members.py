@@ -5,9 +5,11 @@ from dataclasses import replace
 import torch
 
 import toys.backbone
+import toys.kernel
 import toys.objective
 import toys.recurrent
 import toys.sampler  # noqa: F401
+from unmask.diffusion.kernel import KERNELS
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.diffusion.schedule import Cosine
 from unmask.model.backbone import BACKBONES, Backbone, Spec, build
@@ -19,7 +21,12 @@ from unmask.text.tokens.vocabulary import character
 LETTERS = character(["abcdefgh .,\n"])
 LENGTH = 12
 SMALL = {"width": 16, "blocks": 2, "heads": 2}
-NAMES = {"objectives": sorted(OBJECTIVES), "backbones": sorted(BACKBONES), "policies": sorted(POLICIES)}
+NAMES = {
+    "objectives": sorted(OBJECTIVES),
+    "kernels": sorted(KERNELS),
+    "backbones": sorted(BACKBONES),
+    "policies": sorted(POLICIES),
+}
 
 
 def unusual(name: str) -> Objective:

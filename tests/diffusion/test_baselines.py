@@ -7,10 +7,12 @@ from exact import DOUBLE, ChainWorld, TableWorld, every_text
 from unmask.diffusion import d3pm, sedd
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.d3pm import D3PM, kl_of_step
+from unmask.diffusion.d3pm import D3PM
+from unmask.diffusion.kernels.absorbing import kl_of_step
 from unmask.diffusion.mdlm import MDLM, cross_entropy
+from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.schedule import Cosine, Geometric, LogLinear
-from unmask.diffusion.sedd import SEDD, row_log_scores, score_entropy
+from unmask.diffusion.sedd import SEDD, score_entropy
 from unmask.errors import UserError
 from unmask.random import Noise
 

@@ -10,9 +10,10 @@ import torch
 from exact import DOUBLE, TableWorld, every_text
 from model.golden import FOLDER, arrays_of
 from unmask.diffusion.d3pm import D3PM, reconstruction
-from unmask.diffusion.d3pm_uniform import D3PMUniform, kl_of_uniform_step, log_step, random_ids, scrambled
+from unmask.diffusion.d3pm_uniform import D3PMUniform
+from unmask.diffusion.kernels.uniform import Uniform, random_ids, scrambled
 from unmask.diffusion.mlm import Ids
-from unmask.diffusion.schedule import Cosine, Level, LogLinear, complete
+from unmask.diffusion.schedule import Cosine, LogLinear, complete
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
@@ -22,8 +23,9 @@ from unmask.random import Noise
 K, MASK = 3, 3  # ids of the tables below; the mask is the last
 
 
-def level(alpha: torch.Tensor) -> Level:
-    return Level(alpha, 1 - alpha, torch.zeros_like(alpha))
+def uniform(vocab: int) -> Uniform:
+    """The kernel whose time is the share that is replaced: 1 − α."""
+    return Uniform(LogLinear(eps=0), vocab)
 
 
 def kernel(alpha: float) -> torch.Tensor:
@@ -34,19 +36,19 @@ def kernel(alpha: float) -> torch.Tensor:
 def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t):
     """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 the network's own prediction."""
     p = torch.tensor([0.2, 0.5, 0.3], dtype=DOUBLE)
-    s, t = (level(torch.tensor([one], dtype=DOUBLE)) for one in (a_s, a_t))
+    s, t = (1 - torch.tensor([one], dtype=DOUBLE) for one in (a_s, a_t))
     log_p = torch.cat((p.log(), torch.tensor([-torch.inf], dtype=DOUBLE)))[None]
     for x_t in range(K):
         explicit = kernel(a_t / a_s)[:, x_t] * (p @ kernel(a_s))
         explicit = p if a_s == 1 else explicit / explicit.sum()
-        found = log_step(log_p, torch.tensor([x_t]), s, t, mask=MASK).exp()[0]
+        found = uniform(K + 1).log_step(log_p, torch.tensor([x_t]), s, t, mask=MASK).exp()[0]
         assert torch.allclose(found[:K], explicit)
         assert found[MASK] == 0
         for x0 in range(K):
             q = kernel(a_t / a_s)[:, x_t] * kernel(a_s)[x0]
             q = q / q.sum()
             kl = torch.where(q > 0, q * (q / explicit).log(), 0.0).sum()
-            ours = kl_of_uniform_step(log_p, torch.tensor([x0]), torch.tensor([x_t]), s, t, mask=MASK)
+            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), torch.tensor([x_t]), s, t, mask=MASK)
             assert float(ours) == pytest.approx(float(kl), abs=1e-12)
 
 
@@ -80,16 +82,16 @@ def test_posteriors_and_losses_are_the_recorded_ones():
     wide = torch.cat((logits, torch.full((*logits.shape[:-1], 1), -torch.inf)), -1).double()  # our mask, never used
     for i in range(1, total):
         n = case["x0"].numel()
-        t, s = (level(alpha[j].expand(n)) for j in (i, i - 1))
+        t, s = (1 - alpha[j].expand(n) for j in (i, i - 1))
         x_t, log_p = case["xt"][i].flatten(), wide[i].flatten(0, 1).log_softmax(-1)
-        p = log_step(log_p, x_t, s, t, mask=letters).exp()[:, :letters]
+        p = uniform(letters + 1).log_step(log_p, x_t, s, t, mask=letters).exp()[:, :letters]
         told = case["p_logp"][i].flatten(0, 1).double().softmax(-1)
         assert torch.allclose(p, told, atol=2e-4)
         with_eps = (case["q_one"][i].double()[:, x_t].T + 1e-6) * (
             log_p.exp()[:, :letters] @ case["q_cum"][i - 1].double() + 1e-6
         )
         assert torch.allclose(with_eps / with_eps.sum(-1, keepdim=True), told, atol=3e-6)
-        kl = kl_of_uniform_step(log_p, case["x0"].flatten(), x_t, s, t, mask=letters)
+        kl = uniform(letters + 1).kl(log_p, case["x0"].flatten(), x_t, s, t, mask=letters)
         assert torch.allclose(kl, case["kl"][i].flatten().double(), rtol=2e-3, atol=2e-4)
 
 
@@ -107,13 +109,13 @@ def enumerated(world: TableWorld, total: int) -> tuple[torch.Tensor, torch.Tenso
     log_p = torch.cat((logits[..., :2].log_softmax(-1), torch.full((size, 2, 1), -torch.inf, dtype=DOUBLE)), -1)
     bound, law = torch.zeros(size, dtype=DOUBLE), torch.full((size,), 1 / size, dtype=DOUBLE)
     for i in range(total, 0, -1):
-        t, s = (level(alpha[j].expand(2 * size)) for j in (i, i - 1))
-        step = log_step(log_p.flatten(0, 1), texts.flatten(), s, t, mask=2).view(size, 2, -1).exp()
+        t, s = (1 - alpha[j].expand(2 * size) for j in (i, i - 1))
+        step = uniform(3).log_step(log_p.flatten(0, 1), texts.flatten(), s, t, mask=2).view(size, 2, -1).exp()
         move = torch.stack([[x[0, y[0]] * x[1, y[1]] for y in texts][k] for x in step for k in range(size)])
         law = law @ move.view(size, size)
         at = kernels(alpha[i])
         for number, x0 in enumerate(texts):
-            kl = kl_of_uniform_step(log_p.flatten(0, 1), x0.repeat(size), texts.flatten(), s, t, mask=2).view(size, 2)
+            kl = uniform(3).kl(log_p.flatten(0, 1), x0.repeat(size), texts.flatten(), s, t, mask=2).view(size, 2)
             bound[number] += (at[number][:, None] * kl).sum()
     return bound, law
 

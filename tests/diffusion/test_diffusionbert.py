@@ -14,12 +14,10 @@ from unmask.diffusion.diffusionbert import (
     Frequency,
     Published,
     centred_by_row,
-    kept,
-    kl_of_spindle_step,
     published_keep,
     published_kl,
-    revealed,
 )
+from unmask.diffusion.kernels.spindle import kept, kl_of_spindle_step, revealed
 from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
@@ -140,7 +138,7 @@ def trained():
     ours = DiffusionBERT(steps=TOTAL, hybrid=0)
     f, by_row = parts["frequency"].centred, centred_by_row(parts["frequency"].logarithmic[x0], x0 >= 0)
     informed = DiffusionBERT(steps=TOTAL, hybrid=0, levels="information")
-    shift = informed.shift(parts)
+    shift = informed.kernel(parts).shift
     levels = {
         ours: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), f[x0], strength=0.3),
         informed: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), shift[x0], strength=0.3),

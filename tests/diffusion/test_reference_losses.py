@@ -8,8 +8,9 @@ from model.golden import config, network, recorded
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.d3pm import step_nats
 from unmask.diffusion.mdlm import MDLM
+from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.schedule import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear
-from unmask.diffusion.sedd import row_log_scores, score_entropy
+from unmask.diffusion.sedd import score_entropy
 from unmask.diffusion.times import Count, Stratified
 from unmask.errors import UserError
 from unmask.random import Noise

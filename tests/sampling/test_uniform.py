@@ -7,6 +7,7 @@ from contracts.members import LETTERS, model_of
 from diffusion.test_d3pm_uniform import Pairs, enumerated
 from exact import chi_square_p, every_text
 from sampling.laws import last
+from unmask.diffusion.kernels.uniform import Uniform
 from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.sampling.policies.uniform import UniformSteps
@@ -20,7 +21,7 @@ from unmask.text.prompt.canvas import blank, of_tokens
 def test_samples_follow_the_enumerated_law(steps):
     world = Pairs(1)
     _, law = enumerated(world, steps)
-    process = UniformProcess(3, UniformSteps(steps, schedule=LogLinear(eps=0)))
+    process = UniformProcess(Uniform(LogLinear(eps=0), 3), UniformSteps(steps))
     end = last(run(process, world.network, blank(20_000, 2, mask=2), seed=3)).canvas.tokens
     told = {tuple(x.tolist()): float(p) for x, p in zip(every_text(2, 2), law, strict=True)}
     assert chi_square_p(told, end) > 1e-4

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.kernels.absorbing import Absorbing, kl_of_step
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, is_complete
 from unmask.diffusion.times import Stratified, Times, check_total, steps
@@ -28,20 +28,6 @@ from unmask.shapes import Network
 def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool = False) -> Float[Tensor, "n v"]:
     """log p(x_0 | x_t): a plain softmax over all ids, or one in which the mask is impossible."""
     return (forbid(logits, mask) if zero_masking else logits).log_softmax(-1)
-
-
-def kl_of_step(
-    log_p_true: Float[Tensor, " n"], p_mask: Float[Tensor, " n"], s: Level, t: Level
-) -> Float[Tensor, " n"]:
-    """KL(q(x_s | x_t = m, x_0) || p(x_s | x_t = m)), with p = q(x_t | x_s) q(x_s | x_θ)/q(x_t | x_θ). [D3PM]
-
-    = r (A − log p_true) + (1 − r)(A − B): r the reveal probability, A = log(1 + p_m α_t/(1 − α_t)), B the same at s.
-    At s = 0 the second term vanishes (1 − r = 0, and x log x → 0), though B alone would be infinite.
-    """
-    r = reveal_chance(s, t)
-    a = torch.log1p(p_mask * t.alpha / t.hidden)
-    b = torch.log1p(p_mask * s.alpha / torch.where(s.hidden > 0, s.hidden, 1.0))
-    return r * (a - log_p_true) + (1 - r) * (a - b)
 
 
 def step_nats(
@@ -150,6 +136,9 @@ class D3PM(Objective):
     def grid(self) -> int | None:
         return self.steps
 
+    def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
+        return Absorbing(self.schedule, whole=False)
+
     def nats(
         self,
         network: Network,
@@ -168,8 +157,10 @@ class D3PM(Objective):
         check_clean(x0, mask=mask)
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
-        level, before = (self.schedule.at(j.to(when.t.dtype) / self.steps) for j in (i, i - 1))
-        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
+        kernel = self.kernel()
+        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
+        level, before = kernel.level(t), kernel.level(s)
+        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
         weight = self.steps / when.density[:, None]
         ce = None
         if self.hybrid:

@@ -25,7 +25,7 @@ whose level would first rise: there it is cut, and then more than 1 − t is hid
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.d3pm import check_hybrid
+from unmask.diffusion.kernels.spindle import MOST, Spindle
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, shown_sigma
@@ -41,7 +42,6 @@ from unmask.errors import UserError
 from unmask.random import Noise
 from unmask.shapes import Network
 
-MOST = 1 / math.pi  # with a larger λ a token could become visible again
 Levels = Literal["counts", "information"]
 SHOWN = 0.999  # the published schedule keeps no token with more than this chance
 
@@ -87,36 +87,6 @@ class Frequency(nn.Module):
         return (self.centred if levels == "counts" else self.informed).clamp(-most, most)
 
 
-def kept(t: Float[Tensor, "*b"], centred: Float[Tensor, "*b"], *, strength: float) -> Float[Tensor, "*b"]:
-    """k: the chance that a token is still visible at t; all are at t = 0, none at t = 1. [DiffusionBERT]"""
-    k = (1 - t + strength * torch.sin(math.pi * t) * centred).clamp(0, 1)
-    return torch.where(t <= 0, 1.0, torch.where(t >= 1, 0.0, k))
-
-
-def revealed(k_s: Float[Tensor, "*b"], k_t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """r = (k_s − k_t)/(1 − k_t): the chance that a token hidden at t is visible at s < t; a visible one never is."""
-    return ((k_s - k_t) / (1 - k_t).clamp(min=1e-12)).clamp(0, 1)
-
-
-def reveals(
-    s: Float[Tensor, " n"], t: Float[Tensor, " n"], centred: Float[Tensor, " v"], *, strength: float
-) -> Float[Tensor, "n v"]:
-    """r_v of the steps from t to s, for every id."""
-    k_s, k_t = (kept(*torch.broadcast_tensors(one[:, None], centred), strength=strength) for one in (s, t))
-    return revealed(k_s, k_t)
-
-
-def kl_of_spindle_step(
-    log_p: Float[Tensor, "n v"], true: Int[Tensor, " n"], r: Float[Tensor, "n v"]
-) -> Float[Tensor, " n"]:
-    """−r_w log p_w + (1 − r_w) log[(1 − r_w)/Σ_v p_v (1 − r_v)] at hidden positions. `log_p` is −∞ at the mask."""
-    r_true = r.gather(-1, true[:, None]).squeeze(-1)
-    log_p_true = log_p.gather(-1, true[:, None]).squeeze(-1)
-    stays = (log_p.exp() * (1 - r)).sum(-1).clamp(min=1e-30)  # in the last step nothing stays hidden
-    hidden = torch.xlogy(1 - r_true, 1 - r_true) - torch.xlogy(1 - r_true, stays)
-    return hidden - r_true * log_p_true
-
-
 @OBJECTIVES.register(
     "diffusionbert", "DiffusionBERT: frequent tokens stay visible longer (spindle schedule), T steps"
 )
@@ -135,11 +105,7 @@ class DiffusionBERT(Objective):
     def __post_init__(self) -> None:
         check_total(self.steps)
         check_hybrid(self.hybrid)
-        if not 0 <= self.strength <= MOST:
-            raise UserError(
-                f"strength must lie from 0 to 1/π = {MOST:.3f}, so that no hidden token becomes visible again as "
-                f"time goes on; saw {self.strength}."
-            )
+        Spindle(self.strength)
 
     @property
     def means(self) -> str:
@@ -155,11 +121,8 @@ class DiffusionBERT(Objective):
     def prepare(self, parts: Mapping[str, nn.Module], counts: Callable[[], Int[Tensor, " v"]]) -> None:
         table(parts).fill(counts())
 
-    def for_sampler(self, parts: Mapping[str, nn.Module]) -> Mapping[str, Any]:
-        return {"strength": self.strength, "frequency": self.shift(parts)}
-
-    def shift(self, parts: Mapping[str, nn.Module] | None) -> Float[Tensor, " v"]:
-        return table(parts).shift(self.levels, strength=self.strength)
+    def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Spindle:
+        return Spindle(self.strength, table(parts).shift(self.levels, strength=self.strength))
 
     def variants(self) -> Mapping[str, Objective]:
         precise = self.precise()
@@ -179,22 +142,18 @@ class DiffusionBERT(Objective):
     ) -> Nats:
         """Nats per token: T times the KL of the step that contains t."""
         check_clean(x0, mask=mask)
-        f = self.shift(parts).to(noise.t)
-        when = self.times.at(noise.t)
+        kernel, when = self.kernel(parts), self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        chosen = noise.u < 1 - kept(t[:, None].expand(x0.shape), f[x0], strength=self.strength)
-        x_t = torch.where(chosen if frozen is None else chosen & ~frozen, mask, x0)
+        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
         asked = x_t == mask
         if self.hybrid:
             asked = torch.ones_like(asked) if frozen is None else ~frozen
         rows = rows_where(asked)
-        logits = network(x_t, shown_sigma(LogLinear(), t).to(noise.t), rows)
+        logits = network(x_t, kernel.sigma(t).to(noise.t), rows)
         log_p = forbid(logits, mask).log_softmax(-1)
         of_row, true = rows // x0.shape[1], x0.flatten()[rows]
-        r = reveals(s[of_row], t[of_row], f, strength=self.strength).to(log_p)
-        kl = kl_of_spindle_step(log_p, true, r)
-        kl = torch.where(x_t.flatten()[rows] == mask, kl, 0.0)
+        kl = kernel.kl(log_p, true, x_t.flatten()[rows], s[of_row], t[of_row], mask=mask)
         weight = self.steps / when.density[:, None]
         bound = weight * spread(kl, rows, x0)
         if not self.hybrid:

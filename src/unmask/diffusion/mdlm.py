@@ -12,11 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import d3pm
-from unmask.diffusion.corruption import check_clean, hide, hide_count
+from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
-from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete, shown_sigma
+from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import Count, Stratified, Times, check_total, counts, steps
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -103,9 +104,8 @@ class MDLM(Objective):
         if not self.whole and self.times.by_count:
             raise UserError("times = count covers the whole range of noise; with whole = false choose stratified.")
 
-    def level(self, t: Float[Tensor, " b"]) -> Level:
-        """The noise level at t, by which tokens are hidden."""
-        return complete(self.schedule, t) if self.whole else self.schedule.at(t)
+    def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
+        return Absorbing(self.schedule, self.whole)
 
     @property
     def means(self) -> str:
@@ -154,11 +154,12 @@ class MDLM(Objective):
             ce, weight = by_count(network, x0, t=when.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
             weight = weight / when.density
         else:
-            level = self.level(when.t)
-            x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
+            kernel = self.kernel()
+            level = kernel.level(when.t)
+            x_t = kernel.forward(x0, when.t, noise.u, mask=mask, frozen=frozen)
             # A row without free tokens has loss 0, though its weight is infinite.
             weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
-            ce = cross_entropy(network, x0, x_t, self.schedule.at(when.t).sigma, mask=mask)
+            ce = cross_entropy(network, x0, x_t, kernel.sigma(when.t), mask=mask)
         bound = weight[:, None] * ce
         return Nats(bound if self.weight == "bound" else HALF * ce, bound)
 
@@ -179,9 +180,9 @@ class MDLM(Objective):
         when = self.times.at(noise.t)
         i = steps(when.t, total=self.steps)
         t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        level, before = self.level(t), self.level(s)
-        sigma = self.schedule.at(t).sigma
-        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
+        kernel = self.kernel()
+        level, before, sigma = kernel.level(t), kernel.level(s), kernel.sigma(t)
+        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
         drawn = when.density[:, None]
         if self.carry_over and self.zero_masking:
             weight = self.steps * reveal_chance(before, level)

@@ -13,7 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.kernel import Kernel
+from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import Schedule
+from unmask.diffusion.times import Times
 from unmask.random import Noise
 from unmask.registry import Registry
 from unmask.shapes import Network
@@ -60,6 +64,9 @@ class Objective(ABC):
     facts: ClassVar[Facts] = Facts()
     advice: ClassVar[Mapping[str, Any]] = {}  # values that train best, where they differ from the defaults
 
+    schedule: Schedule | None = None  # α_t, the share still visible, where it has one
+    times: Times | None = None  # how training draws the times, where it draws them
+
     @abstractmethod
     def nats(
         self,
@@ -102,8 +109,7 @@ class Objective(ABC):
 
     def precise(self) -> "Objective":
         """The same objective with the estimator of smallest variance: for validation."""
-        times = getattr(self, "times", None)
-        return self if times is None else replace(self, times=type(times).precise())  # type: ignore[type-var]
+        return self if self.times is None else replace(self, times=type(self.times).precise())  # type: ignore[type-var]
 
     def for_steps(self, steps: int) -> "Objective":
         """The objective in a run of so many steps, where a setting is a share of them."""
@@ -149,9 +155,9 @@ class Objective(ABC):
         """Set what follows from the training text: `counts` gives how often each id occurs in it."""
         return
 
-    def for_sampler(self, parts: Mapping[str, nn.Module]) -> Mapping[str, Any]:
-        """The derived fields of its own sampler that follow from its parts."""
-        return {}
+    def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Kernel | None:
+        """The noise process, which its sampler reverses; None: it has none, or one of vectors."""
+        return None if self.schedule is None else Absorbing(self.schedule)
 
     def state(self) -> dict[str, Tensor]:
         """Initial state: tensors that change at every step without being learned (running moments, a ramp)."""

@@ -1,7 +1,9 @@
-"""The reverse process: the distribution of x_s given x_t, for s < t."""
+"""The reverse process of masks, x_s given x_t for s < t: how likely a mask is revealed, and SEDD's ratios."""
+
+import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from unmask.diffusion.schedule import Level
@@ -15,23 +17,9 @@ def reveal_chance(s: Level, t: Level) -> Float[Tensor, "*b"]:
     return (t.hidden - s.hidden) / t.hidden
 
 
-def posterior(
-    x_t: Int[Tensor, "b l"], x0: Int[Tensor, "b l"], s: Level, t: Level, *, mask: int, vocab: int
-) -> Float[Tensor, "b l v"]:
-    """q(x_s | x_t, x_0): a visible token stays; a mask becomes x_0 with the reveal probability. [MDLM eq. 5]"""
-    known = torch.nn.functional.one_hot(x0, vocab).to(t.hidden.dtype)
-    return step(x_t, known, s, t, mask=mask)
-
-
-def step(
-    x_t: Int[Tensor, "b l"], x0_probs: Float[Tensor, "b l v"], s: Level, t: Level, *, mask: int
-) -> Float[Tensor, "b l v"]:
-    """p(x_s | x_t): the posterior with the network's prediction p(x_0 | x_t) in place of x_0. [MDLM eq. 7]
-
-    For reading and for tests; samplers draw *where* first and never build this tensor.
-    """
-    reveal = reveal_chance(s, t)[:, None, None]
-    still = torch.nn.functional.one_hot(torch.tensor(mask, device=x_t.device), x0_probs.shape[-1])
-    hidden = reveal * x0_probs + (1 - reveal) * still
-    visible = torch.nn.functional.one_hot(x_t, x0_probs.shape[-1]).to(hidden.dtype)
-    return torch.where((x_t == mask)[..., None], hidden, visible)
+def row_log_scores(logits: Float[Tensor, "n v"], sigma: Float[Tensor, " n"], *, mask: int) -> Float[Tensor, "n v"]:
+    """log s_y = logit_y − log(e^σ − 1) − log(v − 1) at hidden positions; 0 for the mask itself. [SEDD]"""
+    if not bool((sigma > 0).all()):
+        raise UserError("SEDD's scores need a noise level σ > 0; saw 0. Is time conditioning switched off?")
+    scores = logits - torch.log(torch.expm1(sigma))[:, None] - math.log(logits.shape[-1] - 1)
+    return scores.index_fill(-1, torch.tensor([mask], device=logits.device), 0.0)

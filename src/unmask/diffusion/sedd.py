@@ -1,6 +1,5 @@
 """SEDD with an absorbing mask: the network estimates ratios of probabilities, trained by score entropy."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,22 +9,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.corruption import check_clean, hide
+from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.rows import rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
 from unmask.diffusion.times import Stratified, Times
-from unmask.errors import UserError
 from unmask.random import Noise
 from unmask.shapes import Network
-
-
-def row_log_scores(logits: Float[Tensor, "n v"], sigma: Float[Tensor, " n"], *, mask: int) -> Float[Tensor, "n v"]:
-    """log s_y = logit_y − log(e^σ − 1) − log(v − 1) at hidden positions; 0 for the mask itself. [SEDD]"""
-    if not bool((sigma > 0).all()):
-        raise UserError("SEDD's scores need a noise level σ > 0; saw 0. Is time conditioning switched off?")
-    scores = logits - torch.log(torch.expm1(sigma))[:, None] - math.log(logits.shape[-1] - 1)
-    return scores.index_fill(-1, torch.tensor([mask], device=logits.device), 0.0)
 
 
 def score_entropy(
@@ -54,6 +46,9 @@ class SEDD(Objective):
     def means(self) -> str:
         return "SEDD's score entropy: a bound on -log p less the noise levels that schedule and times leave out"
 
+    def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
+        return Absorbing(self.schedule, whole=False)
+
     def nats(
         self,
         network: Network,
@@ -68,8 +63,9 @@ class SEDD(Objective):
         """Nats per token at times t > 0, with tokens hidden by the uniforms u."""
         check_clean(x0, mask=mask)
         when = self.times.at(noise.t)
-        level = self.schedule.at(when.t)
-        x_t = hide(x0, level.hidden, noise.u, mask=mask, frozen=frozen)
+        kernel = self.kernel()
+        level = kernel.level(when.t)
+        x_t = kernel.forward(x0, when.t, noise.u, mask=mask, frozen=frozen)
         rows = rows_where(x_t == mask)
         at_rows = level.take(rows // x0.shape[1])
         log_s = row_log_scores(network(x_t, level.sigma, rows), at_rows.sigma, mask=mask)

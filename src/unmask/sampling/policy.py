@@ -5,17 +5,16 @@ it needs logits (`wants`), and chooses which of them are committed now (`choose`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.schedule import Schedule
 from unmask.errors import UserError
 from unmask.random import Dice
-from unmask.registry import Registry, spelled
+from unmask.registry import Registry, derived_fields, spelled
 
 Memory = tuple[Tensor, ...]  # a policy's state between calls; the first dimension of each tensor is b
 Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
@@ -98,17 +97,17 @@ POLICIES: Registry[Policy] = Registry(
 )
 
 
-def policy_of(text: str, *, steps: int | None = None, schedule: Schedule | None = None) -> Policy:
+def policy_of(text: str, *, steps: int | None = None, **given: Any) -> Policy:
     """The policy of a sampler, `threshold` or `threshold:tau=0.8`; `steps`: T of a grid, or the network calls.
+
+    `given` are values for its derived fields, which follow from a model: a schedule, a kernel.
 
     >>> policy_of("ancestral", steps=64).law
     'grid-64'
     """
     name, _, said = text.partition(":")
     kind = POLICIES[name]
-    values: dict[str, Any] = {}
-    if schedule is not None and any(one.name == "schedule" for one in fields(kind)):  # type: ignore[arg-type]
-        values["schedule"] = schedule
+    values = {name: value for name, value in given.items() if name in derived_fields(kind)}
     if steps is not None:
         if kind.budget is None:
             with_steps = ", ".join(key for key in POLICIES if POLICIES[key].budget)
@@ -119,12 +118,9 @@ def policy_of(text: str, *, steps: int | None = None, schedule: Schedule | None 
     return POLICIES.make(text, **values)
 
 
-def fitted_policy(policy: Policy, *, steps: int | None = None, schedule: Schedule | None = None) -> Policy:
-    """A policy object with the model's schedule, if it has a derived one, and a number of steps."""
-    values: dict[str, Any] = {}
-    if is_dataclass(policy) and schedule is not None:
-        derived = [one.name for one in fields(policy) if one.metadata.get("derived")]
-        values |= {"schedule": schedule} if "schedule" in derived else {}
+def fitted_policy(policy: Policy, *, steps: int | None = None, **given: Any) -> Policy:
+    """A policy object with what is given for its derived fields, and a number of steps."""
+    values = {name: value for name, value in given.items() if name in derived_fields(type(policy))}
     if steps is not None and policy.budget is not None:
         values[policy.budget] = steps
     return replace(policy, **values) if values else policy  # type: ignore[type-var]

@@ -261,16 +261,15 @@ def kind_for(model: Model, sampler: str | Policy) -> Any:
 
 
 def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy:
-    """The policy of a sampler, with the model's schedule and, for its own reverse process, the T of its training."""
+    """The policy of a sampler, with the model's schedule or kernel and, for its own reverse process, its T."""
     objective, kind = model.objective, kind_for(model, sampler)
-    schedule = getattr(objective, "schedule", None)
+    process = {"schedule": objective.schedule, "kernel": objective.kernel(model.parts)}
+    given = {name: value for name, value in process.items() if value is not None}
     if not isinstance(sampler, str):
-        return fitted_policy(sampler, steps=steps, schedule=schedule)
+        return fitted_policy(sampler, steps=steps, **given)
     if steps is None and kind.own and kind.budget is not None:
         steps = objective.grid
-    policy = policy_of(sampler, steps=steps, schedule=schedule)
-    more = objective.for_sampler(model.parts) if policy.name == objective.facts.sampler else {}
-    return replace(policy, **more) if more else policy  # type: ignore[type-var]
+    return policy_of(sampler, steps=steps, **given)
 
 
 def owner_of(sampler: str) -> str:

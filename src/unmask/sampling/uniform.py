@@ -1,6 +1,7 @@
 """Uniform diffusion as a process: random tokens become text, all of them redrawn at every step. [D3PM]
 
-A network that was trained so sees no mask: blanks begin as random tokens. Given text stays, and is shown as it is.
+A network that was trained so sees no mask: blanks begin as tokens of the kernel's prior, and a step draws each from
+the kernel's p(x_s | x_t). Given text stays, and is shown as it is. Any kernel can be drawn in this way.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.d3pm_uniform import log_step, random_ids
+from unmask.diffusion.kernel import Kernel
 from unmask.diffusion.rows import forbid, rows_where
-from unmask.diffusion.schedule import complete
 from unmask.diffusion.times import grid
 from unmask.errors import UserError
 from unmask.model.model import Model
@@ -43,7 +43,7 @@ class UniformProcess(Process):
     """Uniform diffusion under a policy of steps."""
 
     name: ClassVar[str] = "uniform"
-    vocab: int
+    kernel: Kernel
     policy: UniformSteps = field(default_factory=UniformSteps)
     windows: Windows = field(default_factory=Whole)
     options: LogitOptions = field(default_factory=LogitOptions)
@@ -55,7 +55,9 @@ class UniformProcess(Process):
                 f"a {model.objective.name} model draws all its tokens at once, so its draws cannot be restricted one "
                 "by one. For a pattern use rejection: --reject N (reject=N in Python)."
             )
-        return cls(model.spec.vocab, policy, windows or Whole(), options)
+        kernel = model.objective.kernel(model.parts)
+        assert kernel is not None
+        return cls(kernel, policy, windows or Whole(), options)
 
     @property
     def law(self) -> str:
@@ -80,7 +82,7 @@ class UniformProcess(Process):
             return replace(state, spans=(), x=canvas.tokens)
         free = blanks(canvas, spans[0])
         u = Dice(state.key).grid(canvas.tokens.shape[1], ORDER)
-        x = torch.where(free, random_ids(u, vocab=self.vocab, mask=canvas.mask), canvas.tokens)
+        x = torch.where(free, self.kernel.prior(u, mask=canvas.mask), canvas.tokens)
         return replace(state, spans=spans, free=free, x=x, step=0)
 
     def done(self, state: Scrambled) -> bool:
@@ -98,7 +100,7 @@ class UniformProcess(Process):
         view = PolicyView(x, free, Dice(state.key[live], span.start), clock, (), canvas.mask, free)
         lengths = None if canvas.lengths is None else (canvas.lengths[live] - span.start).clamp(1, x.shape[1])
         spaced = None if canvas.spaced is None else canvas.spaced[live, here]
-        sigma = self.policy.schedule.at(t).sigma.float()
+        sigma = self.kernel.sigma(t).float()
         return Ask(x, sigma, rows_where(free), live, view, span.start, lengths, canvas.frozen[live, here], spaced)
 
     def commit(self, state: Scrambled, asked: Ask, answer: Answer) -> tuple[Scrambled, Committed]:
@@ -118,11 +120,11 @@ class UniformProcess(Process):
     def drawn(self, state: Scrambled, asked: Ask, log_p: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
         """x_s at the asked positions."""
         times = grid(self.policy.steps).to(log_p.device)[state.step : state.step + 2]
-        t, s = (complete(self.policy.schedule, one.expand(len(log_p))) for one in times)
+        t, s = (one.expand(len(log_p)) for one in times)
         if state.step + 1 == self.policy.steps and self.policy.last == "argmax":
             return log_p.argmax(-1)
         x_t = asked.tokens.flatten()[asked.rows]
-        step = log_step(log_p.double(), x_t, s, t, mask=state.canvas.mask)
+        step = self.kernel.log_step(log_p.double(), x_t, s, t, mask=state.canvas.mask)
         column = asked.rows % asked.tokens.shape[1]
         return inverse_cdf(step, asked.view.dice.at(asked.row, column, asked.view.clock[asked.row], TOKEN))
 

@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 import torch
-from diffusion.test_diffusionbert import counted
 
 import exact
+from diffusion.test_diffusionbert import counted
 from sampling.laws import draws
-from unmask.diffusion.diffusionbert import reveals
+from unmask.diffusion.kernels.spindle import Spindle
 from unmask.sampling.policies.diffusionbert import SpindleReverse
 
 
@@ -17,7 +17,7 @@ def law_of(world, steps: int, f: torch.Tensor) -> dict[tuple[int, ...], float]:
     law = {(world.mask,) * world.length: 1.0}
     for step in range(steps):
         t, s = (torch.tensor([1 - (step + i) / steps], dtype=exact.DOUBLE) for i in (0, 1))
-        r = reveals(s, t, f, strength=0.3)[0, : world.letters]
+        r = Spindle(0.3, f).reveals(s, t, vocab=len(f))[0, : world.letters]
         after: dict[tuple[int, ...], float] = {}
         for state, chance in law.items():
             options = []
@@ -42,6 +42,6 @@ def test_samples_follow_the_enumerated_law_and_another_one_without_frequencies()
     told, alike = law_of(world, 3, f), law_of(world, 3, torch.zeros(4, dtype=exact.DOUBLE))
     assert sum(told.values()) == pytest.approx(1)
     assert exact.total_variation(told, alike) > 0.01
-    found = draws(world, SpindleReverse(steps=3, strength=0.3, frequency=f), rows=40_000)
+    found = draws(world, SpindleReverse(steps=3, kernel=Spindle(0.3, f)), rows=40_000)
     assert exact.chi_square_p(told, found) > 1e-4
     assert exact.chi_square_p(alike, draws(world, SpindleReverse(steps=3), rows=40_000)) > 1e-4

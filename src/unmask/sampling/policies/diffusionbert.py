@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.diffusionbert import reveals
+from unmask.diffusion.kernels.spindle import Spindle
 from unmask.diffusion.rows import forbid
-from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.diffusion.times import check_total, grid
 from unmask.registry import derived
 from unmask.sampling.policies.reverse import lots
@@ -26,8 +24,7 @@ class SpindleReverse(Policy):
     unshaped: ClassVar[bool] = True
 
     steps: int = 2048  # T
-    strength: float = derived(0.3)  # λ of the schedule
-    frequency: Tensor | None = derived(None, compare=False)  # centred, of each id; None: all alike
+    kernel: Spindle = derived(Spindle())
 
     def __post_init__(self) -> None:
         check_total(self.steps)
@@ -40,13 +37,12 @@ class SpindleReverse(Policy):
         return grid(self.steps).to(clock.device)[clock.clamp(max=self.steps)]
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return view.hidden, shown_sigma(LogLinear(), self.time(view.clock)).float()
+        return view.hidden, self.kernel.sigma(self.time(view.clock)).float()
 
     def revealing(self, view: PolicyView, rows: Int[Tensor, " n"], size: int) -> Float[Tensor, "n v"]:
         """r_v of this step at each row."""
         clock = view.clock[rows // view.hidden.shape[1]]
-        f = torch.zeros(size) if self.frequency is None else self.frequency
-        return reveals(self.time(clock + 1), self.time(clock), f.double().to(rows.device), strength=self.strength)
+        return self.kernel.reveals(self.time(clock + 1), self.time(clock), vocab=size)
 
     def choose(
         self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
-from unmask.diffusion.sedd import row_log_scores
 from unmask.diffusion.times import check_total, grid
 from unmask.random import WHERE
 from unmask.registry import derived

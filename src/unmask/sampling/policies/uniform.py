@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import check_total
-from unmask.registry import derived
 from unmask.sampling.policy import POLICIES, Policy
 
 
 @POLICIES.register("d3pm-uniform", "the reverse process of a uniform D3PM: all tokens redrawn, T times")
 @dataclass(frozen=True)
 class UniformSteps(Policy):
-    """T steps of D3PM's p(x_s | x_t), from random tokens."""
+    """T steps of the kernel's p(x_s | x_t), from its prior: for D3PM, random tokens."""
 
     process: ClassVar[str] = "uniform"
     own: ClassVar[bool] = True
@@ -21,7 +19,6 @@ class UniformSteps(Policy):
 
     steps: int = 1000  # T
     last: Literal["draw", "argmax"] = "draw"  # argmax: the last step takes the most likely tokens, as in D3PM
-    schedule: Schedule = derived(LogLinear())
 
     def __post_init__(self) -> None:
         check_total(self.steps)

@@ -1,0 +1,93 @@
+"""The uniform kernel: tokens become random tokens; there is no mask. [D3PM]
+
+q(x_t | x_s) = α_{t|s} 1[x_t = x_s] + (1 − α_{t|s})/K        K: ids without the mask, α_{t|s} = α_t/α_s
+p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p(x_0 = v | x_t)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.diffusion.kernel import KERNELS, Kernel
+from unmask.diffusion.rows import forbid
+from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
+from unmask.registry import derived
+
+
+def random_ids(u: Float[Tensor, "*shape"], *, vocab: int, mask: int) -> Int[Tensor, "*shape"]:
+    """Ids other than the mask, each as likely, by uniforms in [0, 1)."""
+    place = (u.double() * (vocab - 1)).long().clamp(max=vocab - 2)
+    return place + (place >= mask)
+
+
+def scrambled(
+    x0: Int[Tensor, "b l"],
+    hidden: Float[Tensor, " b"],
+    u: Float[Tensor, "b l"],
+    *,
+    vocab: int,
+    mask: int,
+    frozen: Bool[Tensor, "b l"] | None = None,
+) -> Int[Tensor, "b l"]:
+    """x_t: a token is replaced where its uniform is below 1 − α_t; the uniform, divided by it, says by which."""
+    chosen = u < hidden[:, None]
+    drawn = random_ids(torch.where(chosen, u / hidden[:, None].clamp(min=1e-300), 0.0), vocab=vocab, mask=mask)
+    return torch.where(chosen if frozen is None else chosen & ~frozen, drawn, x0)
+
+
+def uniform_log_step(
+    log_p: Float[Tensor, "n v"], x_t: Int[Tensor, " n"], s: Level, t: Level, *, mask: int
+) -> Float[Tensor, "n v"]:
+    """log p(x_s | x_t) if x_0 has the log-probabilities `log_p`, which are −∞ at the mask; at s = 0 it is log_p."""
+    letters = log_p.shape[-1] - 1
+    alpha, hidden = s.alpha[:, None].to(log_p), s.hidden[:, None].to(log_p)
+    moved = ((t.hidden - s.hidden) / s.alpha)[:, None].to(log_p)  # 1 − α_{t|s}
+    few = torch.finfo(log_p.dtype).tiny  # at s = 0, where this is not used, its gradient must still be a number
+    earlier = torch.logaddexp(alpha.log() + log_p, (hidden / letters).clamp(min=few).log().expand_as(log_p))
+    here = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, x_t[:, None], True)
+    to_x_t = torch.where(here, 1 - moved + moved / letters, moved / letters).log()
+    weights = forbid(earlier + to_x_t, mask)
+    return torch.where(hidden > 0, weights - weights.logsumexp(-1, keepdim=True), log_p)
+
+
+@KERNELS.register("uniform", "tokens become random tokens")
+@dataclass(frozen=True)
+class Uniform(Kernel):
+    """Tokens become any token but the mask, all alike."""
+
+    schedule: Schedule = LogLinear(eps=0)  # α_t, the share that is not replaced; stretched to end at 0
+    vocab: int = derived(2)  # ids of the network, the mask included
+
+    def level(self, t: Float[Tensor, "*b"]) -> Level:
+        """The noise level at t, by which tokens are replaced."""
+        return complete(self.schedule, t)
+
+    def sigma(self, t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        return self.schedule.at(t).sigma
+
+    def prior(self, u: Float[Tensor, "*shape"], *, mask: int) -> Int[Tensor, "*shape"]:
+        return random_ids(u, vocab=self.vocab, mask=mask)
+
+    def forward(
+        self,
+        x0: Int[Tensor, "b l"],
+        t: Float[Tensor, " b"],
+        u: Float[Tensor, "b l"],
+        *,
+        mask: int,
+        frozen: Bool[Tensor, "b l"] | None = None,
+    ) -> Int[Tensor, "b l"]:
+        return scrambled(x0, self.level(t).hidden, u, vocab=self.vocab, mask=mask, frozen=frozen)
+
+    def log_step(
+        self,
+        log_p: Float[Tensor, "n v"],
+        x_t: Int[Tensor, " n"],
+        s: Float[Tensor, " n"],
+        t: Float[Tensor, " n"],
+        *,
+        mask: int,
+    ) -> Float[Tensor, "n v"]:
+        return uniform_log_step(log_p, x_t, self.level(s), self.level(t), mask=mask)
