@@ -32,7 +32,7 @@ NAMES = {
 def unusual(name: str) -> Objective:
     """An objective with another schedule and another T than its own, where it has them."""
     objective = OBJECTIVES.entry(name).make()
-    changes = {"schedule": Cosine(eps=0.05)} if hasattr(objective, "schedule") else {}
+    changes = {"schedule": Cosine(eps=0.05)} if objective.schedule else {}
     return replace(objective, **changes, **({"steps": 7} if objective.grid else {}))
 
 

@@ -13,6 +13,7 @@ from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import How
 from unmask.model.denoiser import Denoiser, NetworkView
 from unmask.random import Noise, keys
+from unmask.registry import derived_fields
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.sampling.score import log_likelihood, scored_by
@@ -59,9 +60,14 @@ def test_evaluation_scoring_and_serving_measure_what_was_trained(name, tmp_path)
 
 def test_sampling_follows_the_schedule_and_the_steps_that_were_trained(name, tmp_path):
     objective = unusual(name)
-    policy = method_for(model_of(tmp_path / "m", objective), Recipe()).policy
-    if hasattr(objective, "schedule") and hasattr(policy, "schedule"):
+    model = model_of(tmp_path / "m", objective)
+    method = method_for(model, Recipe())
+    policy = method.policy
+    if objective.schedule and "schedule" in derived_fields(type(policy)):
         assert policy.schedule == objective.schedule
+    for holder in (policy, method.process):
+        if "kernel" in getattr(holder, "__dataclass_fields__", {}):
+            assert holder.kernel == objective.kernel(model.parts)
     if objective.grid and policy.own:
         assert policy.steps == objective.grid
 

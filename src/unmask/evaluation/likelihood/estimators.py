@@ -68,7 +68,7 @@ def estimator(
     found = [own(objective.precise(), parts, state)]
     found += [replace(own(one, parts, state), name=name) for name, one in objective.variants().items()]
     if objective.facts.conditionals and objective.facts.infills and not objective.facts.blockwise:
-        schedule = getattr(objective, "schedule", LogLinear())
+        schedule = objective.schedule or LogLinear()
         found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)
     known = {item.name: item for item in found}
     name = objective.estimator if name == "auto" else name
