@@ -23,6 +23,7 @@ from train_step import ours
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.model import Model
+from unmask.sampling.fitting import process_for
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES, run
@@ -45,9 +46,15 @@ def cases(only: str | None) -> Iterator[tuple[str, Architecture, int]]:
                 yield f"{name} {value}", replace(BASE, **{name: value}, **heads), BATCH
 
 
+def own_process(objective: str) -> Any:
+    """The process of an objective's own sampler."""
+    facts = OBJECTIVES[objective].facts
+    return process_for(POLICIES[facts.sampler].needs, facts.gives)
+
+
 def calls(process: str, a: Architecture, batch: int) -> Callable[[], Any]:
     """One more call of a process; a finished text is begun again."""
-    names = [name for name in OBJECTIVES if OBJECTIVES[name].facts.process == process]
+    names = [name for name in OBJECTIVES if own_process(name) is PROCESSES[process]]
     objective = OBJECTIVES.usual("mdlm" if "mdlm" in names else names[0])
     facts = objective.facts
     spec = a.sized(vocab=a.vocab, length=a.length, causal=facts.causal)

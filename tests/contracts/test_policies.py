@@ -6,9 +6,10 @@ import torch
 from contracts.members import LETTERS, NAMES, model_of
 from unmask.errors import UserError
 from unmask.registry import own_fields, spelled
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES, policy_of
-from unmask.sampling.process import policies_of
-from unmask.sampling.recipe import Recipe, method_for, samplers_for
+from unmask.sampling.process import PROCESSES
+from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import of_tokens
 
 MASK = LETTERS.mask
@@ -22,7 +23,7 @@ def models(tmp_path_factory):
 
 def owner(models, name):
     """A model that can use the sampler."""
-    return next(model for model in models.values() if name in samplers_for(model))
+    return next(model for model in models.values() if name in samplers_for(model.objective))
 
 
 @pytest.mark.parametrize("name", NAMES["policies"])
@@ -48,11 +49,34 @@ def test_a_sampler_is_read_back_from_its_line(name):
         assert policy_of(f"{name}:{budget}=6") == policy
     with pytest.raises(UserError, match=r"no field of the sampler|has no fields to set"):
         policy_of(f"{name}:nonsense=1", steps=6 if budget else None)
-    assert "schedule" not in own_fields(kind), "the schedule is the model's"
+    assert not {"schedule", "kernel"} & {*own_fields(kind)}, "schedule and kernel are the model's"
 
 
 def test_a_model_names_its_own_sampler_first(models):
     for model in models.values():
-        assert samplers_for(model)[0] == model.objective.facts.sampler
-        followed = policies_of(model.objective.facts.process)
-        assert all(POLICIES[name].process == followed for name in samplers_for(model))
+        assert samplers_for(model.objective)[0] == model.objective.facts.sampler
+
+
+def test_a_sampler_fits_where_its_needs_are_given_and_is_refused_by_name_elsewhere(models):
+    for model in models.values():
+        gives, known = model.objective.facts.gives, samplers_for(model.objective)
+        for name in NAMES["policies"]:
+            assert (name in known) == (POLICIES[name].needs <= gives), (name, model.objective.name)
+            if name in known:
+                continue
+            with pytest.raises(UserError, match=f"'{name}' is not for this model: it needs ") as refused:
+                method_for(model, Recipe(sampler=name))
+            assert f"the objective {model.objective.name} gives" in str(refused.value)
+            assert str(refused.value).endswith(f"Known for it: {', '.join(known)}.")
+
+
+def test_every_need_is_given_by_some_objective_and_every_process_draws_one(models):
+    given = frozenset().union(*(model.objective.facts.gives for model in models.values()))
+    assert all(POLICIES[name].needs <= given for name in NAMES["policies"])
+    processes = {type(method_for(model, Recipe()).process) for model in models.values()}
+    assert processes == {PROCESSES[name] for name in PROCESSES}
+    drawn = {name: method_for(model, Recipe()).process.name for name, model in models.items()}
+    assert drawn["block"] == "blockwise"
+    assert drawn["mdlm"] == drawn["sedd"] == drawn["mlm"] == "masked"
+    assert drawn["plaid"] == drawn["ssd-lm"] == "continuous"
+    assert drawn["d3pm-uniform"] == "uniform"

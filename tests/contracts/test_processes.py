@@ -4,26 +4,21 @@ import pytest
 import torch
 
 from contracts.members import LETTERS, model_of
-from unmask.diffusion.objective import OBJECTIVES
-from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policies.remask import Remask
-from unmask.sampling.policy import POLICIES, policy_of
-from unmask.sampling.process import PROCESSES, answer, run
+from unmask.sampling.policy import POLICIES
+from unmask.sampling.process import answer, run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import of_tokens
 
 MASK = LETTERS.mask
 
 
-@pytest.fixture(params=sorted(PROCESSES))
+@pytest.fixture(params=["mdlm", "block", "ar", "d3pm-uniform", "plaid", "ssd-lm"])
 def made(request, tmp_path):
     """A process, and the network that it asks."""
-    objective = next(name for name in OBJECTIVES if OBJECTIVES[name].facts.process == request.param)
-    model = model_of(tmp_path / "m", objective)
-    sampler = model.objective.facts.sampler
-    policy = policy_of(sampler, steps=5 if POLICIES[sampler].budget else None)
-    kind = PROCESSES[request.param]
-    return kind.of(policy=policy, options=LogitOptions(), windows=None, model=model), model.network
+    model = model_of(tmp_path / "m", request.param)
+    steps = 5 if POLICIES[model.objective.facts.sampler].budget else None
+    return method_for(model, Recipe(steps=steps)).process, model.network
 
 
 def canvas(rows: int = 3):

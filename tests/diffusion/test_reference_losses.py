@@ -42,8 +42,8 @@ def test_the_mdlm_loss_of_each_schedule_equals_the_reference(name, schedule):
 def test_the_shares_hidden_are_those_of_the_reference():
     t = torch.tensor([0.25, 1.0])
     for schedule in SCHEDULES.values():
-        assert torch.equal(MDLM(schedule=schedule, whole=False).level(t).hidden, schedule.at(t).hidden)
-        assert MDLM(schedule=schedule).level(t).hidden[-1] == 1
+        assert torch.equal(MDLM(schedule=schedule, whole=False).kernel().level(t).hidden, schedule.at(t).hidden)
+        assert MDLM(schedule=schedule).kernel().level(t).hidden[-1] == 1
     assert MDLM(whole=False).estimator == "mdlm"
     assert "less the ends" in MDLM(whole=False).means
     with pytest.raises(UserError, match="whole"):

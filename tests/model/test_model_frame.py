@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from contracts.members import NAMES
 from model.encoders import CLS, MASK, PAD, SEP, SPECIAL, small_bert
 from unmask import infill, sample
+from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import evaluate, summary
 from unmask.model.denoiser import Denoiser
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
 from unmask.text.corpus.corpus import Corpus
@@ -132,7 +133,7 @@ def test_the_default_measurement_is_a_bound_over_framed_documents(model, shown):
     check_frame(shown)
 
 
-MASKED = [name for name in NAMES["policies"] if POLICIES[name].process == "masked" and not POLICIES[name].own]
+MASKED = samplers_for(MDLM())
 
 
 @pytest.mark.slow

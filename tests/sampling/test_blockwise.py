@@ -20,11 +20,12 @@ from unmask.errors import UserError
 from unmask.model.backbone import RowPiece
 from unmask.random import Noise
 from unmask.sampling.blockwise import Blockwise
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.planned import Ancestral
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import answer, run
-from unmask.sampling.recipe import Recipe, doubt, method_for, samplers_for
+from unmask.sampling.recipe import Recipe, doubt, method_for
 from unmask.sampling.score import log_likelihood
 from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
 
@@ -123,10 +124,8 @@ def test_cached_and_recomputed_rows_are_equal_also_when_the_window_slides(before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in sorted(POLICIES) if POLICIES[name].process == "masked"])
+@pytest.mark.parametrize("name", samplers_for(BlockDiffusion()))
 def test_every_policy_fills_blocks_alike_with_and_without_a_cache(name):
-    if POLICIES[name].own:
-        pytest.skip("the reverse process of another objective")
     network, canvas = random_network(before=True), of_prompt([1, 2], length=13, rows=2, mask=MASK)
     one = process(network, policy=policy_of(name, steps=3 if POLICIES[name].budget else None))
     ends = [last(run(p, network, canvas, seed=2)).canvas.tokens for p in (one, replace(one, cached=False))]
@@ -211,7 +210,7 @@ def test_the_memory_of_a_finished_row_is_freed():
 @pytest.mark.slow
 def test_a_model_says_its_blocks_and_its_window_and_takes_the_samplers_of_masked_diffusion(tmp_path):
     model = model_of(tmp_path / "m", BlockDiffusion(size=3))
-    assert "threshold" in samplers_for(model)
+    assert "threshold" in samplers_for(model.objective)
     assert method_for(model, Recipe()).law == "exact, in blocks of 3 tokens, each given the 9 tokens before it"
     law = method_for(model, Recipe(sampler="entropy", top_p=0.9, window=6)).law
     assert law.startswith("approximate (the model chooses the order")
@@ -267,7 +266,7 @@ def test_patterns_hold_within_blocks(tmp_path):
         ({"window": 7}, "at least two blocks of 4 tokens: give 8 or more; saw 7"),
         ({"window": 12, "stride": 3}, "leave the stride out"),
         ({"guidance": 2.0}, "guidance needs an mdlm model"),
-        ({"sampler": "analytic"}, "reverse process of sedd"),
+        ({"sampler": "analytic"}, "needs scores, and the objective block gives"),
         ({"sampler": "autoregressive"}, "not for this model"),
     ],
 )

@@ -102,7 +102,7 @@ def test_steps_with_a_sampler_that_has_none_name_the_sampler_and_a_way_out_that_
         ({"seed": 3}, "no default sampling setting is called 'seed'"),
         ({"sampler": "entropi"}, "Did you mean 'entropy'"),
         ({"sampler": ["entropy"]}, "sampler must be a str"),
-        ({"sampler": "analytic"}, "reverse process of sedd"),
+        ({"sampler": "analytic"}, "it needs scores, and the objective"),
         ({"sampler": "threshold", "steps": 4}, "has no number of steps"),
         ("entropy", "must be a table; saw 'entropy'"),
     ],
@@ -175,7 +175,9 @@ def test_what_is_no_policy_or_does_not_fit_is_refused(model, tmp_path):
     for wrong, said in ((Rightmost, r"give Rightmost\(\)"), (7, "a name, such as 'first-hitting', or a policy")):
         with pytest.raises(UserError, match=said):
             unmask.sample(model, sampler=wrong)
-    with pytest.raises(UserError, match="'Rightmost' is not for this model, whose objective is ar"):
+    with pytest.raises(
+        UserError, match="'Rightmost' is not for this model: it needs masks, and the objective ar gives next token"
+    ):
         unmask.sample(tiny.model(tmp_path / "ar", objective="ar"), sampler=Rightmost())
     with pytest.raises(UserError, match="the sampler 'Rightmost' has no number of steps"):
         unmask.sample(model, sampler=Rightmost(), steps=3)

@@ -25,7 +25,7 @@ class Weight(nn.Module):
 class Toy(Objective):
     """The bound of MDLM, minimised as e^-w nats/level + w: w is learned, level is a running mean."""
 
-    facts: ClassVar[Facts] = Facts(optimizer="muon", warm_start=True)
+    facts: ClassVar[Facts] = Facts(optimizer="muon")
 
     memory: float = 0.5  # how much of the running mean stays at a step
 

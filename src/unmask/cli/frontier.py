@@ -23,7 +23,9 @@ from unmask.evaluation.quality.assessment import assess
 from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.record import record
 from unmask.model.model import Model
-from unmask.sampling.recipe import Recipe, kind_for, method_for, recorded, samplers_for, with_defaults
+from unmask.sampling.fitting import kind_for, samplers_for
+from unmask.sampling.policy import POLICIES
+from unmask.sampling.recipe import Recipe, method_for, recorded, with_defaults
 from unmask.views import frontier
 from unmask.views.figure import require_matplotlib
 from unmask.views.page import page
@@ -89,12 +91,12 @@ def run(settings: Settings) -> None:
 def recipes_of(model: Model, settings: Settings) -> Iterator[Recipe]:
     """Every recipe to try; a recipe that the model cannot use is an error before anything is drawn."""
     base = Recipe(plain=settings.plain, seed=settings.seed, batch=settings.batch)
-    others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model)]
+    others = [name for name in OTHERS if model.objective.facts.conditionals and name in samplers_for(model.objective)]
     samplers: tuple[str | None, ...] = settings.samplers or (None, *others)  # None: the model's default
     for sampler in samplers:
-        kind = kind_for(model, with_defaults(model, replace(base, sampler=sampler)).sampler or "")
+        kind = kind_for(model.objective, with_defaults(model, replace(base, sampler=sampler)).sampler or "")
         # The model's default is taken as it is, unless it is a grid of its objective.
-        stepped = kind.budget is not None and (sampler is not None or kind.own)
+        stepped = kind.budget is not None and (sampler is not None or kind is POLICIES[model.objective.facts.sampler])
         for steps in settings.steps if stepped else (None,):
             for temperature in settings.temperatures or (None,):
                 recipe = replace(base, sampler=sampler, steps=steps, temperature=temperature)

@@ -22,14 +22,12 @@ class Autoregressive(Objective):
     """Next-token prediction. The first token of a row is given and adds nothing to the loss."""
 
     facts: ClassVar[Facts] = Facts(
-        causal=True,
+        gives=frozenset({"next token"}),
         exact=True,
         infills=False,
         asked=1.0,
         sampler="autoregressive",
-        process="autoregressive",
         optimizer="muon",
-        published=True,
     )
 
     @property

@@ -44,9 +44,7 @@ def block_counts(u: Float[Tensor, " n"], free: Int[Tensor, " n"]) -> Int[Tensor,
 class BlockDiffusion(Objective):
     """Block diffusion. A row whose length is no multiple of the size ends with a shorter block."""
 
-    facts: ClassVar[Facts] = Facts(
-        blockwise=True, any_length=True, process="blockwise", warm_start=True, optimizer="muon", reads=2.0, asked=0.6
-    )
+    facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "conditionals", "blocks"}), optimizer="muon", asked=0.6)
     advice: ClassVar[Mapping[str, Any]] = {"weight": "flat"}
 
     size: int = 4  # S, tokens per block: 1 is autoregressive, the length of a row is mdlm
@@ -64,6 +62,10 @@ class BlockDiffusion(Objective):
         bound = "upper bound on -log p" if not low else f"a bound on -log p less the times below {low:g}"
         how = "by the number of masks" if self.times.by_count else "by t"
         return f"{bound}, blocks of {self.size}, continuous time, {how}"
+
+    @property
+    def block(self) -> int:  # type: ignore[override]
+        return self.size
 
     @property
     def leads(self) -> bool:

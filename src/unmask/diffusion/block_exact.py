@@ -83,7 +83,7 @@ class ExactBound(Objective):
     """The bound of a block model without Monte Carlo error."""
 
     name: ClassVar[str] = "exact-bound"
-    facts: ClassVar[Facts] = Facts(blockwise=True, noisy=False)
+    facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "blocks"}), noisy=False)
     size: int = 4
     given_first: bool = False  # the first token of a row is given
 
@@ -125,7 +125,7 @@ class ExactLikelihood(ExactBound):
     """−log p of a text under first-hitting generation, block by block."""
 
     name: ClassVar[str] = "likelihood"
-    facts: ClassVar[Facts] = Facts(blockwise=True, noisy=False, exact=True)
+    facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "blocks"}), noisy=False, exact=True)
 
     @property
     def means(self) -> str:

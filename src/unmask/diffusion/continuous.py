@@ -59,9 +59,7 @@ class VectorPrediction(NamedTuple):
 
 
 class Continuous(Objective):
-    """An objective in continuous space. `block` tokens are denoised at once after clean text; None: all of them."""
-
-    block: int | None = None
+    """An objective in continuous space."""
 
     @abstractmethod
     def features(self, vocab: int) -> int:

@@ -105,7 +105,9 @@ def check_hybrid(value: float) -> None:
 class D3PM(Objective):
     """The D3PM objective with an absorbing state: T steps from nothing hidden to all hidden."""
 
-    facts: ClassVar[Facts] = Facts(conditionals=False, loss_needs_sigma=True, asked=1.5, sampler="d3pm")
+    facts: ClassVar[Facts] = Facts(
+        gives=frozenset({"masks", "mass on the mask"}), loss_needs_sigma=True, asked=1.5, sampler="d3pm"
+    )
 
     schedule: Schedule = LogLinear(eps=0)  # α_t, the share still visible at time t
     steps: int = 1000  # T, the number of steps

@@ -29,7 +29,7 @@ class D3PMUniform(Objective):
     """The D3PM objective with a uniform transition matrix."""
 
     facts: ClassVar[Facts] = Facts(
-        conditionals=False, network_wants_sigma=True, asked=1.0, sampler="d3pm-uniform", process="uniform"
+        gives=frozenset({"kernel"}), network_wants_sigma=True, asked=1.0, sampler="d3pm-uniform"
     )
 
     schedule: Schedule = LogLinear()  # α_t, the share that is not replaced; stretched to end at 0

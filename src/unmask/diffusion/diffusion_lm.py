@@ -129,11 +129,9 @@ class DiffusionLM(Continuous):
     """The Diffusion-LM objective: its own training loss, and a bound that is one."""
 
     facts: ClassVar[Facts] = Facts(
-        conditionals=False,
+        gives=frozenset({"vectors", "embeddings"}),
         asked=0.0,
         sampler="gaussian",
-        process="continuous",
-        vectors=True,
         unused=frozenset({"embedding", "head"}),
     )
 

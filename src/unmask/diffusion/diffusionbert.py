@@ -94,7 +94,7 @@ class Frequency(nn.Module):
 class DiffusionBERT(Objective):
     """The spindle schedule with the bound that belongs to it. Start from an encoder with --init."""
 
-    facts: ClassVar[Facts] = Facts(conditionals=False, asked=0.5, sampler="diffusionbert")
+    facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "levels by token"}), asked=0.5, sampler="diffusionbert")
 
     strength: float = 0.3  # λ of the spindle schedule; 0: every token alike
     levels: Levels = "counts"  # by log counts, as in the authors' code; or by information, as in their paper
@@ -174,7 +174,9 @@ class Published(Objective):
     """The number that the DiffusionBERT code computes. It is not a bound: see above."""
 
     name: ClassVar[str] = "published"
-    facts: ClassVar[Facts] = Facts(likelihood=False, conditionals=False, asked=1.0, sampler="diffusionbert")
+    facts: ClassVar[Facts] = Facts(
+        likelihood=False, gives=frozenset({"masks", "levels by token"}), asked=1.0, sampler="diffusionbert"
+    )
 
     of: DiffusionBERT
 

@@ -83,7 +83,7 @@ class MDLM(Objective):
     the network must also predict the visible tokens at t = 0; without zero-masking it may predict the mask.
     """
 
-    facts: ClassVar[Facts] = Facts(warm_start=True, optimizer="muon", published=True)
+    facts: ClassVar[Facts] = Facts(optimizer="muon")
     advice: ClassVar[Mapping[str, Any]] = {"times": Count(), "weight": "flat"}
 
     schedule: Schedule = LogLinear()  # α_t: log-linear, cosine, cosine-squared, linear, geometric, polynomial

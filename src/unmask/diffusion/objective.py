@@ -35,25 +35,61 @@ class Nats(NamedTuple):
 class Facts:
     """Properties of an objective that other rooms ask for instead of its name."""
 
-    causal: bool = False  # a token is predicted from those before it: the network must not look ahead
+    gives: frozenset[str] = frozenset({"masks", "conditionals"})  # to samplers, in the words below
+    sampler: str = "first-hitting"  # the sampler that is its own reverse process
     likelihood: bool = True  # the reported number is −log p or a bound on it; False: a loss, for training only
     exact: bool = False  # the bound is −log p itself: no Monte Carlo error, no gap
     noisy: bool = True  # the bound of one draw has a Monte Carlo error
     infills: bool = True  # blanks may be anywhere, with text on both sides
-    conditionals: bool = True  # softmax of the logits without the mask is p(x_0 | x_t): any masked sampler applies
     loss_needs_sigma: bool = False  # the loss itself uses the noise level σ
     network_wants_sigma: bool = False  # prefers a network that takes σ as input, where the network `offers_sigma`
     asked: float = 0.5  # mean share of a row's positions whose logits a training step computes
-    sampler: str = "first-hitting"  # the sampler that is its own reverse process
-    process: str = "masked"  # how text is sampled: a member of sampling's PROCESSES
-    blockwise: bool = False  # a block of tokens is predicted from the text before it: the network must look so
-    reads: float = 1.0  # positions that a training step computes, per position of its rows
-    warm_start: bool = False  # may start from the weights of an autoregressive network of the same shape
-    optimizer: str = "adamw"  # the optimizer that trains it best (docs/results/recipe.md)
-    published: bool = False  # the official checkpoint layout supports it
-    vectors: bool = False  # the network's input is vectors, not tokens
-    unused: frozenset[str] = frozenset()  # halves of the network that it does without: "embedding", "head"
-    any_length: bool = False  # writes text of any length by itself, never showing the network more than it can take
+    optimizer: str = "adamw"  # the optimizer that trains it best (docs/results.md)
+    unused: frozenset[str] = frozenset()  # parts of the network that it does not use: "embedding", "head"
+
+    # What a network gives to samplers (sampling/fitting.py). Other packages may add words of their own.
+    #   masks             predictions of tokens where the text has masks
+    #   conditionals      of masks: softmax of the logits without the mask is p(x_0 | x_t), any masked sampler applies
+    #   blocks            predictions of one block at a time, given the clean text before it
+    #   next token        predictions from the tokens before it alone
+    #   kernel            predictions of every token, to be redrawn by the kernel's step
+    #   mass on the mask, scores, levels by token     what D3PM, SEDD and DiffusionBERT say of masks beside the above
+    #   vectors, embeddings, simplex                  estimates of clean vectors: of embeddings, or on the simplex
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token is predicted from those before it: the network must not look ahead."""
+        return "next token" in self.gives
+
+    @property
+    def conditionals(self) -> bool:
+        """Whether softmax of the logits without the mask is p(x_0 | x_t)."""
+        return "conditionals" in self.gives
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether masks of a block are predicted from the text before it: the network must look block by block."""
+        return {"masks", "blocks"} <= self.gives
+
+    @property
+    def masked_lm(self) -> bool:
+        """Whether it is a masked language model over whole rows: any mask is predicted from all that is visible."""
+        return self.infills and self.conditionals and not self.blockwise
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether it may start from the weights of an autoregressive network of the same shape."""
+        return self.conditionals and self.likelihood
+
+    @property
+    def vectors(self) -> bool:
+        """Whether the network's input is vectors, not tokens."""
+        return "vectors" in self.gives
+
+    @property
+    def any_length(self) -> bool:
+        """Whether it writes text of any length by itself, never showing the network more than it can take."""
+        return "blocks" in self.gives
 
 
 class Objective(ABC):
@@ -66,6 +102,7 @@ class Objective(ABC):
 
     schedule: Schedule | None = None  # α_t, the share still visible, where it has one
     times: Times | None = None  # how training draws the times, where it draws them
+    block: int | None = None  # tokens that are drawn at once, given the text before them; None: all of them
 
     @abstractmethod
     def nats(

@@ -263,11 +263,9 @@ class Plaid(Continuous):
     """The Plaid objective: nats of a bound in continuous time."""
 
     facts: ClassVar[Facts] = Facts(
-        conditionals=False,
+        gives=frozenset({"vectors", "embeddings"}),
         asked=1.25,
         sampler="gaussian",
-        process="continuous",
-        vectors=True,
         unused=frozenset({"embedding"}),
     )
 

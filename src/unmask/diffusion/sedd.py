@@ -36,7 +36,7 @@ class SEDD(Objective):
     """The SEDD objective: its scores depend on σ, and training works best when the network takes σ as input."""
 
     facts: ClassVar[Facts] = Facts(
-        conditionals=False, loss_needs_sigma=True, network_wants_sigma=True, sampler="analytic"
+        gives=frozenset({"masks", "scores"}), loss_needs_sigma=True, network_wants_sigma=True, sampler="analytic"
     )
 
     schedule: Schedule = LogLinear()  # α_t; must stay above 0, because scores vanish there

@@ -124,12 +124,9 @@ class SSDLM(Continuous):
 
     facts: ClassVar[Facts] = Facts(
         infills=False,
-        conditionals=False,
+        gives=frozenset({"vectors", "simplex", "blocks"}),
         asked=0.25,
         sampler="simplex",
-        process="simplex",
-        vectors=True,
-        any_length=True,
     )
 
     steps: int = 1000  # T, the number of steps; the paper trains with 5000

@@ -37,6 +37,7 @@ class AutoregressiveProcess(Process):
     """Left to right. A network with a memory reads every token once; any other reads the whole row in each call."""
 
     name: ClassVar[str] = "autoregressive"
+    needs: ClassVar[frozenset[str]] = frozenset({"next token"})
     options: LogitOptions = field(default_factory=LogitOptions)
     windows: Windows = field(default_factory=Whole)
     remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none

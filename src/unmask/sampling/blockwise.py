@@ -51,7 +51,7 @@ class Blockwise(Process):
     """Block diffusion under a policy."""
 
     name: ClassVar[str] = "blockwise"
-    follows: ClassVar[str] = "masked"
+    needs: ClassVar[frozenset[str]] = frozenset({"masks", "blocks"})
 
     size: int  # S, tokens per block
     window: int  # tokens that a block sees, its own included; whole blocks of them
@@ -69,7 +69,8 @@ class Blockwise(Process):
 
     @classmethod
     def of(cls, *, policy: Policy, options: LogitOptions, windows: Sliding | None, model: Model) -> "Blockwise":
-        size = model.objective.size  # type: ignore[attr-defined]
+        size = model.objective.block
+        assert size is not None
         if windows is not None and windows.stride != Sliding.usual(windows.context).stride:
             raise UserError("the window of a block model moves on by one block at a time: leave the stride out.")
         window = max(model.spec.length, 2 * size) if windows is None else windows.context

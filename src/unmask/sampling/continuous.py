@@ -44,13 +44,13 @@ class Denoising:
     guess: Float[Tensor, "b s e"] | None = None  # the last estimate of the clean vectors
 
 
-@PROCESSES.register("simplex", "the same in blocks from left to right, on the simplex of a vocabulary")
 @PROCESSES.register("continuous", "continuous diffusion: noise becomes vectors, and vectors become tokens")
 @dataclass(frozen=True)
 class ContinuousProcess(Process):
     """Continuous diffusion under a policy of steps."""
 
     name: ClassVar[str] = "continuous"
+    needs: ClassVar[frozenset[str]] = frozenset({"vectors"})
 
     objective: Continuous
     network: Any  # a backbone
@@ -63,8 +63,7 @@ class ContinuousProcess(Process):
     @classmethod
     def of(cls, *, policy: Any, options: LogitOptions, windows: Windows | None, model: Model) -> "ContinuousProcess":
         objective = model.objective
-        if not isinstance(objective, Continuous) or not isinstance(policy, Steps):
-            raise UserError(f"a model of the objective {objective.name} is not sampled in continuous space.")
+        assert isinstance(objective, Continuous)
         if options.constraint is not None or options.hook is not None:
             raise UserError(
                 f"a {objective.name} model draws all its tokens at once, so its draws cannot be restricted or guided "

@@ -98,6 +98,5 @@ class Control:
 
 
 def check_can_be_guided(model: Model) -> None:
-    facts = model.objective.facts
-    if not (facts.infills and facts.conditionals) or facts.blockwise:
+    if not model.objective.facts.masked_lm:
         raise UserError(f"guidance needs an mdlm model; the objective of this model is {model.objective.name}.")

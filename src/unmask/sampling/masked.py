@@ -325,6 +325,7 @@ class Masked(Process):
     """Masked diffusion under a policy."""
 
     name: ClassVar[str] = "masked"
+    needs: ClassVar[frozenset[str]] = frozenset({"masks"})
     policy: Policy = field(default_factory=FirstHitting)
     windows: Windows = field(default_factory=Whole)
     options: LogitOptions = field(default_factory=LogitOptions)

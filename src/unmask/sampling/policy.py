@@ -38,8 +38,7 @@ class Policy(Protocol):
     """A subclass is a frozen dataclass with a name in `POLICIES`; `--sampler NAME:FIELD=VALUE` sets its fields."""
 
     name: ClassVar[str] = ""
-    process: ClassVar[str] = "masked"  # the process it is for: a member of PROCESSES
-    own: ClassVar[bool] = False  # the reverse process of one objective only, which names it in its facts
+    needs: ClassVar[frozenset[str]] = frozenset({"masks"})  # what it needs of a model (`fitting`): see `Facts.gives`
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
     unshaped: ClassVar[bool] = False  # `choose` reads the network's own logits: only the tokens obey the constraints
     surest_first: ClassVar[bool] = False  # the most certain positions first; those without an alternative at once

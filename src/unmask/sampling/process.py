@@ -87,7 +87,7 @@ class Process(Protocol):
     """A frozen dataclass with a name in `PROCESSES`. Its states are immutable values."""
 
     name: ClassVar[str]
-    follows: ClassVar[str] = ""  # the process whose policies it follows; empty: its own
+    needs: ClassVar[frozenset[str]] = frozenset()  # what it needs of a model (`fitting`): see `Facts.gives`
 
     @classmethod
     def of(cls, *, policy: Any, options: Any, windows: Any, model: Any) -> "Process":
@@ -167,11 +167,6 @@ def answers(network: Any, questions: Sequence[Ask]) -> list[Answer]:
     for one, logits in zip(questions, network.head(hidden).split([len(one.rows) for one in questions]), strict=True):
         found.append(Answer(logits, memories=tuple(islice(left, len(one.pieces)))))
     return found
-
-
-def policies_of(process: str) -> str:
-    """The process whose policies a process follows."""
-    return PROCESSES[process].follows or process
 
 
 def run(

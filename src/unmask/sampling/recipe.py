@@ -13,16 +13,16 @@ from typing import Any, get_type_hints
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.diffusion.objective import OBJECTIVES
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.model.model import Model
 from unmask.sampling.control import Control
+from unmask.sampling.fitting import kind_for, process_for, samplers_for
 from unmask.sampling.logits import Hook, LogitOptions
 from unmask.sampling.masked import Sliding
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_policy, policy_of, sampler_name
-from unmask.sampling.process import PROCESSES, Process, Step, policies_of, run
+from unmask.sampling.process import Process, Step, run
 from unmask.sampling.rejection import Rejection
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
@@ -167,7 +167,7 @@ def method_for(
     constraint, hook  compiled before, by a caller that keeps them (a server)
     """
     given, recipe = recipe, with_defaults(model, recipe)
-    facts, control = model.objective.facts, recipe.control
+    control = recipe.control
     policy = policy_in_force(model, given, recipe)
     text = sampler_name(recipe.sampler or "")
     # A network may have more ids than its tokenizer has tokens; the extra ids have no text.
@@ -187,7 +187,7 @@ def method_for(
         hook=control.hook(model) if hook is None else hook(control),
         constraint=None if control.reject else wanted,
     )
-    kind = PROCESSES[facts.process]
+    kind = process_for(policy.needs, model.objective.facts.gives)
     process: Process = kind.of(policy=policy, options=options, windows=recipe.windows(), model=model)
     law = law_of(model, text, process, recipe, healed=healed)
     if control.reject and wanted is not None:
@@ -206,19 +206,12 @@ def unused(model: Model) -> tuple[int, ...]:
     return tuple(id for id, piece in enumerate(model.text_tokenizer().pieces) if UNUSED.fullmatch(piece))
 
 
-def samplers_for(model: Model) -> list[str]:
-    """The samplers that a model can use, its own reverse process first."""
-    facts, own = model.objective.facts, policies_of(model.objective.facts.process)
-    fitting = [name for name in POLICIES if POLICIES[name].process == own and not POLICIES[name].own]
-    return [facts.sampler, *(name for name in fitting if name != facts.sampler)]
-
-
 def policy_in_force(model: Model, given: Recipe, recipe: Recipe) -> Policy:
     """The policy of a recipe with the model's defaults; `given` is the recipe without them."""
     assert recipe.sampler is not None
     stored = given.sampler is None and not given.plain and "sampler" in model.sampling
     try:
-        kind = kind_for(model, recipe.sampler)
+        kind = kind_for(model.objective, recipe.sampler)
     except UserError as error:
         raise invalid_defaults(model, error) if stored else error from None
     if recipe.steps is not None and kind.budget is None:
@@ -229,7 +222,7 @@ def policy_in_force(model: Model, given: Recipe, recipe: Recipe) -> Policy:
 
 def without_steps(model: Model, sampler: str | Policy, *, default: bool) -> UserError:
     """The error for a number of steps with a sampler that has none."""
-    known = [name for name in samplers_for(model) if POLICIES[name].budget]
+    known = [name for name in samplers_for(model.objective) if POLICIES[name].budget]
     if not known:
         return UserError("an autoregressive model takes one network call per token; leave the steps out.")
     name, whose = sampler_name(sampler).partition(":")[0], ", this model's default," if default else ""
@@ -239,42 +232,16 @@ def without_steps(model: Model, sampler: str | Policy, *, default: bool) -> User
     )
 
 
-def kind_for(model: Model, sampler: str | Policy) -> Any:
-    """The class of a sampler; refuses one that the model cannot use."""
-    objective, known = model.objective, samplers_for(model)
-    own = policies_of(objective.facts.process)
-    name = sampler_name(sampler).partition(":")[0]
-    if isinstance(sampler, str) and name not in POLICIES:
-        raise unknown("sampler", name, known)
-    kind = POLICIES[name] if isinstance(sampler, str) else type(sampler)
-    if name == objective.facts.sampler or (kind.process == own and not kind.own):
-        return kind
-    if kind.own and kind.process == own:
-        raise UserError(
-            f"the sampler {name!r} is the reverse process of {owner_of(name)} models and this model's objective "
-            f"is {objective.name}; its own sampler is {objective.facts.sampler!r}."
-        )
-    raise UserError(
-        f"the sampler {name!r} is not for this model, whose objective is {objective.name}. "
-        f"Known for it: {', '.join(known)}."
-    )
-
-
 def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy:
     """The policy of a sampler, with the model's schedule or kernel and, for its own reverse process, its T."""
-    objective, kind = model.objective, kind_for(model, sampler)
+    objective, kind = model.objective, kind_for(model.objective, sampler)
     process = {"schedule": objective.schedule, "kernel": objective.kernel(model.parts)}
     given = {name: value for name, value in process.items() if value is not None}
     if not isinstance(sampler, str):
         return fitted_policy(sampler, steps=steps, **given)
-    if steps is None and kind.own and kind.budget is not None:
+    if steps is None and kind is POLICIES[objective.facts.sampler] and kind.budget is not None:
         steps = objective.grid
     return policy_of(sampler, steps=steps, **given)
-
-
-def owner_of(sampler: str) -> str:
-    """The objective that has this sampler as its reverse process."""
-    return next((name for name in OBJECTIVES if OBJECTIVES[name].facts.sampler == sampler), "other")
 
 
 def preview_recipe(model: Model, *, most: int, seed: int) -> Recipe:

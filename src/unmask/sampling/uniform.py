@@ -43,6 +43,7 @@ class UniformProcess(Process):
     """Uniform diffusion under a policy of steps."""
 
     name: ClassVar[str] = "uniform"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernel"})
     kernel: Kernel
     policy: UniformSteps = field(default_factory=UniformSteps)
     windows: Windows = field(default_factory=Whole)

@@ -16,8 +16,8 @@ from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.processes.device import compute_type
 from unmask.processes.team import Team
+from unmask.sampling.fitting import process_for
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.process import policies_of
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.data import Data
 from unmask.training.phases import Phase, continued, spec_of
@@ -55,8 +55,9 @@ def inherited_sampling(origin: Model | None, objective: Objective) -> dict[str, 
         return {}
     facts = objective.facts
     name = str(origin.sampling.get("sampler", facts.sampler)).partition(":")[0]
-    alike = origin.objective.facts.process == facts.process
-    followed = alike and name in POLICIES and POLICIES[name].process == policies_of(facts.process)
+    needs = POLICIES[name].needs if name in POLICIES else frozenset({name})
+    process = process_for(needs, facts.gives)
+    followed = process is not None and process is process_for(needs, origin.objective.facts.gives)
     return dict(origin.sampling) if name == facts.sampler or followed else {}
 
 

@@ -8,9 +8,10 @@ import torch
 
 import tiny
 import unmask
+from unmask.diffusion.mdlm import MDLM
 from unmask.errors import UserError
 from unmask.sampling.control import Control
-from unmask.sampling.policy import POLICIES
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.tasks.lengths import rounds
 from unmask.text.tokens.vocabulary import bpe
 
@@ -132,9 +133,7 @@ def given_of(tokens, parts, lengths):
     return found
 
 
-@pytest.mark.parametrize(
-    "sampler", [name for name in POLICIES if not POLICIES[name].own and POLICIES[name].process == "masked"]
-)
+@pytest.mark.parametrize("sampler", samplers_for(MDLM()))
 def test_a_blank_behind_a_space_begins_with_it_and_the_text_stays_as_given(worded, sampler):
     steps = 5 if sampler.startswith("remask") or sampler == "groups" else None
     for one in unmask.infill(worded, "the [2] sat[1] on [1-2].", n=6, sampler=sampler, steps=steps):

@@ -201,7 +201,7 @@ WRONG = [
     ("/v1/completions", {"steps": 10**9, "sampler": "ancestral"}, "1,000,000 at most"),
     ("/v1/completions", {"steps": 5}, "has no number of steps"),
     ("/v1/completions", {"sampler": "ancestrl"}, "Did you mean 'ancestral'?"),
-    ("/v1/completions", {"sampler": "d3pm"}, "reverse process of d3pm models"),
+    ("/v1/completions", {"sampler": "d3pm"}, "it needs mass on the mask, and the objective mdlm gives"),
     ("/v1/completions", {"draft": True}, "set events to 'steps'"),
     ("/v1/completions", {"stream_options": {}}, "stream_options need stream true"),
     ("/v1/completions", {"seed": 2**63}, "seed: "),

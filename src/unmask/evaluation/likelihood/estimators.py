@@ -67,7 +67,7 @@ def estimator(
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
     found = [own(objective.precise(), parts, state)]
     found += [replace(own(one, parts, state), name=name) for name, one in objective.variants().items()]
-    if objective.facts.conditionals and objective.facts.infills and not objective.facts.blockwise:
+    if objective.facts.masked_lm:
         schedule = objective.schedule or LogLinear()
         found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)
     known = {item.name: item for item in found}

@@ -224,7 +224,7 @@ def pack_of(model: Model) -> str:
 def can_leave_one_out(model: Model) -> bool:
     """Whether the model predicts a token from all others, so that pairs are ranked by the pseudo-likelihood."""
     facts = model.objective.facts
-    return facts.infills and facts.conditionals and not facts.blockwise
+    return facts.masked_lm
 
 
 def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:

@@ -177,7 +177,7 @@ def effects(
     if by not in BY:
         raise unknown("way to score variants", by, BY)
     facts, tokenizer = model.objective.facts, model.text_tokenizer()
-    hides = facts.infills and facts.conditionals
+    hides = facts.masked_lm
     if by == "pseudo" and not hides:
         raise UserError(
             f"pseudo-likelihoods need a model that sees both sides, and this one is {model.objective.name}."
@@ -313,8 +313,7 @@ def _nats(
 
 def check_sees_both_sides(model: Model) -> None:
     """Refuse a model that cannot predict a letter from the letters on both sides, as a logo needs."""
-    facts = model.objective.facts
-    if not (facts.infills and facts.conditionals):
+    if not model.objective.facts.masked_lm:
         raise UserError(f"a logo needs a model that sees both sides, and this one is {model.objective.name}.")
 
 

@@ -128,7 +128,7 @@ class CaduceusLayout(Format):
 
 def fitting(layout: Format, objective: Objective) -> Objective:
     """The objective, if its network predicts hidden tokens from visible ones, as a masked language model does."""
-    if not (objective.facts.infills and objective.facts.conditionals):
+    if not objective.facts.masked_lm:
         raise UserError(f"the layout {layout.name!r} cannot record that the objective is {objective.name!r}.")
     return objective
 

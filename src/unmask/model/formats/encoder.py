@@ -85,7 +85,7 @@ class EncoderFormat(Format):
 
     def fitting(self, objective: Objective) -> Objective:
         """The objective, if its network predicts hidden tokens from visible ones."""
-        if not (objective.facts.infills and objective.facts.conditionals):
+        if not objective.facts.masked_lm:
             raise UserError(f"the layout {self.name!r} cannot record that the objective is {objective.name!r}.")
         return objective
 

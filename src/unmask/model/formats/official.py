@@ -47,7 +47,7 @@ class Official(Format):
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, Architecture):
             raise UserError(f"the official layout holds transformers only, not the backbone {spec.name!r}.")
-        if not objective.facts.published:
+        if not isinstance(objective, Autoregressive | MDLM):
             raise UserError(f"the official layout cannot record that the objective is {objective.name!r}.")
         config = config_of(spec, mask=mask, dtype=dtype)
         if not is_published(config):

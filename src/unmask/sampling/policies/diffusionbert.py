@@ -20,7 +20,7 @@ class SpindleReverse(Policy):
     """T steps: a position is revealed with probability Σ_v p_v r_v, and its token then has the law ∝ p_v r_v."""
 
     budget: ClassVar[str | None] = "steps"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"masks", "levels by token"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 2048  # T

@@ -47,8 +47,7 @@ def everywhere(view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b
 class Gaussian(Policy):
     """T steps of q(z_s | z_t, x̂): the model's own reverse process. The tokens are drawn at the end."""
 
-    process: ClassVar[str] = "continuous"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"vectors", "embeddings"})
     budget: ClassVar[str | None] = "steps"
 
     steps: int = 256  # T
@@ -84,7 +83,7 @@ class Gaussian(Policy):
 class DDIM(Policy):
     """T steps without new noise: z keeps the noise it began with. Few steps are enough."""
 
-    process: ClassVar[str] = "continuous"
+    needs: ClassVar[frozenset[str]] = frozenset({"vectors", "embeddings"})
     budget: ClassVar[str | None] = "steps"
 
     steps: int = 64  # T

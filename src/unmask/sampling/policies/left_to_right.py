@@ -15,8 +15,7 @@ from unmask.sampling.policy import POLICIES, Policy, PolicyView
 class LeftToRight(Policy):
     """The leftmost blank, one per call; rows with longer prompts wait, so all rows are at the same position."""
 
-    process: ClassVar[str] = "autoregressive"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"next token"})
 
     @property
     def law(self) -> str:

@@ -58,7 +58,7 @@ class D3PMReverse(Policy):
     """T steps of D3PM's p(x_s | x_t), then one call for what is still hidden."""
 
     budget: ClassVar[str | None] = "steps"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"masks", "mass on the mask"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T
@@ -89,7 +89,7 @@ class Analytic(Policy):
     """T analytic steps down to a last time, then one call that reveals what is still hidden. [SEDD]"""
 
     budget: ClassVar[str | None] = "steps"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"masks", "scores"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T

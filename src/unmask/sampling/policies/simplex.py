@@ -40,8 +40,7 @@ def projected(reading: VectorPrediction, kind: Projection, p: float, draw: Draw)
 class SimplexSteps(Policy):
     """T steps per block. The default is the loop that the bound belongs to; p < 1 and argmax are as published."""
 
-    process: ClassVar[str] = "simplex"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"vectors", "simplex"})
     budget: ClassVar[str | None] = "steps"
 
     steps: int = 1000  # T, per block

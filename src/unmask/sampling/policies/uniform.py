@@ -12,8 +12,7 @@ from unmask.sampling.policy import POLICIES, Policy
 class UniformSteps(Policy):
     """T steps of the kernel's p(x_s | x_t), from its prior: for D3PM, random tokens."""
 
-    process: ClassVar[str] = "uniform"
-    own: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"kernel"})
     budget: ClassVar[str | None] = "steps"
     revises: ClassVar[bool] = True
 

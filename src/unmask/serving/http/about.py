@@ -10,8 +10,9 @@ from fastapi import FastAPI, Response
 from unmask.model.classifier import load_classifier
 from unmask.model.model import Model
 from unmask.registry import own_fields
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recorded, samplers_for
+from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recorded
 from unmask.serving.http import answers
 from unmask.serving.http.classifying import predictor_of
 from unmask.serving.http.errors import check_name
@@ -71,7 +72,7 @@ def samplers_of(model: Model) -> list[answers.Sampler]:
                 if one not in POLICIES.entry(name).preset
             ],
         )
-        for name in samplers_for(model)
+        for name in samplers_for(model.objective)
     ]
 
 
