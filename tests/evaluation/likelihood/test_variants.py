@@ -157,3 +157,20 @@ def test_a_position_that_is_no_number_or_a_huge_one_is_refused_in_words(tmp_path
     (tmp_path / "v.vcf").write_text(f"#CHROM\tPOS\tREF\tALT\none\t{position}\tA\tC\n")
     with pytest.raises(UserError, match="is not a variant"):
         read_variants(str(tmp_path / "v.vcf"), ["one"])
+
+
+def test_a_vocabulary_of_words_is_refused_even_where_it_happens_to_cut_into_letters(tmp_path):
+    words = vocabulary.bpe(["the cat sat on the mat"] * 9, 270)
+    network = network_of(CaduceusSpec(vocab=words.size, length=6, width=16, blocks=1, equivariant=False))
+    model = load(save(tmp_path / "m", network, mask=words.mask, tokenizer=words))
+    assert len(words.encode(TEXTS["one"])) == len(TEXTS["one"])
+    with pytest.raises(UserError, match="one token per letter"):
+        list(effects(model, TEXTS, [VARIANT]))
+
+
+def test_a_genome_is_no_protein(tmp_path):
+    protein = vocabulary.protein()
+    network = network_of(CaduceusSpec(vocab=protein.size, length=6, width=16, blocks=1, equivariant=False))
+    model = load(save(tmp_path / "m", network, mask=protein.mask, tokenizer=protein))
+    with pytest.raises(UserError, match="they are DNA"):
+        list(effects(model, {"one": "ACGGT" * 100}, [VARIANT]))

@@ -17,9 +17,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
+from unmask.evaluation.quality.assessment import read_samples
 from unmask.text.corpus import decompress as streams
 from unmask.text.corpus import documents
 from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.prepare import choose
+from unmask.text.corpus.sources import gather
 from unmask.text.tokens import vocabulary
 
 STORIES = ["One day.\nA cat.", "A dog  sat.", "naïve 貓"]
@@ -200,3 +203,19 @@ def test_an_unknown_way_to_find_documents_is_an_error_with_a_guess():
 def test_a_missing_package_is_an_error_that_says_how_to_install_it():
     with pytest.raises(UserError, match=r"pip install .*\[train\]'"):
         streams.needs("no_such_package_at_all", "reading")
+
+
+def test_a_molecule_of_a_smi_file_is_the_first_word_of_its_line(tmp_path):
+    (tmp_path / "a.smi").write_text("CCO ethanol\r\n\nc1ccccc1\tbenzene ring\nC\n")
+    assert [piece.text for piece in document_pieces(tmp_path / "a.smi", Layout())] == ["CCO", "c1ccccc1", "C"]
+    whole = [piece.text for piece in document_pieces(tmp_path / "a.smi", Layout(documents="file"))]
+    assert whole == ["CCO ethanol\r\n\nc1ccccc1\tbenzene ring\nC\n"]
+    for name in ("a.smi", "a.txt"):
+        (tmp_path / "a.txt").write_text("CCO\nc1ccccc1\n\nC\n")
+        assert [one.joined for one in read_samples(tmp_path / name)] == ["CCO", "c1ccccc1", "C"]
+
+
+def test_a_genome_for_a_vocabulary_of_proteins_is_refused(tmp_path):
+    (tmp_path / "a.fa").write_text(">chr\n" + "ACGTTGCAN" * 60 + "\n")
+    with gather(str(tmp_path / "a.fa")) as sources, pytest.raises(UserError, match="they are DNA"):
+        choose("protein", sources)

@@ -57,3 +57,9 @@ def test_what_is_drawn_is_a_letter_the_mask_aside_and_the_end_if_it_may_come(tok
 def test_a_vocabulary_of_text_draws_everything():
     assert undrawn(vocabulary.byte(), ends=False) == ()
     assert undrawn(vocabulary.text8(), ends=False) == ()
+
+
+@pytest.mark.parametrize("name", ["dna", "caduceus", "protein", "byte", "text8"])
+def test_vocabularies_of_letters_read_letters_and_one_of_words_does_not(name):
+    assert getattr(vocabulary, name)().reads_letters
+    assert not vocabulary.bpe(["the cat sat on the mat"] * 9, 270).reads_letters

@@ -25,10 +25,11 @@ from unmask.evaluation.likelihood import estimators
 from unmask.model.model import Model
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
-from unmask.text.tokens.alphabets import unscored
+from unmask.text.tokens.alphabets import check_alphabet, unscored
 from unmask.text.tokens.bases import complement
 
 BY = ("auto", "pseudo", "bound")
+BY_LETTER = "variants need a vocabulary with one token per letter (dna, caduceus, protein, character)."
 POSITION = re.compile("[0-9]{1,18}")
 INLINE = re.compile(r"(?:(\S+):)?([A-Za-z*-])([0-9]{1,12})([A-Za-z*-])")  # chr1:A123G, A123G
 
@@ -184,6 +185,8 @@ def effects(
         )
     if passes < 2:
         raise UserError(f"a standard error needs at least 2 passes; saw {passes}.")
+    if not tokenizer.reads_letters:
+        raise UserError(BY_LETTER)
     partners = complement(tokenizer) if both else None
     encoded: dict[str, np.ndarray] = {}
     cases: list[Case] = []
@@ -192,6 +195,7 @@ def effects(
             raise UserError(f"{variant.where}: {unknown('sequence', variant.name, sequences)}")
         text = sequences[variant.name]
         if variant.name not in encoded:
+            check_alphabet(tokenizer, text)
             encoded[variant.name] = tokenizer.encode_batch([text])[0].astype(np.int64)
         cases.append(_case(variant, text, encoded[variant.name], model, length or model.spec.length))
     score = _pseudo if by == "pseudo" or (by == "auto" and hides) else _likelihoods
@@ -210,7 +214,7 @@ def _case(variant: Variant, text: str, ids: np.ndarray, model: Model, length: in
     """The window of a variant; refuses one that does not fit the sequence."""
     tokenizer, at = model.text_tokenizer(), variant.position - 1
     if len(ids) != len(text):
-        raise UserError("variants need a vocabulary with one token per letter (dna, caduceus, protein, character).")
+        raise UserError(BY_LETTER)
     if len(variant.ref) != 1 or len(variant.alt) != 1 or variant.ref.upper() == variant.alt.upper():
         raise UserError(
             f"{variant.where}: {variant.ref} to {variant.alt} is not a substitution of one letter by another; "

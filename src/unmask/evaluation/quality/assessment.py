@@ -48,11 +48,17 @@ def text_of_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> SampleText:
 
 
 def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None = None) -> list[SampleText]:
-    """The samples of a .jsonl or FASTA file; with a tokenizer, from their `tokens`, so that documents are split."""
-    if format_of(path.name)[0] == "fasta":
+    """The samples of a .jsonl or FASTA file, or the lines of a .smi or .txt file.
+
+    With a tokenizer they are read from their `tokens`, so that documents are split.
+    """
+    kind = format_of(path.name)[0]
+    if kind in ("fasta", "smiles", "text"):
         if tokenizer is not None:
-            raise UserError(f"{path} is FASTA, which has no tokens: leave out --tokenizer.")
-        return [SampleText((text,)) for text in whole_documents(document_pieces(path, Layout()))]
+            raise UserError(f"{path} has texts and no tokens: leave out --tokenizer.")
+        layout = Layout(documents="line" if kind == "text" else "auto")
+        texts = whole_documents(document_pieces(path, layout))
+        return [SampleText((text,)) for text in texts if text]
     found = []
     for number, entry in enumerate(records(path, field), 1):
         if tokenizer is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.dataset import DataSet
-from unmask.text.corpus.decompress import Chunk, chunks, needs
+from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import check_text, objects, rows_of
 
@@ -61,6 +61,7 @@ def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
         "csv": _csv,
         "parquet": _parquet,
         "fasta": _fasta,
+        "smiles": _smiles,
     }
     return readers[format_of(path.name)[0] or "text"](path, layout)
 
@@ -86,6 +87,16 @@ def _text(path: Path, layout: Layout) -> Iterator[Piece]:
         between = {"line": "\n", "paragraph": r"\r?\n[ \t]*\r?\n", "separator": re.escape(layout.separator)}
         longest = 64 if unit == "paragraph" else len(layout.separator)
         yield from _split(stream, re.compile(between[unit]), longest)
+
+
+def _smiles(path: Path, layout: Layout) -> Iterator[Piece]:
+    """A molecule is the first word of a line; its name after it is dropped."""
+    if layout.documents != "auto":
+        yield from _text(path, layout)
+        return
+    for line, at in lines(path):
+        if words := line.split(maxsplit=1):
+            yield Piece(words[0], True, at)
 
 
 def _again(first: Chunk, rest: Iterator[Chunk]) -> Iterator[Chunk]:

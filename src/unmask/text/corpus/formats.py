@@ -12,6 +12,8 @@ FORMATS = {
     "fa": "fasta",
     "fna": "fasta",
     "faa": "fasta",
+    "smi": "smiles",
+    "smiles": "smiles",
 }
 COMPRESSIONS = ("gz", "xz", "zst")
 

@@ -44,6 +44,7 @@ from unmask.text.corpus.shards import (
     write_group,
 )
 from unmask.text.corpus.sources import Source, check_readable, placed_texts, texts
+from unmask.text.tokens.alphabets import alphabet_of, check_alphabet
 from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
 
@@ -58,12 +59,17 @@ def choose(
     Merges are learned from at most `megabytes` of text, never from files named for validation or test. A
     character vocabulary is built from all of the text, so that no character is missing.
     """
+    layout = layout or Layout()
     if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
-        return Tokenizer.load(name)
-    if name == "bpe":
-        sources = [source for source in sources if source.split in (None, "train")]
-    limit = megabytes * 1_000_000 if name == "bpe" else None
-    return build_tokenizer(name, texts(sources, layout or Layout(), limit=limit), size=size)
+        tokenizer = Tokenizer.load(name)
+    else:
+        if name == "bpe":
+            sources = [source for source in sources if source.split in (None, "train")]
+        limit = megabytes * 1_000_000 if name == "bpe" else None
+        tokenizer = build_tokenizer(name, texts(sources, layout, limit=limit), size=size)
+    if alphabet_of(tokenizer) is not None:
+        check_alphabet(tokenizer, next(texts(sources, layout), ""))
+    return tokenizer
 
 
 class Prepared(NamedTuple):

@@ -6,6 +6,7 @@ it, the unknown token and the special tokens are read, but they are no answer: t
 
 from dataclasses import dataclass
 
+from unmask.errors import UserError
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -18,6 +19,7 @@ class Alphabet:
     replaces: bool  # whether only a vocabulary that reads other letters as `any` belongs to it
 
 
+ENOUGH = 200  # letters: no protein of this length has only A, C, G, T and N
 DNA = Alphabet("ACGT", "N", replaces=False)
 PROTEIN = Alphabet("ACDEFGHIKLMNPQRSTVWY", "X", replaces=True)
 ALPHABETS = (DNA, PROTEIN)
@@ -35,6 +37,15 @@ def letters_of(tokenizer: Tokenizer, alphabet: Alphabet) -> dict[str, int] | Non
 def alphabet_of(tokenizer: Tokenizer) -> Alphabet | None:
     """The alphabet of a vocabulary of sequences; None: it is one of text, or of other letters."""
     return next((one for one in ALPHABETS if letters_of(tokenizer, one) is not None), None)
+
+
+def check_alphabet(tokenizer: Tokenizer, text: str) -> None:
+    """Refuse DNA for a vocabulary of amino acids: its letters are all in it, and mean something else."""
+    if len(text) >= ENOUGH and alphabet_of(tokenizer) is PROTEIN and set(text.upper()) <= {*DNA.letters, DNA.any}:
+        raise UserError(
+            "the sequences have no other letters than A, C, G, T and N: they are DNA, which a vocabulary of proteins "
+            "would read as amino acids. Use the tokenizer dna, or a model of DNA."
+        )
 
 
 def unscored(tokenizer: Tokenizer) -> tuple[int, ...]:

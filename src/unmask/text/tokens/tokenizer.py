@@ -156,6 +156,11 @@ class Tokenizer:
         return tuple(pieces)
 
     @cached_property
+    def reads_letters(self) -> bool:
+        """Whether every token of the vocabulary is one letter, special ones aside."""
+        return all(len(piece) <= 1 for id, piece in enumerate(self.pieces) if id not in self.specials)
+
+    @cached_property
     def specials(self) -> frozenset[int]:
         """Ids without text: mask, pad, bos, eos and any other token that is marked as special."""
         marked = {id for id, token in self.core.get_added_tokens_decoder().items() if token.special}
