@@ -38,7 +38,7 @@ APART = [("text.corpus", "text.prompt"), ("sampling.policies", "sampling.pattern
 
 # Tests of several modules at once, by what they are about; all others bear the name of a module.
 ACROSS = {
-    "cli": {"rivals", "sequences", "verbs"},
+    "cli": {"newcomer_tasks", "rivals", "sequences", "verbs"},
     "diffusion": {"baselines", "reference_losses"},
     "evaluation": {"commands"},
     "model/backbones": {"golden"},

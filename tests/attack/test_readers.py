@@ -175,9 +175,9 @@ def test_a_place_that_cannot_be_written_is_the_users_to_mend(tmp_path):
 
 @pytest.mark.slow
 def test_a_film_or_a_checkpoint_that_cannot_be_written_is_the_users_to_mend(tmp_path):
-    film = ["animate", "stories", "--prompt", "Once", "--length", "8"]
+    film = ["sample", "stories", "--prompt", "Once", "--length", "8"]
     (tmp_path / "full.html").symlink_to("/dev/full")
-    assert refuses([*film, "-o", tmp_path / "full.html"]) == "done"
+    assert refuses([*film, "--film", tmp_path / "full.html"]) == "done"
     assert refuses(["convert", "stories", tmp_path / "full.html" / "out"]) == "done"
 
 
@@ -203,7 +203,7 @@ def test_a_full_disk_leaves_a_film_as_it_was_and_no_part_of_a_checkpoint(tmp_pat
 
     def use():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
-        film = ["animate", "stories", "--prompt", "Once", "--length", "8", "-o", str(tmp_path / "film.html")]
+        film = ["sample", "stories", "--prompt", "Once", "--length", "8", "--film", str(tmp_path / "film.html")]
         assert main(film) == 2
         assert main(["convert", "stories", str(tmp_path / "copy")]) == 2
 

@@ -30,21 +30,21 @@ def test_every_verb_explains_itself_in_its_help(verb, capsys):
 
 
 def test_an_unknown_verb_exits_with_2_and_a_guess():
-    out = command("doctro")
+    out = command("inspct")
     assert out.returncode == 2
-    assert "Did you mean 'doctor'?" in out.stderr
+    assert "Did you mean 'inspect'?" in out.stderr
     assert "Traceback" not in out.stderr
 
 
 def test_an_unknown_option_exits_with_2():
-    out = command("doctor", "--frobnicate")
+    out = command("inspect", "--frobnicate")
     assert out.returncode == 2
     assert "Traceback" not in out.stderr
 
 
 @pytest.mark.slow
-def test_doctor_survives_a_cpu_on_which_bf16_kills_the_process():
-    out = command("doctor")
+def test_inspect_without_a_model_survives_a_cpu_on_which_bf16_kills_the_process():
+    out = command("inspect")
     assert out.returncode == 0
     assert "bf16 on CPU" in out.stdout
     assert "torch" in out.stdout

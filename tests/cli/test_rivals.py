@@ -68,7 +68,7 @@ def test_a_folder_of_texts_becomes_a_model_that_is_resumed_evaluated_judged_and_
     code, printed, said = command("quality", out, "--judge", judge, "--n", 2, *fewer, "--json")
     assert code == 0, said
     assert json.loads(printed)["generative_perplexity"] > 0
-    code, printed, said = command("animate", out, "--out", tmp_path / "film.html", *fewer)
+    code, printed, said = command("sample", out, "--film", tmp_path / "film.html", *fewer)
     assert code == 0, said
     assert '"cells"' in (tmp_path / "film.html").read_text()
 

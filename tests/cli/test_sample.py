@@ -203,24 +203,22 @@ def test_a_mistake_in_infill_exits_with_2(folder, capsys, arguments, told):
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name, head", [("a.html", b"<!doctype html>"), ("a.gif", b"GIF8")])
-@pytest.mark.parametrize("what", [("--prompt", "ba"), ("--template", "ba[3]d")])
-def test_animate_writes_a_page_or_a_gif(folder, tmp_path, capsys, name, head, what):
-    assert main(["animate", folder, "-o", str(tmp_path / name), *what]) == 0
-    assert (tmp_path / name).read_bytes().startswith(head)
-    assert "network calls" in capsys.readouterr().out
+@pytest.mark.parametrize("what", [("sample", "--prompt", "ba"), ("infill", "ba[3]d")])
+def test_a_film_is_a_page_beside_the_text(folder, tmp_path, capsys, what):
+    verb, *more = what
+    assert main([verb, folder, *more, "--film", str(tmp_path / "a.html")]) == 0
+    assert (tmp_path / "a.html").read_bytes().startswith(b"<!doctype html>")
+    printed = capsys.readouterr()
+    assert "network calls" in printed.err
+    assert printed.out
 
 
+@pytest.mark.parametrize("verb", ["sample", "infill"])
 @pytest.mark.parametrize(
-    "out, more, told",
-    [
-        ("a.mp4", (), "an .html or a .gif file"),
-        ("nowhere/a.gif", (), "there is no folder"),
-        ("a.gif", ("--seconds", "0"), "more than 0 seconds"),
-    ],
+    "out, told", [("a.mp4", "a film is an .html file"), ("nowhere/a.html", "there is no folder")]
 )
-def test_a_mistake_in_animate_exits_with_2(folder, tmp_path, capsys, out, more, told):
-    assert main(["animate", folder, "-o", str(tmp_path / out), *more]) == 2
+def test_a_mistake_in_the_name_of_a_film_exits_with_2(folder, tmp_path, capsys, verb, out, told):
+    assert main([verb, folder, *(["a[2]"] if verb == "infill" else []), "--film", str(tmp_path / out)]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -24,7 +24,7 @@ def test_a_masked_language_model_trains_and_reports_no_likelihood_and_others_sta
     assert "bound" not in said
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all("bound" not in line for line in lines)
-    assert main(["plot", str(out), "--out", str(tmp_path / "curve")]) == 0
+    assert main(["report", str(out), str(out), "--out", str(tmp_path / "curve")]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(out), str(text), "--rows", "4", "--estimator", "mlm"]) == 0
     said = capsys.readouterr().out

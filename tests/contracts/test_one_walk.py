@@ -142,7 +142,7 @@ def test_every_drawing_option_is_declared_once_and_reaches_the_server():
 
 def test_every_drawing_option_is_a_flag_and_an_argument(capsys):
     declared = {one.name for kind in (Recipe, Control) for one in fields(kind)} - {"control"}
-    for verb in ("sample", "infill", "animate", "quality", "report", "convert"):
+    for verb in ("sample", "infill", "quality", "report", "convert"):
         assert main([verb, "--help"]) == 0
         out = capsys.readouterr().out
         assert all(f"--{name.replace('_', '-')}" in out for name in declared), verb

@@ -223,20 +223,20 @@ def test_compare_says_whether_numbers_differ_and_what_could_be_why(folder, tmp_p
     text = folder / "text.txt"
     for name, more in (("a", ()), ("b", ("--seed", 5)), ("c", ("--length", 8)), ("d", ("--estimator", "order"))):
         asked(capsys, "evaluate", folder / "mdlm", text, "--json", "--out", tmp_path / f"{name}.json", *more)
-    same = asked(capsys, "compare", tmp_path / "a.json", tmp_path / "a.json", "--json")["result"]
+    same = asked(capsys, "report", tmp_path / "a.json", tmp_path / "a.json", "--json")["result"]
     assert same["verdict"]["difference"] == 0
     assert same["differences"] == []
-    seeds = asked(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json", "--json")["result"]
+    seeds = asked(capsys, "report", tmp_path / "a.json", tmp_path / "b.json", "--json")["result"]
     assert [one["name"] for one in seeds["differences"]] == ["seed"]
     assert seeds["verdict"]["paired"]
     names = [
         one["name"]
-        for one in asked(capsys, "compare", tmp_path / "a.json", tmp_path / "c.json", "--json")["result"][
+        for one in asked(capsys, "report", tmp_path / "a.json", tmp_path / "c.json", "--json")["result"][
             "differences"
         ]
     ]
     assert "settings.length" in names
-    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "d.json")]) == 0
+    assert main(["report", str(tmp_path / "a.json"), str(tmp_path / "d.json")]) == 0
     out = capsys.readouterr().out
     assert "settings.estimator: count -> order" in out
     assert "the error bars" in out
@@ -247,7 +247,7 @@ def test_models_of_another_weight_differ_beyond_the_error_bars(folder, tmp_path,
     for name, model in (("a", folder / "mdlm"), ("b", tmp_path / "other")):
         line = ("evaluate", model, folder / "text.txt", "--json", "--estimator", "order", "--passes", 8)
         asked(capsys, *line, "--out", tmp_path / f"{name}.json")
-    found = asked(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json", "--json")["result"]
+    found = asked(capsys, "report", tmp_path / "a.json", tmp_path / "b.json", "--json")["result"]
     assert found["verdict"]["beyond"]
     assert found["differences"][0]["effect"].startswith("any")
     assert "model.weights" in [one["name"] for one in found["differences"]]
@@ -258,19 +258,21 @@ def test_the_suite_prints_one_table_and_keeps_what_could_be_measured(folder, tmp
     (tmp_path / "ptb" / "ptb.valid.txt").write_text("he did n't pay\n" * 8)
     (tmp_path / "lm1b_subset").mkdir()
     (tmp_path / "lm1b_subset" / "1b_benchmark.test.tokens").write_text("It 's late .\n" * 8)
-    line = ("suite", folder / "mdlm", "--data-root", tmp_path, "--sets", "ptb", "lm1b", "arxiv", "--passes", 2)
+    line = ("evaluate", folder / "mdlm", "--data-root", tmp_path, "--suite", "ptb", "lm1b", "arxiv", "--passes", 2)
     line = (*line, "--pack", "stream")
-    found = asked(capsys, *line, "--format", "json")
+    found = asked(capsys, *line, "--json", "--write", tmp_path / "rows.jsonl", "--out", tmp_path / "all.json")
     assert [one["set"] for one in found["results"]] == ["ptb", "lm1b"]
     assert found["results"][1]["differs"] == "a course's subset, not the official shard"
     assert "holds no file for arxiv" in found["missing"]["arxiv"]
     assert found["results"][0]["record"]["data"]["detokenizer"] == "ptb"
-    assert main([*map(str, line), "--format", "markdown"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert table[0].startswith("| text | nats per token |")
-    assert len(table) == 5
+    assert json.loads((tmp_path / "all.json").read_text()) == found
+    assert {json.loads(row)["set"] for row in (tmp_path / "rows.jsonl").read_text().splitlines()} == {"ptb", "lm1b"}
     assert main([*map(str, line)]) == 0
-    assert "upper bound on -log p" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert table.splitlines()[0].startswith("text   nats per token")
+    assert "upper bound on -log p" in table
+    assert "Did you mean 'ptb'" in refused(capsys, "evaluate", folder / "mdlm", "--suite", "ptp")
+    assert "what should be measured" in refused(capsys, "evaluate", folder / "mdlm", "text.txt", "--suite", "ptb")
 
 
 def test_mistakes_are_told_in_a_sentence(folder, tmp_path, capsys):
@@ -280,13 +282,13 @@ def test_mistakes_are_told_in_a_sentence(folder, tmp_path, capsys):
     assert "not one row of 512" in refused(
         capsys, "evaluate", folder / "mdlm", text, "--pack", "wrap", "--length", 512
     )
-    assert "give DATA or --pairs" in refused(capsys, "evaluate", model)
+    assert "give DATA, --pairs" in refused(capsys, "evaluate", model)
     assert "Did you mean 'count'" in refused(capsys, "evaluate", model, text, "--estimator", "cuont")
     assert "--passes must be 0 or more" in refused(capsys, "evaluate", model, text, "--passes", -1)
     assert "no folder" in refused(capsys, "evaluate", tmp_path / "nowhere", text)
     assert "cannot write" in refused(capsys, "evaluate", model, text, "--out", tmp_path / "no" / "where.json")
     (tmp_path / "bad.json").write_text("{}")
-    assert "holds no result" in refused(capsys, "compare", tmp_path / "bad.json", tmp_path / "bad.json")
+    assert "holds no result" in refused(capsys, "report", tmp_path / "bad.json", tmp_path / "bad.json")
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a"}\n')
     assert "no field is called 'sentence_bad'" in refused(
         capsys, "evaluate", model, "--pairs", tmp_path / "pairs.jsonl"

@@ -1,38 +1,22 @@
-"""Compare two results: do they differ beyond their error bars, and what in the set-up could explain it?
-
-unmask evaluate runs/a text/ --out a.json && unmask evaluate runs/b text/ --out b.json
-unmask compare a.json b.json
-"""
+"""Two results, for `unmask report A.json B.json`: whether they differ, and what could explain it."""
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from unmask.cli.table import read_result
 from unmask.errors import UserError
 from unmask.evaluation.comparison import differences, results, verdict
 
 
-@dataclass(frozen=True)
-class Settings:
-    first: Annotated[Path, tyro.conf.Positional]
-    """A result that --out or --json wrote."""
-    second: Annotated[Path, tyro.conf.Positional]
-    """Another result of the same verb."""
-    json: bool = False
-    """Print one JSON object."""
-
-
-def run(settings: Settings) -> None:
-    first, second = (results(read_result(path), str(path)) for path in (settings.first, settings.second))
+def print_comparison(paths: tuple[Path, Path], *, as_json: bool) -> None:
+    first, second = (results(read_result(path), str(path)) for path in paths)
     shared = [name for name in first if name in second]
     if not shared:
         raise UserError(f"the files have no result in common: {', '.join(first)} and {', '.join(second)}.")
-    if settings.json:
+    if as_json:
         print(json.dumps({name: as_object(first[name], second[name]) for name in shared}, ensure_ascii=False))
         return
     for name in shared:

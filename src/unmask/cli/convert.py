@@ -1,4 +1,4 @@
-"""Convert an official checkpoint into an unmask checkpoint, with a self-test, or the other way round.
+"""Convert a checkpoint from or to another format, with a self-test, or set its default sampling settings.
 
 The copy keeps the default sampling settings; each sampling option replaces one of them, and --plain drops the rest.
 

@@ -6,10 +6,12 @@ DATA is a file, a folder, a glob, `-`, a corpus (ptb, wikitext103), `hf:NAME`, o
     unmask evaluate runs/mine my_texts/ --precision 0.01     until the standard error is 0.01 nats per token
     unmask evaluate runs/mine qa.jsonl --given question --field answer
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
+    unmask evaluate runs/mine --suite zero-shot --rows 64    the seven texts of the paper's Table 3
     torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +20,12 @@ import numpy as np
 import tyro
 
 from unmask.cli.flags import Place, Placing
+from unmask.cli.suite import measure_set, sets_of, suite_table
 from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
 from unmask.evaluation.likelihood.measure import How, Measurement
+from unmask.evaluation.likelihood.zero_shot import TextSet
 from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team, together
@@ -49,10 +53,16 @@ class Settings:
     """A .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA."""
     by: str = ""
     """Field of the pairs: report the accuracy per value of it too (BLiMP: UID)."""
+    suite: tuple[str, ...] = ()
+    """Texts in place of DATA: zero-shot (all), or some of ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv."""
+    data_root: Path | None = None
+    """Folder with the texts of the suite; none: the variable UNMASK_DATA, else data/, else the hub."""
+    limit: int = 0
+    """Documents to read of each text of the suite; 0: all."""
     json: bool = False
     """Print one JSON object."""
     out: Path | None = None
-    """Write that object to a file, for `unmask compare`."""
+    """Write that object to a file, for `unmask report`."""
     write: Path | None = None
     """Write the nats of each row (with --pack rows: of each document) to a .jsonl file."""
     each_token: bool = False
@@ -61,14 +71,17 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    if bool(settings.data) == bool(settings.pairs):
-        raise UserError("give DATA or --pairs FILE: what should be measured?")
+    if sum(map(bool, (settings.data, settings.pairs, settings.suite))) != 1:
+        raise UserError("give DATA, --pairs FILE or --suite zero-shot: what should be measured?")
     with together() as team:
         measure_and_print(settings, team)
 
 
 def measure_and_print(settings: Settings, team: Team) -> None:
+    sets = sets_of(settings.suite) if settings.suite else []
     model = settings.place.load(settings.model)
+    if sets:
+        return measure_suite(model, sets, settings, team)
     if settings.pairs:
         answer = measured_pairs(model, settings, team)
         if team.rank == 0:
@@ -84,6 +97,37 @@ def measure_and_print(settings: Settings, team: Team) -> None:
         lines = measure.by_row(tally, tokens=settings.each_token, by_document=work.how.pack == "rows")
         write_text(settings.write, "".join(json.dumps(line) + "\n" for line in lines))
     deliver(answer, likelihood_lines(answer), as_json=settings.json, out=settings.out)
+
+
+def measure_suite(model: Model, sets: Sequence[TextSet], settings: Settings, team: Team) -> None:
+    """One table of several texts; those that cannot be measured are named with the reason."""
+    answer: dict[str, Any] = {"results": [], "missing": {}}
+    lines: list[str] = []
+    for one in sets:
+        try:
+            result, tally = measure_set(
+                model, one, settings.how, data_root=settings.data_root, limit=settings.limit, team=team
+            )
+        except UserError as error:
+            answer["missing"][one.name] = str(error)
+            continue
+        if team.rank:
+            continue
+        answer["results"].append(result)
+        lines += [
+            json.dumps({"set": one.name, **line}) + "\n" for line in measure.by_row(tally, tokens=settings.each_token)
+        ]
+        if settings.out:  # after every text: what was measured is kept
+            write_text(settings.out, json.dumps(answer) + "\n")
+    if team.rank:
+        return
+    if not answer["results"]:
+        raise UserError("no text of the suite could be measured: " + "; ".join(answer["missing"].values()))
+    if settings.out:
+        write_text(settings.out, json.dumps(answer) + "\n")
+    if settings.write:
+        write_text(settings.write, "".join(lines))
+    print(json.dumps(answer) if settings.json else "\n".join(suite_table(answer["results"], answer["missing"])))
 
 
 def text(model: Model, settings: Settings) -> Measurement:

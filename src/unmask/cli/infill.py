@@ -4,6 +4,7 @@
 
     unmask infill stories "Lily saw a big [1] and [4]. Lily was very happy." --n 3
     unmask infill stories "The ___ sat on the [2]." --longest 4 --sampler entropy
+    unmask infill stories "The [3] sat on the [5]." --film blanks.html
     unmask infill runs/mine --file templates.txt --json
 """
 
@@ -18,6 +19,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from unmask.cli.film import check_film, write_film
 from unmask.cli.flags import Drawing, Place, Placing
 from unmask.errors import UserError
 from unmask.model.model import Model
@@ -49,11 +51,13 @@ class Settings:
     tries: int = 16  # most choices of lengths to compare
     looks: int = 32  # forward passes per candidate to score it; per length, at most 32 times as many to compare them
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
+    film: Path | None = None  # write an .html file that shows the first text emerging from masks
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
+    check_film(settings.film)
     recipe, templates = settings.recipe, read_templates(settings)
     parsed = [parse(template, least=settings.shortest, most=settings.longest) for template in templates]
     model = settings.place.load(settings.model)
@@ -62,7 +66,7 @@ def run(settings: Settings) -> None:
         print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)
     if not settings.json:
         print(HEADER, file=sys.stderr, flush=True)
-    for text, template in zip(templates, parsed, strict=True):
+    for number, (text, template) in enumerate(zip(templates, parsed, strict=True)):
         events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, looks=settings.looks)
         if settings.json or not sys.stdout.isatty():
             best = [event for event in events if isinstance(event, Infilled)]
@@ -71,6 +75,8 @@ def run(settings: Settings) -> None:
         write_candidates(best, text, model, as_json=settings.json)
         if best[0].note and not settings.json:
             print(f"unmask: note: {best[0].note}", file=sys.stderr)
+        if number == 0:
+            write_film(settings.film, model, best[0])
 
 
 def read_templates(settings: Settings) -> list[str]:

@@ -1,5 +1,6 @@
-"""Describe a checkpoint: its network, cost and tokenizer, and whether its self-test passes.
+"""Describe a model: its network, cost, tokenizer and self-test; without a model, what is installed here.
 
+unmask inspect                                      versions, devices, and what to install for what
 unmask inspect stories
 unmask inspect kuleshov-group/mdlm-owt
 unmask inspect kuleshov-group/mdlm-owt#main
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import tyro
 
+from unmask.cli.installation import print_installation
 from unmask.hub import origin_of
 from unmask.model import cost
 from unmask.model.checkpoint import load
@@ -20,7 +22,7 @@ from unmask.settings import described
 
 @dataclass(frozen=True)
 class Settings:
-    checkpoint: Annotated[str, tyro.conf.Positional]  # a folder, or a name on the hub: owner/name#REVISION
+    model: Annotated[str, tyro.conf.Positional] = ""  # a folder, or a name on the hub: owner/name#REVISION
 
 
 def facts(model: Model) -> Iterator[tuple[str, str]]:
@@ -53,7 +55,9 @@ def facts(model: Model) -> Iterator[tuple[str, str]]:
 
 
 def run(settings: Settings) -> None:
-    rows = list(facts(load(settings.checkpoint)))
+    if not settings.model:
+        return print_installation()
+    rows = list(facts(load(settings.model)))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")

@@ -1,4 +1,4 @@
-"""The command `unmask`: every module of this folder with a `Settings` class is a verb.
+"""The command `unmask`: every module of this folder with a `Settings` class is a verb, and stands in a group.
 
 A verb is imported only when it is used, so that `unmask --help` answers at once. Its first docstring line is
 its help; `Settings`, a frozen dataclass, becomes its command line; `run(settings)` does the work.
@@ -20,10 +20,32 @@ import tyro
 
 from unmask import __version__
 from unmask.cli.help import help_text
+from unmask.cli.names import asked_list
 from unmask.cli.numbers import numbers
 from unmask.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent
+GROUPS = {  # what a person wants, and the verbs for it, the common ones first
+    "Train a model": ("train", "prepare", "classify", "classifier"),
+    "Use a model": ("sample", "infill", "serve", "variants", "demo"),
+    "Measure a model": ("evaluate", "quality", "frontier", "report", "study"),
+    "Share a model": ("inspect", "convert", "push"),
+}
+RENAMED = {  # verbs of old, and what to type instead
+    "animate": "unmask sample MODEL --film FILE.html, or unmask infill MODEL TEMPLATE --film FILE.html",
+    "compare": "unmask report A.json B.json",
+    "doctor": "unmask inspect",
+    "plot": "unmask report RUN RUN --out curves",
+    "suite": "unmask evaluate MODEL --suite zero-shot",
+}
+COMPLETION = """_unmask() {{
+  local words="{verbs}"
+  if [ "$COMP_CWORD" -gt 1 ]; then
+    words="$(unmask "${{COMP_WORDS[1]}}" --help 2>/dev/null | grep -o -e '--[a-z][a-z.-]*' | sort -u)"
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _unmask unmask"""  # for bash; in zsh after `autoload bashcompinit && bashcompinit`
 # Errors of the operating system that a user can mend: no room, no permission, a wrong path, too many open files.
 OUTSIDE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE),
@@ -33,24 +55,20 @@ OUTSIDE = {
 
 
 def verbs() -> dict[str, str]:
-    """Every verb with the first line of its file, read without importing it."""
-    found = {}
-    for path in sorted(FOLDER.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.ClassDef) and node.name == "Settings" for node in tree.body):
-            found[path.stem] = (ast.get_docstring(tree) or "").split("\n")[0]
-    return found
+    """Every verb with the first line of its file, read without importing it, in the order of its group."""
+    lines = {}
+    for verb in (verb for group in GROUPS.values() for verb in group):
+        tree = ast.parse((FOLDER / f"{verb}.py").read_text(encoding="utf-8"))
+        lines[verb] = (ast.get_docstring(tree) or "").split("\n")[0]
+    return lines
 
 
 def usage() -> str:
-    lines = [
-        f"unmask {__version__}: masked diffusion language models",
-        "",
-        "usage: unmask VERB [options]",
-        "",
-    ]
-    lines += [f"  {verb:<10} {help_line}" for verb, help_line in verbs().items()]
-    return "\n".join([*lines, "", "`unmask VERB --help` explains a verb."])
+    lines = [f"unmask {__version__}: masked diffusion language models", "", "usage: unmask VERB [options]"]
+    about = verbs()
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {verb:<10} {about[verb]}" for verb in group)]
+    return "\n".join([*lines, "", "`unmask VERB --help` explains a verb; `--sampler help` lists what a name may be."])
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -60,9 +78,17 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] == "--version":
         print(f"unmask {__version__}")
         return 0
+    if arguments[0] == "--completion":
+        print(COMPLETION.format(verbs=" ".join(verbs())))
+        return 0
     verb, *rest = arguments
+    if verb in RENAMED:
+        raise UserError(f"`unmask {verb}` has another name now: {RENAMED[verb]}")
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
+    if "help" in rest and (names := asked_list(rest)) is not None:
+        print(names)
+        return 0
     module = import_module(f"unmask.cli.{verb}")
     if any(argument in ("-h", "--help") for argument in rest):
         print(help_text(module, named_default(module, rest)))

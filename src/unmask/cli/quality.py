@@ -76,7 +76,7 @@ class Settings:
     json: bool = False
     """Print one JSON object."""
     out: Path | None = None
-    """Write that object to a file, for `unmask compare`."""
+    """Write that object to a file, for `unmask report`."""
     place: Placing = field(default_factory=Place)
 
 

@@ -1,19 +1,22 @@
-"""Write one page about a run: learning curves, bounds, samples as they emerge, the frontier, the record.
+"""Report on a run as a page, compare the learning curves of several runs, or compare two results.
+
+One run: report.html in its folder, with curves, samples as they emerge and the results found there. Several runs:
+their curves as a picture and a page. Two results of --out: whether they differ beyond their error bars, and why.
 
     unmask evaluate runs/mine my_texts/ --out runs/mine/valid.json
-    unmask frontier runs/mine --judge gpt2-large --out runs/mine/frontier
     unmask report runs/mine
-
-Writes runs/mine/report.html, a self-contained page. Results in the run's folder are shown.
+    unmask report runs/a runs/b --out curves             curves.png and curves.html
+    unmask report a.json b.json
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from unmask.cli.compare import print_comparison
 from unmask.cli.flags import Drawing, Place, Placing
 from unmask.cli.table import accuracy_lines, likelihood_lines, quality_lines, read_result, write_text
 from unmask.errors import UserError
@@ -22,7 +25,7 @@ from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
-from unmask.views import report
+from unmask.views import curves, report
 from unmask.views.page import Part, page
 
 OWN_FILES = {"config.json", "unmask.json", "tokenizer.json", "tokenizer_config.json"}
@@ -30,8 +33,8 @@ OWN_FILES = {"config.json", "unmask.json", "tokenizer.json", "tokenizer_config.j
 
 @dataclass(frozen=True)
 class Settings:
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The folder of a run or of a checkpoint."""
+    what: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN..|RESULT RESULT")]
+    """The folder of a run or of a checkpoint, several runs, or two results (.json)."""
     results: tuple[Path, ...] = ()
     """More results to show (files of --out); those in the run's folder are always shown."""
     samples: int = 3
@@ -40,34 +43,68 @@ class Settings:
     """Tokens per sample; none: the training length."""
     recipe: Drawing = field(default_factory=Recipe)
     out: Path | None = None
-    """The page to write; none: report.html in the run's folder."""
+    """The page to write; none: report.html in the run's folder. Several runs: names of files without an ending."""
+    smooth: float = 0.9
+    """Smoothing of training curves, from 0 (none) to 1."""
+    log: bool = False
+    """Logarithmic axis of steps."""
+    json: bool = False
+    """Print the comparison of two results as one JSON object."""
     place: Placing = field(default_factory=Place)
 
 
 def run(settings: Settings) -> None:
-    if not settings.run.is_dir():
-        raise UserError(f"there is no folder {settings.run}: give a run's folder.")
-    model = settings.place.load(settings.run)
+    files = [path for path in settings.what if path.suffix == ".json" and not path.is_dir()]
+    if files and (len(files), len(settings.what)) != (2, 2):
+        raise UserError("two results are compared with each other: unmask report A.json B.json")
+    if files:
+        print_comparison((files[0], files[1]), as_json=settings.json)
+    elif len(settings.what) == 1:
+        write_report(settings.what[0], settings)
+    elif settings.what:
+        draw_curves(settings)
+    else:
+        raise UserError("report on what? Give the folder of a run: unmask report runs/mine.")
+
+
+def draw_curves(settings: Settings) -> None:
+    """The learning curves of several runs, as a picture and a page."""
+    if not 0 <= settings.smooth < 1:
+        raise UserError(f"smooth must lie in [0, 1); saw {settings.smooth}.")
+    read = [curves.read_curve(folder) for folder in settings.what]
+    figure = curves.curves_figure(read, smooth=settings.smooth, log=settings.log)
+    out = settings.out or Path("curves")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out.with_name(f"{out.name}.png"), dpi=150)
+    write_text(out.with_name(f"{out.name}.html"), page("Learning curves", [curves.compared(read, figure)]))
+    print(f"{out}.png\n{out}.html")
+
+
+def write_report(folder: Path, settings: Settings) -> None:
+    """One page about a run."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: give a run's folder.")
+    model = settings.place.load(folder)
     kept = record(model, seed=settings.recipe.seed, settings=dict(model.settings), data={})
     parts = [
-        *report.learning(settings.run),
-        *result_parts(settings),
+        *report.learning(folder),
+        *result_parts(folder, settings.results),
         *emerging(model, settings),
         report.of_record(kept),
     ]
-    out = settings.out or settings.run / "report.html"
-    write_text(out, page(settings.run.resolve().name, parts, about=about(model)))
+    out = settings.out or folder / "report.html"
+    write_text(out, page(folder.resolve().name, parts, about=about(model)))
     print(f"{out}: {', '.join(part.title for part in parts)}; {out.stat().st_size / 1000:,.0f} kB")
 
 
-def result_parts(settings: Settings) -> Iterator[Part]:
+def result_parts(folder: Path, more: Sequence[Path]) -> Iterator[Part]:
     """Every result that can be shown, by its kind."""
-    found = [path for path in sorted(settings.run.glob("*.json")) if path.name not in OWN_FILES]
-    for path in (*found, *settings.results):
+    found = [path for path in sorted(folder.glob("*.json")) if path.name not in OWN_FILES]
+    for path in (*found, *more):
         content = as_table(read_result(path))
         if "frontier" in content:
             yield report.of_frontier(content)
-        elif path in settings.results or "record" in content or "results" in content:
+        elif path in more or "record" in content or "results" in content:
             for name, result in results(content, str(path)).items():
                 title = path.stem if name == "result" else f"{path.stem}: {name}"
                 yield report.of_result(title, lines_of(result, path), result["record"])
@@ -82,7 +119,7 @@ def lines_of(result: Any, path: Path) -> Iterable[tuple[str, str]]:
     ):
         if key in result:
             return lines(dict(result))
-    raise UserError(f"{path} holds no result of evaluate, suite, quality or frontier.")
+    raise UserError(f"{path} holds no result of evaluate, quality or frontier.")
 
 
 def emerging(model: Model, settings: Settings) -> Iterator[Part]:

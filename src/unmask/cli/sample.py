@@ -1,8 +1,9 @@
-"""Draw text from a model: watch it emerge from masks in a terminal, or pipe it on.
+"""Generate text from a model: watch it emerge from masks in a terminal, or pipe it on.
 
 Under torchrun the processes share the batches; the texts are the same.
 
     unmask sample stories --prompt "Once upon a time" -n 3 --seed 1
+    unmask sample stories --film story.html              an animation, with a play button
     unmask sample runs/mine --sampler ancestral --steps 64 --json > samples.jsonl
     unmask sample runs/mine --sampler threshold:tau=0.8 --temperature 0.7
     unmask sample runs/mine --pattern "[A-Z][a-z ]+\\." --length 512 --window 128
@@ -13,11 +14,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
+from unmask.cli.film import check_film, write_film
 from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
 from unmask.errors import UserError
 from unmask.model.model import Model
@@ -47,6 +50,7 @@ class Settings:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
+    film: Path | None = None  # write an .html file that shows the first text emerging from masks
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)
 
@@ -56,6 +60,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
+    check_film(settings.film)
     with together() as team:
         draw_samples(shared_batches(settings, team), team)
 
@@ -102,6 +107,7 @@ def draw_samples(settings: Settings, team: Team) -> None:
         write_sample(sample, as_json=settings.json, event=settings.stream)
         done.append(sample)
     if team.rank == 0:
+        write_film(settings.film, model, done[0])
         print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Run a study: several systems, several seeds, one budget, one table with error bars.
+"""Run a study, such as a table of the paper: several systems and seeds, one budget, error bars.
 
 A study is a TOML file (docs/how/study.md). What is finished is kept: run the same command again after a stop, a
 failure or a change of the file, and only what is missing is computed.

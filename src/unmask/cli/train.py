@@ -1,8 +1,7 @@
 """Train a model on your own texts.
 
-The default is the best recipe we have measured (docs/results.md); configs/ has the paper's. --config FILE reads
-settings from TOML; flags override them. --resume continues the run in --out with its settings, or starts it if there
-is none. --minutes chooses network, batch and steps for the data and this machine.
+The default is the best recipe we have measured; configs/ has the paper's. --config FILE reads settings from TOML;
+flags override them. --resume continues the run in --out. --minutes chooses network, batch and steps for the data.
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500

@@ -1,4 +1,4 @@
-"""Score variants of a sequence: how much a substitution changes log p, by pseudo-likelihood or by the bound.
+"""Score variants of a DNA or protein sequence: how much a substitution changes log p.
 
 VARIANTS is a .vcf, .tsv or .csv file with the columns CHROM, POS, REF and ALT, or chr1:A123G,chr1:C200T. A score
 below 0 says that the model finds the alternative less probable. Of DNA both strands are scored and averaged.

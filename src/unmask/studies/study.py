@@ -47,7 +47,6 @@ class Verb:
 VERBS = {
     "evaluate": Verb(("--each-token",), aside="--write"),
     "quality": Verb(),
-    "suite": Verb(),
     "frontier": Verb(out="result"),
     "classify": Verb(("--resume",), out="run", result="run/result.json"),
 }

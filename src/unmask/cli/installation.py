@@ -1,12 +1,8 @@
-"""Print versions, threads and devices, and whether bf16 works here.
-
-unmask doctor
-"""
+"""What is installed: versions, threads and devices, whether bf16 works here, and what each purpose lacks."""
 
 import os
 import platform
 import textwrap
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from re import match
 
@@ -15,11 +11,6 @@ import torch
 from unmask import __version__
 from unmask.errors import install
 from unmask.processes.device import tried
-
-
-@dataclass(frozen=True)
-class Settings:
-    """`unmask doctor` takes no options."""
 
 
 def bf16_on_cpu() -> str:
@@ -37,7 +28,7 @@ def devices() -> str:
 
 PURPOSES = {
     "": "sample, infill, train",
-    "train": "read .parquet, .zst and the hub, draw curves and GIFs, TensorBoard",
+    "train": "read .parquet, .zst and the hub, draw curves, TensorBoard",
     "serve": "serve a model",
     "eval": "evaluate by other models, lm-eval",
     "dna": "DNA backbones",
@@ -76,7 +67,7 @@ def purposes() -> list[tuple[str, str]]:
     return lines
 
 
-def run(_: Settings) -> None:
+def print_installation() -> None:
     rows = [
         ("unmask", __version__),
         ("python", f"{platform.python_version()} on {platform.platform()}"),

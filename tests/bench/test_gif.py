@@ -6,9 +6,18 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
+import tiny
+import unmask
+from studies.gif import DARK, Colours, frames, gif, laid_out, shade
 from unmask.errors import UserError
-from unmask.views.film import Cell, Film
-from unmask.views.gif import DARK, Colours, frames, gif, laid_out, shade
+from unmask.views.film import Cell, Film, film
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    model = tiny.model(tmp_path_factory.mktemp("models") / "mdlm")
+    sample = unmask.sample(model, prompt="bad ", length=12)[0]
+    return film(model.tokenizer, sample.tokens, sample.trace, caption="a </script> b")
 
 
 def test_a_gif_has_a_frame_before_and_after_every_call(shown):

@@ -1,4 +1,4 @@
-"""`unmask plot` as a person meets it; the curves themselves: tests/views/test_curves.py."""
+"""`unmask report` of several runs as a person meets it; the curves themselves: tests/views/test_curves.py."""
 
 import json
 
@@ -21,7 +21,7 @@ def a_run(folder):
 @pytest.mark.slow
 def test_curves_become_a_picture_and_a_page_that_needs_nothing_else(tmp_path, capsys):
     first, second = a_run(tmp_path / "one"), a_run(tmp_path / "<two>")
-    assert main(["plot", str(first), str(second), "--out", str(tmp_path / "new" / "curves")]) == 0
+    assert main(["report", str(first), str(second), "--out", str(tmp_path / "new" / "curves")]) == 0
     assert "curves.png" in capsys.readouterr().out
     assert (tmp_path / "new" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "new" / "curves.html").read_text()
@@ -34,9 +34,9 @@ def test_curves_become_a_picture_and_a_page_that_needs_nothing_else(tmp_path, ca
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
-    assert main(["plot", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path), str(tmp_path)]) == 2
     assert "holds no metrics.jsonl" in capsys.readouterr().err
-    assert main(["plot", str(write(tmp_path / "empty", []))]) == 2
+    assert main(["report", *2 * [str(write(tmp_path / "empty", []))]]) == 2
     assert "no step to draw yet" in capsys.readouterr().err
-    assert main(["plot", str(a_run(tmp_path / "one")), "--smooth", "1"]) == 2
+    assert main(["report", *2 * [str(a_run(tmp_path / "one"))], "--smooth", "1"]) == 2
     assert "smooth must lie in [0, 1)" in capsys.readouterr().err
