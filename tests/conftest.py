@@ -1,10 +1,12 @@
-"""What every test shares: one torch thread a worker, so that two workers fill two cores."""
+"""What every test shares: one thread per process, so that two workers fill two cores."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # also for commands that tests start
 
 import unmask  # noqa: F401  # isort: skip  # before torch: it sets how OpenMP's threads wait
 import pytest
 import torch
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from training.small import Chain
 from unmask.cli.main import main
 from unmask.model.checkpoint import load
 from unmask.settings import read_toml
+from unmask.training import fit, state
 from unmask.training.settings import Train
 
 SETTINGS = """
@@ -183,6 +184,36 @@ def test_a_run_of_some_minutes_has_fixed_sizes_and_resumes_as_any_other(text, tm
 
 
 @pytest.mark.slow
+def test_a_run_stores_its_number_of_threads_and_resumes_with_it(small, text, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    seen: list[int] = []
+    monkeypatch.setattr(fit, "fewest_as_fast", lambda work, most: (work(), 2)[1])
+    monkeypatch.setattr(state, "save_state", watching(state.save_state, seen))
+    out, before = tmp_path / "run", torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        command = ["train", *small, "--out", str(out)]
+        assert main([*command, "--data", str(text), "--steps", "8"]) == 0
+        assert "computes with 2 threads, which are as fast as 3 here" in capsys.readouterr().err
+        assert read_toml(out / "settings.toml", Train()).run.threads == 2
+        assert main(["train", "--out", str(out), "--resume", "--steps", "16"]) == 0
+        assert set(seen) == {2}
+        seen.clear()
+        assert main(["train", "--out", str(out), "--resume", "--steps", "24", "--threads", "1"]) == 0
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def watching(save, seen: list[int]):
+    def saved(*arguments, **more):
+        seen.append(torch.get_num_threads())
+        return save(*arguments, **more)
+
+    return saved
+
+
 def test_previews_by_time_change_no_number(small, text, tmp_path, capsys):
     arguments = [*small, "--data", str(text), "--steps", "6", "--run.preview", "1", "--run.eval-every", "100"]
     models, shown = [], []

@@ -27,6 +27,7 @@ from unmask.files import write_whole
 from unmask.model.checkpoint import in_run
 from unmask.model.predictor import NOTE, Predictor, Reading, is_predictor, trained_in
 from unmask.processes.signals import stopping
+from unmask.processes.threads import use_threads
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
 from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.manifest import loss_lines
@@ -100,6 +101,7 @@ def stored_columns(arguments: list[str]) -> Columns:
 
 
 def run(settings: Settings) -> None:
+    use_threads(settings.place.threads)
     if settings.predict:
         predict(settings)
         return

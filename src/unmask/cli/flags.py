@@ -13,8 +13,10 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from unmask.model.checkpoint import load
+from unmask.model.cost import pass_flops
 from unmask.model.model import Model
 from unmask.processes.device import Device, Dtype
+from unmask.processes.threads import Threads, check_threads, use_threads
 from unmask.registry import Registry, spelled
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
@@ -35,9 +37,16 @@ class Place:
 
     device: Device = "auto"  # auto: a GPU if there is one
     dtype: Dtype = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
+    threads: Threads = "auto"  # on the CPU; auto: one for a few texts of a small network, else one per core
 
-    def load(self, path: str | Path) -> Model:
-        return load(path, device=self.device, dtype=self.dtype)
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+
+    def load(self, path: str | Path, *, rows: int | None = None) -> Model:
+        """A model, and the threads for passes of at most so many rows; None: of many."""
+        model = load(path, device=self.device, dtype=self.dtype)
+        use_threads(self.threads, flops=None if rows is None else pass_flops(model.spec) * rows)
+        return model
 
 
 Placing = Annotated[Place, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes]

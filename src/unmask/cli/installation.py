@@ -10,6 +10,7 @@ import torch
 
 from unmask import __version__
 from unmask.errors import install
+from unmask.openmp import POLICIES
 from unmask.processes.device import tried
 
 
@@ -24,6 +25,12 @@ def devices() -> str:
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return f"{len(names)} x CUDA: {', '.join(names)}"
     return "Apple GPU (mps) and CPU" if torch.backends.mps.is_available() else "CPU only"
+
+
+def waiting() -> str:
+    """How OpenMP's threads wait for each other, by the environment that it was loaded with."""
+    given = [f"{name}={os.environ[name]}" for name in POLICIES if name in os.environ]
+    return f"while they wait for each other: {', '.join(given)}"
 
 
 PURPOSES = {
@@ -71,7 +78,8 @@ def print_installation() -> None:
     rows = [
         ("unmask", __version__),
         ("python", f"{platform.python_version()} on {platform.platform()}"),
-        ("cores", f"{os.cpu_count()} seen, torch uses {torch.get_num_threads()} threads"),
+        ("cores", f"{os.cpu_count()} seen"),
+        ("threads", f"at most {torch.get_num_threads()} (--threads N for another number); {waiting()}"),
         ("devices", devices()),
         ("bf16 on CPU", bf16_on_cpu()),
     ]

@@ -97,7 +97,13 @@ def dispatch(arguments: list[str]) -> int:
         settings = parsed(verb, rest)
     except SystemExit as stop:  # tyro has printed what is wrong with the command line
         return int(stop.code or 0)
-    module.run(settings)
+    if not hasattr(settings, "place"):
+        module.run(settings)
+        return 0
+    from unmask.processes.threads import watched_threads  # imports torch
+
+    with watched_threads(lambda hint: complain(f"unmask: {hint}")):
+        module.run(settings)
     return 0
 
 

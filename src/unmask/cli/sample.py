@@ -76,7 +76,7 @@ def shared_batches(settings: Settings, team: Team) -> Settings:
 
 
 def draw_samples(settings: Settings, team: Team) -> None:
-    model = settings.place.load(settings.model)
+    model = settings.place.load(settings.model, rows=min(settings.n, settings.recipe.batch))
     tokenizer = model.text_tokenizer()
     warning = doubt(model, settings.length or model.spec.length, settings.recipe)
     if warning is not None and team.rank == 0:

@@ -18,6 +18,11 @@ def training_flops(spec: Spec, *, rows: float = 0.5, length: int | None = None) 
     return 3 * spec.flops(rows=rows, length=length)
 
 
+def pass_flops(spec: Spec) -> float:
+    """FLOPs of a forward pass over one row, with logits at every position."""
+    return spec.flops(rows=1.0) * spec.length
+
+
 def inference_bytes(spec: Spec, *, batch: int = 1, rows: float = 1.0, length: int | None = None) -> int:
     """Bytes of the weights, the largest activations of one layer, and the logits at the requested positions."""
     tokens = batch * (length or spec.length)

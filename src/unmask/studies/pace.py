@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from unmask.processes.threads import computing_with
 from unmask.studies.plan import steps_of, total_flops, train_of, vocabulary
-from unmask.studies.run import computing_with
 from unmask.studies.study import Row, Study
 from unmask.text.corpus.rows import Batch
 from unmask.training.estimate import USUAL_SHARE, matrix_rate, step_rate

@@ -13,17 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-import torch
 
 from unmask.errors import UserError
 from unmask.files import write_json, write_whole
 from unmask.processes.lock import locked
+from unmask.processes.threads import COUNT, computing_with
 from unmask.studies import corpus
 from unmask.studies.plan import CONFIG, MODEL, Task
 from unmask.training import metrics
@@ -177,20 +177,9 @@ def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int
             return int(stop.code or 0) if isinstance(stop.code, int | None) else 1
 
 
-@contextmanager
-def computing_with(threads: int) -> Iterator[None]:
-    """Compute with so many threads, then with as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def environment(threads: int) -> dict[str, str]:
     count = str(threads)
-    return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "TOKENIZERS_PARALLELISM": "false"}
+    return {**os.environ, COUNT: count, "MKL_NUM_THREADS": count, "TOKENIZERS_PARALLELISM": "false"}
 
 
 def end_with_parent() -> None:

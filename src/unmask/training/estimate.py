@@ -1,7 +1,7 @@
 """The estimated cost of a run, before it starts, and the clock of its previews."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -11,7 +11,7 @@ from unmask.model import cost
 from unmask.model.backbone import Spec, build
 from unmask.model.denoiser import Denoiser
 from unmask.model.room import machine_bytes
-from unmask.training.loop import Rows, begin, train
+from unmask.training.loop import Progress, Rows, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train
 
@@ -94,16 +94,22 @@ def step_rate(
     steps: int = 3,
 ) -> float:
     """The rate with which `estimate` is right for this run: the first steps of each phase are done and forgotten."""
-    settings = replace(settings, run=replace(settings.run, compile=False))
     flops = seconds = 0.0
     for phase in phases(settings):
         spec = spec_of(settings, phase, vocab=vocab) if init is None else continued(init, settings, phase)
-        begun = begin(Denoiser(build(spec), phase.objective), settings)
-        done = islice(train(begun, phase, settings, batch, mask=mask), steps + 1)
+        done = islice(trial_steps(settings, batch, phase, spec, mask=mask), steps + 1)
         pace = sorted(progress.seconds for progress in done)[(steps + 1) // 2]
         flops += phase.steps * estimate(settings, spec, phase, rows=rows, rate=1.0).flops
         seconds += phase.steps * pace
     return flops / (USUAL_SHARE * seconds)
+
+
+def trial_steps(
+    settings: Train, batch: Callable[[int], Rows], phase: Phase, spec: Spec, *, mask: int
+) -> Iterator[Progress]:
+    """The steps of a phase with a new network, which is forgotten."""
+    settings = replace(settings, run=replace(settings.run, compile=False))
+    return train(begin(Denoiser(build(spec), phase.objective), settings), phase, settings, batch, mask=mask)
 
 
 @dataclass

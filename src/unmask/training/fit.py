@@ -1,12 +1,16 @@
-"""The settings of a new run that follow from its data: the packing, and for --minutes the sizes."""
+"""The settings of a new run that follow from data and machine: packing, threads, and for --minutes the sizes."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from unmask.processes.team import Team
+from unmask.processes.threads import chosen_outside, computing_with, fewest_as_fast
 from unmask.training.data import document_lengths, has_regions, opened, starting_spec
-from unmask.training.estimate import duration, matrix_rate, step_rate
+from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
+from unmask.training.phases import continued, phases, spec_of
 from unmask.training.settings import Train
 from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized, tuning_encoder
 
@@ -17,6 +21,9 @@ PACKED = {
     "padded": "the documents are short: one per row of {length} tokens (--text.pack wrap joins them)",
     "wrap": "documents are joined and cut into rows of {length} tokens (--text.pack padded: one per row)",
 }
+
+
+TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads is tried
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Order:
 
 
 def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
-    """The settings of a new run, with the packing that suits its data and the sizes for --minutes."""
+    """The settings of a new run: the packing that suits its data, the threads, and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
     spec = starting_spec(asked)
     lengths, regions = document_lengths(folder), has_regions(folder)
@@ -39,7 +46,9 @@ def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, f
         asked = tuning_encoder(asked, given=order.given)
     if chosen:
         say(PACKED[asked.text.pack].format(length=asked.text.length))
-    return for_minutes(order, team, say, asked, folder) if order.minutes else asked
+    if order.minutes:
+        return for_minutes(order, team, say, asked, folder)
+    return with_threads(asked, folder, team, say)
 
 
 def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
@@ -53,16 +62,48 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
         )
 
     guess = sizes(asked, matrix_rate() * team.world, order.given)
+    guess = with_threads(guess, folder, team, say)
     if team.world > 1:
         say(size_line(guess, order.minutes))
         return guess
     # A few steps of that network tell the speed of this machine better than products of matrices.
     batches = opened(guess, folder).batches.at
-    rate = step_rate(guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init)
+    with computing_with(threads_of(guess)):
+        rate = step_rate(
+            guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init
+        )
     found = sizes(guess, rate, {*order.given, "model.width", "optim.batch"})
     seconds = found.steps * seconds_per_step(found, rows=data.rows, vocab=data.tokenizer.size, rate=rate, init=init)
     say(size_line(found, seconds / 60 / (1 - ASIDE)))
     return found
+
+
+def threads_of(asked: Train) -> int:
+    """The threads of a run; one that was begun before they were stored had as many as there are."""
+    return torch.get_num_threads() if asked.run.threads == "auto" else asked.run.threads
+
+
+def with_threads(asked: Train, folder: Path, team: Team, say: Callable[[str], None]) -> Train:
+    """The settings with a number of threads: that which was asked for, or the best of a trial."""
+    threads = threads_of(asked)
+    free = asked.run.threads == "auto" and not chosen_outside() and team.device.type == "cpu"
+    if free and threads > 1:
+        most, threads = threads, threads_by_trial(asked, folder, threads)
+        if threads < most:
+            more = "thread, which is" if threads == 1 else "threads, which are"
+            say(f"computes with {threads} {more} as fast as {most} here (--threads N for another number)")
+    return replace(asked, run=replace(asked.run, threads=threads))
+
+
+def threads_by_trial(asked: Train, folder: Path, most: int) -> int:
+    """The fewest threads that are as fast as any; steps that take long are not tried, and get all."""
+    data, many = opened(asked, folder), replace(asked, steps=1000)
+    phase, vocab = phases(many)[-1], data.tokenizer.size
+    spec = continued(starting_spec(many), many, phase) if asked.init else spec_of(many, phase, vocab=vocab)
+    if estimate(many, spec, phase, rows=data.rows, rate=matrix_rate()).seconds > TRIED * phase.steps:
+        return most
+    steps = trial_steps(many, data.batches.at, phase, spec, mask=data.tokenizer.mask)
+    return fewest_as_fast(lambda: next(steps), most)
 
 
 def size_line(asked: Train, minutes: float) -> str:

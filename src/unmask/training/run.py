@@ -11,9 +11,10 @@ from unmask import settings as toml
 from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import joined, said_once
+from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.data import data_folder, opened
-from unmask.training.fit import Order, fitted
+from unmask.training.fit import Order, fitted, threads_of
 from unmask.training.folder import claimed
 from unmask.training.log import Lines, Log, Screen
 from unmask.training.loop import Progress, begin
@@ -81,7 +82,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
         data = opened(asked, data_folder(asked, Path(asked.out), log.say))
         if data.warning:
             log.say(f"warning: {data.warning}")
-        with stopping() as stop:
+        with stopping() as stop, computing_with(threads_of(asked)), watched_threads(log.say):
             point = yield from run_phases(Job(asked, data, log, stop, team))
             number = halted(stop, team)
         if number:

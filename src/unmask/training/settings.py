@@ -7,6 +7,7 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
 from unmask.processes.device import Device, Dtype
+from unmask.processes.threads import Threads, check_threads
 from unmask.settings import also, at_least, check_shares
 from unmask.training.optim import OPTIMIZERS, Optim
 
@@ -52,7 +53,7 @@ class Warm:
     """`recipe = warm`: first autoregressive, then masked diffusion with the same trunk."""
 
     share: float = 0.25  # share of the steps that are autoregressive
-    anneal: int = 0  # steps in which causal attention grows to both sides; 0: at once; also with --init
+    anneal: int = 0  # steps from causal attention to both sides, also with --init; 0: at once
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -76,6 +77,7 @@ class Run:
     tensorboard: bool = False  # also write TensorBoard event files
     device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
     dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
+    threads: Annotated[Threads, also("--threads")] = "auto"  # on the CPU; auto: a short trial at the start chooses
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
     patience: float = 60  # seconds that processes wait for each other in a step
 
@@ -83,6 +85,7 @@ class Run:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
         at_least(0, eval_rows=self.eval_rows, preview=self.preview, preview_minutes=self.preview_minutes)
         at_least(1, patience=self.patience)
+        check_threads(self.threads)
         if self.dtype == "float16":
             raise UserError("gradients underflow in float16: train with --dtype bfloat16 or float32.")
 

@@ -52,9 +52,7 @@ class Architecture(Spec):
     width: int = 256  # features per position
     blocks: int = 6  # layers
     heads: int = 4  # attention heads; width must be a multiple of twice their number
-    cond: int | None = (
-        None  # features of the noise level that modulate blocks (adaLN); 0: none; none: 128 if the objective wants it
-    )
+    cond: int | None = None  # noise-level features that modulate blocks (adaLN); 0: none; none: by the objective
     dropout: float = 0.0  # dropout probability on both branches of a block, in training
     tied: bool = False  # the head reuses the embedding
     time_conditioning: bool = False  # give the network the noise level as input; needs cond > 0
