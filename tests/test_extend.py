@@ -78,3 +78,38 @@ def test_a_package_that_cannot_be_loaded_is_named(installed):
     assert "my_package.my_sampler" in ran.stderr
     assert "it needs a GPU" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_work_as_typed_and_a_missing_plugin_is_named(installed, tmp_path):
+    files, text = installed / "my_package", tmp_path / "my_texts" / "a.txt"
+    text.parent.mkdir()
+    text.write_text("a cab had a bad bead. a fed hag hid. " * 80)
+    lines = [line.split() for line in re.findall(r"^    unmask ((?:sample|train) .*--plugin .*)$", PAGE, re.M)]
+    assert len(lines) == 3
+    small = ["--steps", "2", "--text.tokenizer", "character", "--text.length", "16", "--optim.batch", "4"]
+    plain = {name: value for name, value in os.environ.items() if name != "UNMASK_PLUGINS"}
+
+    def ran(*words: str, **more: str) -> subprocess.CompletedProcess:
+        line = [sys.executable, "-m", "unmask", *words]
+        return subprocess.run(line, cwd=tmp_path, env=plain | more, capture_output=True, text=True, timeout=240)
+
+    for name in ("my_sampler.py", "my_objective.py", "my_backbone.py"):
+        (tmp_path / name).write_text((files / name).read_text())
+    for line in lines:
+        more = small if line[0] == "train" else ["--length", "24"]
+        done = ran(*line, *more)
+        assert done.returncode == 0, done.stderr
+    missing = ran("inspect", "runs/mixer")
+    assert missing.returncode == 2
+    assert "no backbone is called 'mixer'" in missing.stderr
+    assert "give --plugin FILE. It was written with --plugin 'my_backbone.py'." in missing.stderr
+    assert ran("inspect", "runs/mixer", UNMASK_PLUGINS=str(tmp_path / "my_backbone.py")).returncode == 0
+    assert ran("inspect", "--plugin", "nowhere.py", "runs/mixer").returncode == 2
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "json.py").write_text("")
+    assert "rename it" in ran("inspect", "--plugin", "more/json.py", "stories").stderr
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    broken = ran("inspect", "--plugin=broken.py", "stories")
+    assert broken.returncode == 2
+    assert "cannot be loaded: ZeroDivisionError" in broken.stderr

@@ -11,8 +11,8 @@ class UserError(ValueError):
     """A mistake that the user can fix. The command line prints it without a traceback and exits with 2."""
 
 
-def unknown(kind: str, seen: str, known: Iterable[str]) -> UserError:
-    """An error for a name that does not exist, with the nearest ones that do.
+def unknown(kind: str, seen: str, known: Iterable[str], *, hint: str = "") -> UserError:
+    """An error for a name that does not exist, with the nearest ones that do; a `hint` comes last.
 
     >>> str(unknown("schedule", "cosin", ["cosine", "linear"]))
     "no schedule is called 'cosin'. Did you mean 'cosine'? Known: cosine, linear."
@@ -20,7 +20,7 @@ def unknown(kind: str, seen: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = get_close_matches(seen, names, n=1)
     guess = f" Did you mean {near[0]!r}?" if near else ""
-    return UserError(f"no {kind} is called {seen!r}.{guess} Known: {', '.join(names)}.")
+    return UserError(f"no {kind} is called {seen!r}.{guess} Known: {', '.join(names)}.{hint}")
 
 
 def install(extra: str) -> str:

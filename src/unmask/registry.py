@@ -5,8 +5,8 @@
     class MDLM(Objective): ...
 
 The files of a registry's room are imported at the first lookup, so a new file needs no entry in a list. Other
-packages add members through entry points (docs/how/extend.md). Components are written and read as one line,
-`threshold:tau=0.8`, or as a table of a TOML file.
+packages add members through entry points, users with `--plugin FILE` (docs/how/extend.md). Components are written and
+read as one line, `threshold:tau=0.8`, or as a table of a TOML file.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +19,10 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.errors import UserError, unknown
+from unmask.plugins import load_plugins
 
 T = TypeVar("T")
+MISSING_PLUGIN = " If a file of yours registers it, give --plugin FILE."
 
 
 def derived(default: Any = MISSING, **options: Any) -> Any:
@@ -84,6 +86,7 @@ class Registry(Generic[T]):
             room = import_module(self.room)
             for module in iter_modules(room.__path__, f"{self.room}."):
                 import_module(module.name)
+        load_plugins()
 
     @cached_property
     def plugins(self) -> dict[str, EntryPoint]:
@@ -95,7 +98,7 @@ class Registry(Generic[T]):
         if name not in self.entries and name in self.plugins:
             self.adopt(name, self.plugins[name])
         if name not in self.entries:
-            raise unknown(self.kind, name, self)
+            raise unknown(self.kind, name, self, hint=MISSING_PLUGIN if self.group else "")
         return self.entries[name]
 
     def adopt(self, name: str, point: EntryPoint) -> None:

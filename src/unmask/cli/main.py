@@ -23,6 +23,7 @@ from unmask.cli.help import help_text
 from unmask.cli.names import asked_list
 from unmask.cli.numbers import numbers
 from unmask.errors import UserError, unknown
+from unmask.plugins import take_plugins
 
 FOLDER = Path(__file__).parent
 GROUPS = {  # what a person wants, and the verbs for it, the common ones first
@@ -72,6 +73,7 @@ def usage() -> str:
 
 
 def dispatch(arguments: list[str]) -> int:
+    arguments = take_plugins(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0

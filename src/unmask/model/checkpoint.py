@@ -22,7 +22,7 @@ from unmask.files import appearing, write_json
 from unmask.model import probe
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, recognised
+from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
 from unmask.model.model import GPT2, Model, shipped
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
@@ -33,6 +33,7 @@ from unmask.model.weights import (
     with_weights,
     write_tensors,
 )
+from unmask.plugins import plugin_names
 from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
 from unmask.text.tokens.files import TOKENIZER_FILES
@@ -68,8 +69,8 @@ def load(
     place = device_of(device)
     compute = None if dtype == "auto" else compute_type(dtype, place)
     folder, downloaded = find(path)
-    files, layout = recognised(folder)
-    found, note = layout.read(files), files.note
+    files, layout, found = read_layout(folder)
+    note = files.note
     check_sizes(found.spec)
     with bounded_by(files.tensors, found.spec):
         denoiser = on_meta(found.spec, found.objective)
@@ -111,17 +112,29 @@ def load(
     )
 
 
+def read_layout(folder: Path) -> tuple[Files, Format, Found]:
+    """The files of a folder, their layout, and what they say; an error names the plugins that were in use."""
+    files, layout = recognised(folder)
+    try:
+        return files, layout, layout.read(files)
+    except UserError as error:
+        names = files.note.get("plugins")
+        if not isinstance(names, list) or not names:
+            raise
+        raise UserError(
+            f"{error} It was written with {', '.join(f'--plugin {name!r:.60}' for name in names)}."
+        ) from None
+
+
 def spec_in(path: str | Path) -> Spec:
     """The spec of a checkpoint; its weights are not read."""
-    files, layout = recognised(find(path)[0])
-    return layout.read(files).spec
+    return read_layout(find(path)[0])[2].spec
 
 
 def tokenizer_in(path: str | Path) -> Tokenizer | None:
     """The tokenizer of a checkpoint; its weights are not read."""
     folder, downloaded = find(path)
-    files, layout = recognised(folder)
-    found = layout.read(files)
+    files, _, found = read_layout(folder)
     return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
 
 
@@ -216,6 +229,7 @@ def write_note(
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
         "weights": weights_fingerprint(folder),
         "probe": probe.record_probe(network, mask=mask, objective=objective),
+        **({"plugins": plugin_names()} if plugin_names() else {}),
     }
     write_json(folder / NOTE, {**said, **proof})
 
