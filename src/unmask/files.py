@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
@@ -55,13 +55,20 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file atomically: after a kill at any moment it is the old one or the new one, never a part."""
+    """Write a file atomically."""
+    with open_draft(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def open_draft(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write piece by piece: after a kill at any moment it is the old one or the new one, never a part."""
     draft = draft_of(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with draft.open("wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)

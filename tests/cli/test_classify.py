@@ -121,8 +121,8 @@ def test_columns_of_the_training_are_the_defaults_of_a_prediction_and_single_tex
     (rte / "new.tsv").write_text("sentence1\tsentence2\tlabel\nab\tcd\tentailment\n")
     (rte / "one.csv").write_text("text\nab\n")
     command = ["classify", str(rte / "run"), str(rte / "new.tsv"), "--predict", "--out", str(rte / "a.csv")]
-    assert default(command).columns == Columns("sentence1", "sentence2", "label")
-    assert default(["classify", str(rte / "run"), "new.tsv"]).columns == Columns()
+    assert default(command[1:]).columns == Columns("sentence1", "sentence2", "label")
+    assert default([str(rte / "run"), "new.tsv"]).columns == Columns()
     assert main(command) == 0
     assert "accuracy" in capsys.readouterr().out
     command[2] = str(rte / "one.csv")
@@ -157,6 +157,33 @@ def test_protocols_are_the_published_ones():
     assert default(["--protocol", "hyenadna"]).tune.lr == 6e-4
     assert default(["x", "human_ocr_ensembl", "--protocol", "plain"]) == Settings()
     assert default(["runs/x", "mine.csv"]) == Settings()
+
+
+def test_only_the_data_is_taken_for_a_benchmark_and_no_file_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for more in (["--out", "RTE"], ["--out=sst2"], ["--metrics", "cola", "--label", "qqp"]):
+        assert default(["stories", "my.csv", *more]) == Settings()
+    assert default(["RTE", "my.csv"]) == Settings()
+    assert default(["--out", "runs", "stories", "RTE", "--steps", "2"]).tune.lr == 2e-5
+    (tmp_path / "RTE").mkdir()
+    assert default(["stories", "RTE"]) == Settings()
+
+
+def test_texts_are_answered_and_written_some_at_a_time(reviews, monkeypatch, capsys):
+    assert classify(reviews) == 0
+    capsys.readouterr()
+    command = ["classify", str(reviews / "run"), str(reviews / "reviews.csv"), "--predict", "--out"]
+    assert main([*command, str(reviews / "whole.csv")]) == 0
+    whole = capsys.readouterr().out
+    sizes, real = [], unmask.Predictor.encode_whole
+    monkeypatch.setattr("unmask.training.answers.PART", 7)
+    monkeypatch.setattr(
+        unmask.Predictor, "encode_whole", lambda self, some: sizes.append(len(some)) or real(self, some)
+    )
+    assert main([*command, str(reviews / "parts.csv")]) == 0
+    assert sizes == [7, 7, 7, 7, 2]
+    assert (reviews / "parts.csv").read_text() == (reviews / "whole.csv").read_text()
+    assert capsys.readouterr().out.splitlines()[1:] == whole.splitlines()[1:]
 
 
 @pytest.mark.parametrize(

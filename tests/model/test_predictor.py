@@ -295,3 +295,35 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(UserError, match=r"line 3: the label 'nan' is not a number"):
         Answer().target("nan", "line 3")
     assert predictor().encode([""])[0] == [Encoded([])]  # the frame is there
+
+
+@pytest.mark.parametrize(
+    "table, values, message",
+    [
+        ("reading", {"length": 10**9, "pool": "padded"}, r"length must be at most 16,384 tokens"),
+        ("reading", {"length": 2**62}, r"length must be at most 16,384 tokens"),
+        ("answer", {"labels": [""] * 1000}, r"labels must differ"),
+        ("answer", {"labels": [str(i) for i in range(100_000)]}, r"does not fit 100000 outputs"),
+        ("answer", {"spread": 0.0}, r"spread must be finite"),
+        ("texts", {"separators": -3}, r"1 to 4 separators; saw -3"),
+    ],
+)
+def test_what_a_strangers_note_says_is_bounded_before_memory_is_taken(tmp_path, monkeypatch, table, values, message):
+    checkpoint(tmp_path / "model")
+    folder = written(tmp_path / "mood", Predictor(load(tmp_path / "model"), ANSWER))
+    note = json.loads((folder / "classify.json").read_text())
+    note[table] |= values
+    (folder / "classify.json").write_text(json.dumps(note))
+    if table == "answer":
+        monkeypatch.setattr(Predictor, "__init__", None)  # no head is made
+    with pytest.raises(UserError, match=message):
+        Predictor.load(folder)
+
+
+def test_texts_are_read_whole_up_to_four_times_the_length_of_the_pretraining():
+    found = predictor()
+    own, marks = found.model.spec.length, found.marks_around
+    assert found.length_for(3) == own
+    assert found.length_for(own + 1) == own + 1 + marks
+    assert found.length_for(100 * own) == 4 * own
+    assert predictor(length=5).length_for(100) == 5

@@ -120,6 +120,33 @@ def test_defaults_for_another_kind_of_model_are_not_kept():
     assert tuned("ar", "masked").sampling == {}
 
 
+def test_the_phase_of_a_validation_is_named_in_the_log_and_in_the_metrics(capsys):
+    settings = {**SMALL, "run": {"eval_rows": 2, "preview": 0, "eval_every": 2}}
+    for _ in unmask.train("text.txt", "warm", steps=4, recipe="warm", warm={"share": 0.5}, **settings):
+        pass
+    err = capsys.readouterr().err
+    assert "the numbers of the ar phase do not compare with those of mdlm, which follows" in err
+    assert [line.split(" phase")[0] for line in err.splitlines() if "validation" in line] == [
+        "step 2  validation (ar",
+        "step 4  validation (mdlm",
+    ]
+    lines = [json.loads(line) for line in Path("warm/metrics.jsonl").read_text().splitlines()]
+    assert {(line["step"], line["objective"]) for line in lines} == {(2, "ar"), (4, "mdlm")}
+
+
+def test_a_run_that_cannot_fit_into_memory_is_refused_before_it_begins_unless_told(monkeypatch):
+    huge = {**SMALL, "optim": {"batch": 10**9}}
+    run = unmask.train("text.txt", "huge", steps=1, quiet=True, **huge)
+    with pytest.raises(UserError, match=r"needs about [\d,.]+ GB of memory and this machine has .* --run.oversize"):
+        next(run)
+    assert not Path("huge/settings.toml").exists()
+    monkeypatch.setattr("unmask.model.room.machine_bytes", lambda: 1)
+    with pytest.raises(UserError, match="GB of memory"):
+        next(unmask.train("text.txt", "small", steps=1, quiet=True, **SMALL))
+    told = {**SMALL, "run": {**SMALL["run"], "oversize": True}}
+    assert len(list(unmask.train("text.txt", "small", steps=1, quiet=True, **told))) == 1
+
+
 @pytest.mark.parametrize("name", ["train", "classify"])
 def test_the_api_of_python_imports_nothing_of_the_terminal(name):
     seen = "[one for one in sys.modules if one.split('.')[0] in ('tyro', 'rich', 'torch') or 'unmask.cli' in one]"

@@ -1,4 +1,5 @@
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import get_type_hints
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_a_mistake_in_a_file_is_named_with_the_file(content, said, tmp_path):
         toml.read_toml(path, Train())
     assert said in str(error.value)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("table", [Train(), *(getattr(Train(), name) for name in ("text", "optim", "warm", "run"))])
+def test_numbers_are_written_as_they_are_read(table):
+    """A default 1 of a float would be written as 1, read as 1.0 and written as 1.0 when the run is resumed."""
+    hints = get_type_hints(type(table))
+    wrong = [one.name for one in fields(table) if hints[one.name] is float and type(getattr(table, one.name)) is int]
+    assert not wrong
+    assert toml.dumps(toml.merged(Train(), toml.described(Train()))) == toml.dumps(Train())
 
 
 def test_a_missing_file_is_named():

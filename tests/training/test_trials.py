@@ -11,6 +11,7 @@ import pytest
 from tiny import LETTERS, checkpoint
 from unmask.errors import UserError
 from unmask.files import fingerprint
+from unmask.model.checkpoint import load
 from unmask.model.predictor import Predictor, Reading
 from unmask.text.corpus.examples import Columns
 from unmask.training.split import Split
@@ -47,7 +48,7 @@ def asked(tmp_path):
 def run(asked, *, resume=False, until=None):
     """A run; `until`: it gets a signal after so many updates of the first trial that is not over."""
     stop, said = [], []
-    with opened(asked, said.append, resume=resume) as (model, data):
+    with opened(asked, said.append, resume=resume) as (asked, model, data):
         count = 0
         for event in trials(asked, model, data, said.append, stop):
             count += event.update is not None
@@ -90,8 +91,8 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path)
     whole = replace(asked, out=str(tmp_path / "whole"))
     run(whole)
 
-    with opened(asked, print, resume=False) as (model, data):
-        for event in trials(asked, model, data, print):
+    with opened(asked, print, resume=False) as (fitting, model, data):
+        for event in trials(fitting, model, data, print):
             if event.step == 5:  # nothing after it is saved
                 break
     run(asked, resume=True)
@@ -193,3 +194,57 @@ def test_mistakes_are_told_before_anything_is_written(asked, tmp_path):
     shutil.rmtree(tmp_path / "model")
     with pytest.raises(UserError, match="model"):
         run(asked)
+
+
+@pytest.mark.slow
+def test_the_length_is_that_of_the_data_and_what_is_cut_is_said_with_the_remedy(asked, tmp_path):
+    own = load(tmp_path / "model").spec.length
+    lines = [f"{'ab'[i % 2] * own}\t{'good' if i % 2 else 'bad'}\n" for i in range(12)]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(lines))
+    said = run(asked)
+    assert not any("cut" in line for line in said)
+    assert results_of(asked)[0]["test"]["cut"] == results_of(asked)[0]["valid"]["cut"] == 0
+    assert Predictor.load(tmp_path / "run").reading.length == own + 2
+    run(asked, resume=True)
+    said = run(replace(asked, out=str(tmp_path / "short"), reading=Reading(length=own)))
+    assert any(f"more than {own} tokens and were cut (--length {own + 2} keeps them whole)" in line for line in said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, content", [("begun.json", "[1]"), ("begun.json", "[" * 9999), ("begun.json", "{")])
+def test_a_damaged_note_of_a_run_is_told(asked, name, content):
+    run(asked, until=1)
+    (Path(asked.out) / name).write_text(content)
+    with pytest.raises(UserError, match=name):
+        run(asked, resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"seed": 1, "valid": {"accuracy": "much"}}'])
+def test_a_damaged_result_of_a_seed_is_told(asked, content):
+    run(asked)
+    (Path(asked.out) / "seed-1" / RESULT).write_text(content)
+    with pytest.raises(UserError, match=r"seed-1/result\.json"):
+        run(asked, resume=True)
+
+
+@pytest.mark.slow
+def test_drafts_of_killed_processes_are_removed(asked):
+    run(asked, until=4)
+    draft = Path(asked.out) / "seed-1" / ".model.draft-12345"
+    draft.mkdir()
+    (draft / "model.safetensors").write_bytes(b"many")
+    run(asked, resume=True)
+    assert not draft.exists()
+
+
+@pytest.mark.parametrize("seed, seeds", [(2**63, 1), (2**64, 1), (2**62 - 1, 2)])
+def test_a_seed_that_cannot_be_stored_is_refused(seed, seeds):
+    with pytest.raises(UserError, match="seeds must be less than"):
+        Tuning(seed=seed, seeds=seeds)
+
+
+@pytest.mark.parametrize("epochs", [float("inf"), float("nan"), 0.0, -1.0])
+def test_epochs_are_a_number_above_0(epochs):
+    with pytest.raises(UserError, match="epochs must be a number above 0"):
+        Tune(epochs=epochs)

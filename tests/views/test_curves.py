@@ -76,3 +76,42 @@ def test_one_run_is_a_part_with_its_latest_numbers(run):
     assert facts["bound in training"] == "-21.0000 nats per token"
     assert facts["validation"] == "5.5000 ± 0.5000 nats per token"
     assert facts["best"] == "5.0000 at step 12"
+
+
+def phased(tmp_path):
+    lines = [
+        {
+            "step": s,
+            "steps": 1,
+            "loss": 4.0 - s / 10,
+            "bound": 4.0,
+            "seconds": 1.0,
+            "objective": "ar" if s < 3 else "mdlm",
+        }
+        for s in (1, 2, 3, 4)
+    ]
+    valid = [
+        {"step": 2, "valid": 4.1, "error": 0.1, "objective": "ar"},
+        {"step": 4, "valid": 4.7, "error": 0.1, "objective": "mdlm"},
+    ]
+    return read_curve(write(tmp_path / "warm", [*lines, *valid]))
+
+
+def test_the_curve_is_broken_where_the_objective_changes_and_the_best_is_that_of_the_last_one(tmp_path):
+    curve = phased(tmp_path)
+    assert [[line["step"] for line in part.steps] for part in curve.phases] == [[1, 2], [3, 4]]
+    assert dict(zip(HEAD, row(curve), strict=True))["best"] == "4.7000 at step 4"
+    drawn = curves_figure([curve], smooth=0.0)
+    lines = [list(line.get_xdata()) for line in drawn.axes[0].get_lines()]
+    assert [1, 2] in lines
+    assert [3, 4] in lines
+    assert [3, 3] in lines, "the boundary"
+    assert [1, 2, 3, 4] not in lines
+
+
+@pytest.mark.parametrize("line", [{"loss": "low", "seconds": 1.0}, {"loss": 1.0}, {"loss": 1.0, "seconds": [1]}])
+def test_a_number_that_is_none_is_named_with_its_step(tmp_path, line):
+    with pytest.raises(
+        UserError, match=r"metrics.jsonl cannot be drawn: at step 7 (loss|seconds) is .*, not a number"
+    ):
+        read_curve(write(tmp_path / "damaged", [{"step": 7, **line}]))

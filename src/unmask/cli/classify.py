@@ -12,16 +12,16 @@ unmask classify bert-base-uncased SST-2 --out runs/sst2                       GL
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from dataclasses import field as made
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 
 from unmask.cli.flags import Place, Placing
+from unmask.cli.numbers import numbers
 from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.model.checkpoint import in_run
@@ -29,19 +29,15 @@ from unmask.model.predictor import NOTE, Predictor, Reading, is_predictor, train
 from unmask.processes.signals import stopping
 from unmask.processes.threads import use_threads
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
-from unmask.text.corpus.examples import Columns, Example, examples
-from unmask.text.corpus.manifest import loss_lines
+from unmask.text.corpus.examples import Columns, read_examples
+from unmask.training.answers import Answers, answer
 from unmask.training.classify import TrialLog, run_trials
 from unmask.training.protocols import usual_settings, with_flat
-from unmask.training.scores import chosen_scores, scored
+from unmask.training.scores import chosen_scores
 from unmask.training.split import Split
 from unmask.training.trials import (
     RESULT,
     Tuning,
-    decided,
-    encoded,
-    predictions_table,
-    shown,
 )
 from unmask.training.tuning import Tune
 from unmask.untrusted import read_object
@@ -78,26 +74,26 @@ class Settings:
 def default(arguments: list[str]) -> Settings:
     """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
     that the classifier was trained with."""
-    name, named = "auto", [one for one in arguments if not one.startswith("-") and benchmark_of(one) is not None]
-    for i, argument in enumerate(arguments):
-        if argument == "--protocol" and i + 1 < len(arguments):
-            name = arguments[i + 1]
-        elif argument.startswith("--protocol="):
-            name = argument.partition("=")[2]
-    found = with_flat(Settings(), usual_settings(name, named[0] if named else ""))
-    return replace(found, columns=stored_columns(arguments)) if "--predict" in arguments else found
+    asked = first_reading(arguments)
+    found = with_flat(Settings(), usual_settings(asked.protocol, asked.data))
+    return replace(found, columns=stored_columns(asked.model)) if asked.predict else found
 
 
-def stored_columns(arguments: list[str]) -> Columns:
-    """The columns of the first argument that is the folder of a classifier; those that are usual if there is none."""
-    for argument in arguments:
-        try:
-            folder = in_run(Path(argument))
-            if not argument.startswith("-") and is_predictor(folder):
-                return trained_in(read_object(folder / NOTE)).columns
-        except (UserError, OSError):  # it is told where the classifier is loaded
-            continue
-    return Columns()
+def first_reading(arguments: list[str]) -> Settings:
+    """The command line without the defaults that follow from it; those of no command line, if it is wrong."""
+    try:
+        return tyro.cli(Settings, args=arguments, registry=numbers(), console_outputs=False)
+    except SystemExit:  # what is wrong is told when it is read for good
+        return Settings()
+
+
+def stored_columns(model: str) -> Columns:
+    """The columns that a classifier was trained with; those that are usual if it is none."""
+    try:
+        folder = in_run(Path(model))
+        return trained_in(read_object(folder / NOTE)).columns if is_predictor(folder) else Columns()
+    except (UserError, OSError):  # it is told where the classifier is loaded
+        return Columns()
 
 
 def run(settings: Settings) -> None:
@@ -139,12 +135,15 @@ def predict(settings: Settings) -> None:
     if named is not None:
         predict_benchmark(settings, predictor, named)
         return
-    some = examples(settings.data, settings.columns, labels=False)
-    said = answers_to(some, predictor, settings)
-    write_whole(Path(settings.out), predictions_table(predictor, some, said))
-    print(f"{settings.out}: {len(some):,} answers")
-    if all(one.label is not None for one in some):
-        print_scores(some, said, predictor, settings.metrics)
+    named_records = False
+    for one in read_examples(settings.data, settings.columns, labels=False):  # refused before the first answer
+        named_records = named_records or bool(one.name)
+        if one.label is not None:
+            predictor.answer.target(one.label, one.where)
+    some = read_examples(settings.data, settings.columns, labels=False)
+    found = answer(predictor, some, Path(settings.out), named=named_records, batch=settings.tune.batch)
+    print(f"{settings.out}: {found.texts:,} answers")
+    print_scores(found, settings.metrics)
 
 
 def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark) -> None:
@@ -161,34 +160,22 @@ def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark
                 f"{split}: {len(some):,} texts without labels; --out FILE.csv also writes the file for GLUE's server"
             )
             continue
-        said = answers_to(some, predictor, settings)
-        name, content = settings.out, predictions_table(predictor, some, said)
+        for one in some:
+            if one.label is not None:
+                predictor.answer.target(one.label, one.where)
+        out = Path(settings.out) if settings.out and labelled else None
+        found = answer(predictor, some, out, named=False, batch=settings.tune.batch)
         if not labelled:
-            own, content = submission(named, [shown(predictor, one) for one in said])
-            name = str(Path(settings.out).parent / own)
-        if name:
-            write_whole(Path(name), content)
-            print(f"{name}: {len(some):,} answers ({split})")
-        if labelled:
-            print_scores(some, said, predictor, settings.metrics or named.metrics)
+            own, content = submission(named, found.lines())
+            out = Path(settings.out).parent / own
+            write_whole(out, content)
+        if out is not None:
+            print(f"{out}: {found.texts:,} answers ({split})")
+        print_scores(found, settings.metrics or named.metrics)
 
 
-def answers_to(some: Sequence[Example], predictor: Predictor, settings: Settings) -> np.ndarray:
-    """The answers to some texts. Labels that the classifier does not know are refused before the first one."""
-    for one in some:
-        if one.label is not None:
-            predictor.answer.target(one.label, one.where)
-    rows, cut = encoded(predictor, some)
-    texts = [text for one in some for text in (one.text, one.pair or "")]
-    for line in loss_lines({"replaced": predictor.tokenizer.replaced(texts)}):
-        print(f"warning: {line}.", file=sys.stderr)
-    if cut:
-        print(f"{cut:,} of {len(some):,} texts have more than {predictor.reading.length} tokens and were cut.")
-    return predictor.answers(rows, batch=settings.tune.batch).numpy()
-
-
-def print_scores(some: Sequence[Example], said: np.ndarray, predictor: Predictor, metrics: tuple[str, ...]) -> None:
-    truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
-    names = chosen_scores(metrics, predictor.answer.kind)
-    for name, value in scored(names, truth, decided(predictor, said)).items():
+def print_scores(found: Answers, metrics: tuple[str, ...]) -> None:
+    for line in found.warnings():
+        print(line, file=sys.stderr)
+    for name, value in found.scores(chosen_scores(metrics, found.predictor.answer.kind)).items():
         print(f"{name:<9} {value:.4f}")

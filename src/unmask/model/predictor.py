@@ -39,6 +39,7 @@ from unmask.untrusted import read_object
 
 HEAD, NOTE = "head.safetensors", "classify.json"
 SPREAD = 0.02  # standard deviation of a new head's weights
+LONGEST = 1 << 14  # tokens of a text, unless the network was trained on longer ones
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 
@@ -70,6 +71,10 @@ class Trained:
     columns: Columns = field(default_factory=Columns)  # where they were in the data
     separators: int = 0  # tokens between the texts of a pair; 0: those of the network
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.separators <= 4:
+            raise UserError(f"between the texts of a pair are 1 to 4 separators; saw {self.separators}.")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -78,6 +83,12 @@ class Answer:
     labels: tuple[str, ...] = ()  # in order; none: a number
     center: float = 0.0  # mean of the numbers in training
     spread: float = 1.0  # their standard deviation
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < len(self.labels):
+            raise UserError("labels must differ from each other.")
+        if not 0 < self.spread < np.inf or not np.isfinite(self.center):
+            raise UserError(f"the numbers' mean and spread must be finite; saw {self.center} and {self.spread}.")
 
     @property
     def outputs(self) -> int:
@@ -155,11 +166,32 @@ class Predictor(nn.Module):
         self.parts = nn.ModuleDict({"head": nn.Linear(model.spec.width, answer.outputs)})
         self.dropout = dropout
         self.partners = complement(self.tokenizer)  # of DNA: the id of each id's complement
+        self.asked_length = 0 if reading is None else reading.length
         self.reading = self.settled(reading or Reading())
         self.trained = replace(trained or Trained(), separators=self.separators(trained or Trained()))
         renew(self.head)
         if self.reading.pool == "first":  # made after the head, which is the same with every pooling
             self.parts["pooler"] = renew(nn.Linear(model.spec.width, model.spec.width))
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that may be read: those of a table of positions, or some thousands."""
+        spec, causal = self.model.spec, self.model.spec.causal and self.reading.frame == "no"
+        return max(spec.length, LONGEST) if spec.limit is None else spec.limit - causal
+
+    @property
+    def marks_around(self) -> int:
+        """Tokens around and between texts that count as part of their length."""
+        framed = (self.reading.frame == "yes") * sum(map(len, self.marks))
+        return framed + bool(self.trained.pairs) * self.trained.separators
+
+    def length_for(self, tokens: int) -> int:
+        """The length at which texts of so many tokens are read whole, up to four times that of the pre-training; if
+        a length was given, that one."""
+        if self.asked_length:
+            return self.asked_length
+        whole = min(tokens + self.marks_around, 4 * self.model.spec.length, self.longest)
+        return max(self.reading.length, whole)
 
     @property
     def head(self) -> nn.Linear:
@@ -194,6 +226,10 @@ class Predictor(nn.Module):
                 f"this network is a {spec.name}: choose --pool mean or --pool last."
             )
         length = asked.length or spec.length
+        if length > max(LONGEST, spec.length):
+            raise UserError(
+                f"length must be at most {max(LONGEST, spec.length):,} tokens for this network; saw {length}."
+            )
         if spec.limit is not None:  # of a table of positions no more is read than it has
             length = min(length, spec.limit - (spec.causal and frame == "no"))
         return Reading(length, asked.pool, strands, frame)
@@ -413,6 +449,8 @@ def of_model(model: Model) -> Predictor:
         if fingerprint(folder / HEAD) != note["head"]:
             raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")
         state = load_file(folder / HEAD)
+        if tuple(state["weight"].shape) != (answer.outputs, model.spec.width):  # before memory for a head is taken
+            raise UserError(f"{folder / HEAD} does not fit {answer.outputs} outputs and the network's width.")
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, UserError):
             raise

@@ -25,3 +25,13 @@ def check_room(objective: Objective, *, rows: int, vocab: int, less: str) -> Non
             f"{rows} rows with {vocab:,} tokens need {needed / 1e9:.1f} GB; this machine has {there / 1e9:.1f} GB. "
             f"Give a smaller {less}, or take a smaller vocabulary."
         )
+
+
+def check_memory(needed: int) -> None:
+    """Refuse a run that needs more bytes than this machine has."""
+    if needed > (there := machine_bytes()):
+        raise UserError(
+            f"the run needs about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB. Give "
+            "a smaller --optim.batch, --optim.micro (rows per forward pass), --length or network, or "
+            "--run.checkpointing; --run.oversize begins nevertheless."
+        )

@@ -62,7 +62,7 @@ def classify(
 
 def run_trials(asked: Tuning, log: "TrialLog", *, resume: bool, stop: list[int]) -> dict[str, Any] | None:
     """A whole run; returns its result, or None if it was stopped."""
-    with opened(asked, log.say, resume=resume) as (model, data):
+    with opened(asked, log.say, resume=resume) as (asked, model, data):
         introduce(asked, model, data, log)
         done = follow(trials(asked, model, data, log.say, stop), log)
         if not done:

@@ -113,7 +113,10 @@ class Log:
             self.say(f"about {duration(seconds)} in all.{shorter}")
         for line in about.warnings(self.asked):
             self.say(f"warning: {line}")
-        self.say(f"{phase.objective.name}: steps {point.step + 1} to {phase.stop}")
+        self.say(f"{self.name}: steps {point.step + 1} to {phase.stop}")
+        if phase.stop < self.asked.steps:
+            final = self.asked.objective.name
+            self.say(f"the numbers of the {self.name} phase do not compare with those of {final}, which follows")
         if not self.likelihood:
             self.say(f"the numbers are a {phase.objective.means}")
         if self.asked.run.tensorboard and self.board is None:

@@ -9,11 +9,11 @@ from torch import nn
 
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
-from unmask.model import checkpoint
-from unmask.model.backbone import Backbone, build
+from unmask.model import checkpoint, cost
+from unmask.model.backbone import build
 from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
-from unmask.model.room import check_room
+from unmask.model.room import check_memory, check_room
 from unmask.processes.device import compute_type
 from unmask.processes.team import Team
 from unmask.sampling.fitting import process_for
@@ -37,12 +37,17 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, te
     check_room(phase.objective, rows=rows, vocab=data.tokenizer.size, less="--optim.micro")
     parts: dict[str, Any] = {}
     if origin is None:
-        torch.manual_seed(asked.seed)
-        network = build(spec_of(asked, phase, vocab=data.tokenizer.size).reading(data.tokenizer))
+        spec = spec_of(asked, phase, vocab=data.tokenizer.size).reading(data.tokenizer)
     else:
         check_tokenizer(origin, data.tokenizer)
-        network = inherited_network(origin, asked, phase)
-        parts = inherited_parts(origin, phase.objective)
+        spec, parts = continued(origin.spec, asked, phase), inherited_parts(origin, phase.objective)
+    if team.device.type == "cpu" and not asked.run.oversize:
+        share, ema = phase.objective.facts.asked, asked.optim.ema > 0
+        check_memory(cost.training_bytes(spec, batch=rows, rows=share, ema=ema))
+    torch.manual_seed(asked.seed)
+    network = build(spec)
+    if origin is not None:
+        network.load_state_dict(origin.network.state_dict())
     network.compute = compute_type(asked.run.dtype, team.device)
     denoiser = Denoiser(network, phase.objective, **parts)
     phase.objective.prepare(dict(denoiser.parts.items()), data.counts)
@@ -74,13 +79,6 @@ def check_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:
             f"{source} has {origin.spec.vocab} ids with mask {origin.mask}; the data's tokenizer has "
             f"{tokenizer.size} with mask {tokenizer.mask}."
         )
-
-
-def inherited_network(origin: Model, asked: Train, phase: Phase) -> Backbone:
-    """A network with the weights that a phase starts from."""
-    network = build(continued(origin.spec, asked, phase))
-    network.load_state_dict(origin.network.state_dict())
-    return network
 
 
 def inherited_parts(origin: Model, objective: Objective) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.errors import unknown
 from unmask.registry import own_fields
 from unmask.settings import merged
-from unmask.text.corpus.benchmarks import benchmark_of
+from unmask.text.corpus.benchmarks import Benchmark, benchmark_of
 
 T = TypeVar("T")
 
@@ -73,16 +74,21 @@ PROTOCOLS = {
 def protocol_of(name: str, data: str) -> str:
     """The protocol by its name; auto: that of the benchmark, if the data is one."""
     if name == "auto":
-        found = benchmark_of(data)
+        found = named_benchmark(data)
         return "plain" if found is None else found.protocol
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
     return name
 
 
+def named_benchmark(data: str) -> Benchmark | None:
+    """The benchmark that the data is, unless there is a file of that name."""
+    return None if Path(data).exists() else benchmark_of(data)
+
+
 def usual_settings(name: str, data: str) -> Mapping[str, Any]:
     """The settings of a protocol, with the published length of the benchmark, if the data is one that has it."""
-    found, benchmark = PROTOCOLS[protocol_of(name, data)].settings, benchmark_of(data)
+    found, benchmark = PROTOCOLS[protocol_of(name, data)].settings, named_benchmark(data)
     return {"length": benchmark.length, **found} if found and benchmark is not None and benchmark.length else found
 
 

@@ -71,15 +71,16 @@ class Run:
     save_every: int = 500  # steps between checkpoints
     keep: int = 2  # last checkpoints kept, besides the best
     preview: int = 1  # samples shown at each preview
-    preview_minutes: float = 1  # minutes between previews, besides those at validations; 0: only those
+    preview_minutes: float = 1.0  # minutes between previews, besides those at validations; 0: only those
     checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
+    oversize: bool = False  # begin even if the run seems to need more memory than there is
     tensorboard: bool = False  # also write TensorBoard event files
     device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
     dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
     threads: Annotated[Threads, also("--threads")] = "auto"  # on the CPU; auto: a short trial at the start chooses
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
-    patience: float = 60  # seconds that processes wait for each other in a step
+    patience: float = 60.0  # seconds that processes wait for each other in a step
 
     def __post_init__(self) -> None:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)

@@ -11,8 +11,6 @@ runs/mood/
   best -> seed-1/model           the seed with the best validation score
 """
 
-import csv
-import io
 import json
 import shutil
 import statistics
@@ -22,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from unmask import settings as toml
@@ -30,22 +27,24 @@ from unmask.errors import UserError
 from unmask.files import appearing, clear_drafts, write_whole, writing
 from unmask.model import checkpoint
 from unmask.model.model import Model
-from unmask.model.predictor import Encoded, Predictor, Reading, Trained, write_predictor
+from unmask.model.predictor import Predictor, Reading, Trained, write_predictor
 from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
 from unmask.settings import at_least
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Columns, Example
-from unmask.text.tokens.tokenizer import NoToken
 from unmask.training import metrics, state
+from unmask.training.answers import answer, cut_line, decided, encoded
 from unmask.training.folder import LOCK, SETTINGS, check_run, differences
 from unmask.training.loop import Progress
 from unmask.training.scores import SCORES, chosen_scores, scored
 from unmask.training.split import Labelled, Parts, Split, gathered, parts_of
 from unmask.training.state import Point
 from unmask.training.tuning import Lesson, Tune, Tuner, begin_tuning, tune
+from unmask.untrusted import read_object
 
+LARGEST = 1 << 62  # JSON, numpy and torch hold every seed below it
 BEGUN, RESULT, MODEL = "begun.json", "result.json", "model"
 FREE = ("out", "seeds", "device", "dtype", "tune.save_every")  # settings that a resumed run may change
 
@@ -71,6 +70,8 @@ class Tuning:
     def __post_init__(self) -> None:
         at_least(1, seeds=self.seeds)
         at_least(0, seed=self.seed)
+        if self.seed + self.seeds > LARGEST:
+            raise UserError(f"seeds must be less than {LARGEST}; saw {self.seed} as the first of {self.seeds}.")
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,11 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, Labelled]]:
-    """Hold the run's folder during the block; a new one gets the settings, an old one must have the same."""
+def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Tuning, Model, Labelled]]:
+    """Hold the run's folder during the block; a new one gets the settings, an old one must have the same.
+
+    The block gets the settings with the length that suits the data, where none was given.
+    """
     if not asked.model or not asked.data or not asked.out:
         raise UserError(
             "say what is tuned on which data, and where it goes: unmask classify MODEL DATA --out FOLDER."
@@ -105,8 +109,8 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
     # What is wrong is told before anything is written, and not after hours.
     parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
     trial = Predictor(model, data.answer, asked.reading, trained=Trained(data.pairs))
-    for some in data.splits.values():
-        encoded(trial, some)
+    lengths = [length for some in data.splits.values() for length in encoded(trial, some)[1]]
+    fitting = replace(asked, reading=replace(asked.reading, length=trial.length_for(max(lengths))))
     with locked(out / LOCK):
         check_folder(asked, out, resume=resume)
         clear_drafts(out)
@@ -114,7 +118,7 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Model, La
             check_begun(out, begun)
         write_whole(out / BEGUN, json.dumps(begun) + "\n")
         write_whole(out / SETTINGS, toml.dumps(asked))
-        yield model, data
+        yield fitting, model, data
 
 
 def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
@@ -127,10 +131,7 @@ def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
 
 
 def check_begun(out: Path, now: Mapping[str, str]) -> None:
-    try:
-        before = json.loads((out / BEGUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
+    before = read_object(out / BEGUN)
     for name, what in (("data", "the data"), ("model", "the model")):
         if (out / SETTINGS).is_file() and before.get(name) != now[name]:
             raise UserError(
@@ -188,7 +189,8 @@ class Trial:
         lesson = lesson_of(tuner.predictor, self.parts.train, "training", say)
         valid = lesson_of(tuner.predictor, self.parts.valid, "validation", say)
         self.out.mkdir(parents=True, exist_ok=True)
-        clear_drafts(self.out / state.FOLDER)
+        for folder in (self.out, self.out / state.FOLDER):
+            clear_drafts(folder)
         point = state.recovered(self.out, say, keep=1)
         if point.step:
             state.read_into(state.folder_of(self.out, point.step), tuner)
@@ -213,8 +215,8 @@ class Trial:
                 return
 
     def score(self, predictor: Predictor, lesson: Lesson) -> dict[str, float]:
-        said = predictor.answers(lesson.rows, batch=self.asked.tune.batch)
-        return scored(self.names, lesson.targets.numpy(), decided(predictor, said.numpy()))
+        values = predictor.answers(lesson.rows, batch=self.asked.tune.batch)
+        return scored(self.names, lesson.targets.numpy(), decided(predictor, values.numpy()))
 
     def save(self, tuner: Tuner, point: Point) -> None:
         """Write a checkpoint to go on from; the last one and the best one are kept."""
@@ -245,16 +247,11 @@ class Trial:
 
     def answered(self, predictor: Predictor, split: str, some: Sequence[Example]) -> dict[str, Any]:
         """Write the predictions of a split; their number and, if all texts have labels, their scores."""
-        rows, cut = encoded(predictor, some)
-        said = predictor.answers(rows, batch=self.asked.tune.batch).numpy()
-        write_whole(self.out / f"{split}.csv", predictions_table(predictor, some, said))
-        found: dict[str, Any] = {"texts": len(some), "cut": cut}
-        if all(one.label is not None for one in some):
-            truth = np.array([predictor.answer.target(str(one.label), one.where) for one in some])
-            return {**found, **scored(self.names, truth, decided(predictor, said))}
-        if self.data.benchmark is not None:
-            lines = [shown(predictor, one) for one in said]
-            name, content = submission(self.data.benchmark, lines)
+        named, batch = any(one.name for one in some), self.asked.tune.batch
+        answers = answer(predictor, some, self.out / f"{split}.csv", named=named, batch=batch)
+        found = {"texts": answers.texts, "cut": answers.cut, **answers.scores(self.names)}
+        if len(found) == 2 and self.data.benchmark is not None:
+            name, content = submission(self.data.benchmark, answers.lines())
             write_whole(self.out / name, content)
         return found
 
@@ -265,52 +262,31 @@ def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
     return chosen_scores(asked.metrics or own, data.answer.kind)
 
 
-def encoded(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded], int]:
-    """Examples as ids, and how many were cut; the error for a letter without a token says where it is."""
-    try:
-        return predictor.encode([one.texts for one in some])
-    except NoToken as error:
-        raise error.found((one.where, text) for one in some for text in (one.text, one.pair or "")) from None
-
-
 def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say) -> Lesson:
-    rows, cut = encoded(predictor, some)
+    rows, lengths = encoded(predictor, some)
+    cut = sum(length > row.size for row, length in zip(rows, lengths, strict=True))
     if cut:
-        say(f"{cut:,} of {len(some):,} {what} texts have more than {predictor.reading.length} tokens and were cut.")
+        say(cut_line(predictor, cut, len(some), max(lengths), f"{what} "))
     targets = [predictor.answer.target(str(one.label), one.where) for one in some]
     return Lesson(rows, torch.tensor(targets, dtype=torch.float32))
 
 
-def decided(predictor: Predictor, said: np.ndarray) -> np.ndarray:
-    """The number of the most likely label, or the number that was predicted."""
-    return said.argmax(1) if predictor.answer.labels else said[:, 0]
-
-
-def shown(predictor: Predictor, values: np.ndarray) -> str:
-    one = predictor.prediction(values.tolist())
-    return f"{one.number:.3f}" if one.label is None else one.label
-
-
-def predictions_table(predictor: Predictor, some: Sequence[Example], said: np.ndarray) -> str:
-    """Predictions as .csv: a line for each text, in the order of the data; with the names of FASTA records."""
-    labels, named = predictor.answer.labels, any(one.name for one in some)
-    lines = io.StringIO()
-    table = csv.writer(lines, lineterminator="\n")
-    table.writerow(
-        ["index", *(["name"] if named else []), "label", "prediction", *(f"p({label})" for label in labels)]
+def result_of(path: Path) -> dict[str, Any]:
+    """The result of a trial that is over."""
+    found = read_object(path)
+    valid = found.get("valid")
+    scores = (
+        [isinstance(valid[name], int | float) for name in valid if name in SCORES] if isinstance(valid, dict) else []
     )
-    for i, (one, values) in enumerate(zip(some, said, strict=True)):
-        chances = [f"{value:.6g}" for value in values] if labels else []
-        answer = shown(predictor, values) if labels else f"{values[0]:.6g}"
-        name = [one.name] if named else []
-        table.writerow([i, *name, "" if one.label is None else one.label, answer, *chances])
-    return lines.getvalue()
+    if type(found.get("seed")) is not int or not scores or not all(scores):
+        raise UserError(f"{path} is damaged: it holds no seed or no scores. Remove it, and the trial is done again.")
+    return found
 
 
 def results_of(asked: Tuning) -> list[dict[str, Any]]:
     """The results of the trials that are over, by seed."""
     places = [Path(asked.out) / f"seed-{asked.seed + i}" / RESULT for i in range(asked.seeds)]
-    return [json.loads(path.read_text(encoding="utf-8")) for path in places if path.is_file()]
+    return [result_of(path) for path in places if path.is_file()]
 
 
 def point_to_best(asked: Tuning) -> None:

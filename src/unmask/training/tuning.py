@@ -53,8 +53,8 @@ class Tune:
         check_shares(warmup=self.warmup, floor=self.floor, beta2=self.beta2)
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}.")
-        if not self.steps and not self.epochs > 0:
-            raise UserError(f"epochs must be more than 0, not {self.epochs}; or give --steps.")
+        if not self.steps and not 0 < self.epochs < math.inf:
+            raise UserError(f"epochs must be a number above 0, not {self.epochs}; or give --steps.")
 
     def updates(self, texts: int) -> int:
         """The number of updates, for so many training texts."""

@@ -1,6 +1,6 @@
 """Learning curves: the bound of runs in training and on validation, as a figure and as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,19 @@ class Curve:
             hours.append(total / 3600)
         return hours
 
+    @property
+    def phases(self) -> list["Curve"]:
+        """The parts of the curve with one objective each: the numbers of two objectives do not compare."""
+        names = dict.fromkeys(line.get("objective") for line in (*self.steps, *self.valid))
+        return [
+            Curve(self.name, *([line for line in some if line.get("objective") == name] for some in self.lines))
+            for name in names
+        ]
+
+    @property
+    def lines(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return self.steps, self.valid
+
 
 def read_curve(folder: Path) -> Curve:
     """The curve of a run's folder."""
@@ -50,6 +63,13 @@ def read_curve(folder: Path) -> Curve:
     steps, valid = ([line for line in lines if key in line] for key in ("loss", "valid"))
     if not steps:
         raise UserError(f"{folder} has no step to draw yet.")
+    for some, names in ((steps, ("loss", "seconds")), (valid, ("valid", "error"))):
+        for line in some:
+            if wrong := [name for name in names if not isinstance(line.get(name), int | float)]:
+                raise UserError(
+                    f"{folder / metrics.FILE} cannot be drawn: at step {line['step']} {wrong[0]} is "
+                    f"{line.get(wrong[0])!r:.40}, not a number. Is it the folder of a training run?"
+                )
     return Curve(str(folder), steps, valid)
 
 
@@ -69,18 +89,27 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
     drawn, (by_step, by_time) = panels(2, width=11)
     for number, curve in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
-        bounds = smoothed(curve.values, smooth)
         steps = [line["step"] for line in curve.steps]
         for axes, places in ((by_step, steps), (by_time, curve.hours)):
-            axes.plot(places, bounds, color=colour, lw=1, alpha=0.6, label=without_formulas(curve.name))
-            at = [nearest(steps, places, line["step"]) for line in curve.valid]
-            values, errors = [line["valid"] for line in curve.valid], [line["error"] for line in curve.valid]
-            axes.errorbar(at, values, yerr=errors, color=colour, fmt="o-", ms=3, lw=1.2, capsize=2)
+            at = {line["step"]: nearest(steps, places, line["step"]) for line in (*curve.steps, *curve.valid)}
+            first, *others = curve.phases
+            draw_phase(axes, first, at, smooth, color=colour, label=without_formulas(curve.name))
+            for part in others:
+                axes.axvline(at[(part.steps or part.valid)[0]["step"]], color=colour, lw=0.8, ls=":")
+                draw_phase(axes, part, at, smooth, color=colour)
     measures = " or ".join(dict.fromkeys(curve.measure for curve in curves))
     by_step.set(xlabel="step", ylabel=f"{measures}, nats per token", xscale="log" if log else "linear")
     by_time.set(xlabel="hours in steps")
     legend(by_step, "line: training, dots: validation")
     return drawn
+
+
+def draw_phase(axes: Any, part: Curve, at: Mapping[int, Any], smooth: float, **style: str) -> None:
+    """A part of a curve that has one objective; `at`: where each step is drawn."""
+    places, valid = ([at[line["step"]] for line in some] for some in part.lines)
+    axes.plot(places, smoothed(part.values, smooth), lw=1, alpha=0.6, **style)
+    values, errors = [line["valid"] for line in part.valid], [line["error"] for line in part.valid]
+    axes.errorbar(valid, values, yerr=errors, color=style["color"], fmt="o-", ms=3, lw=1.2, capsize=2)
 
 
 def nearest(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
@@ -93,7 +122,7 @@ def row(curve: Curve) -> list[str]:
     said = "" if curve.measure == "bound" else f" ({curve.measure})"
     cells = [curve.name, str(curve.steps[-1]["step"]), f"{curve.values[-1]:.4f}{said}"]
     if curve.valid:
-        best = min(curve.valid, key=lambda line: line["valid"])
+        best = min(curve.phases[-1].valid or curve.valid, key=lambda line: line["valid"])
         now = curve.valid[-1]
         cells += [f"{now['valid']:.4f} ± {now['error']:.4f}", f"{best['valid']:.4f} at step {best['step']}"]
     else:

@@ -6,7 +6,7 @@ would silently join all lines up to the next one. In FASTA the label is a word `
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,13 @@ def examples(path: str | Path, columns: Columns, *, labels: bool = True, broken:
 
     `broken`: the file is known to have rows that break off; they are left out, and a message says how many.
     """
+    return list(read_examples(path, columns, labels=labels, broken=broken))
+
+
+def read_examples(
+    path: str | Path, columns: Columns, *, labels: bool = True, broken: bool = False
+) -> Iterator[Example]:
+    """The examples of a file, one after the other."""
     path = existing(path)
     kind = format_of(path.name)[0]
     if kind not in ("jsonl", "csv", "fasta"):
@@ -61,32 +68,34 @@ def examples(path: str | Path, columns: Columns, *, labels: bool = True, broken:
     left: list[str] = []  # where rows break off
     if kind == "fasta":
         columns = replace(columns, field="sequence" if columns.field in ("auto", *USUAL) else columns.field)
-        found = [example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path)]
+        found = (example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path))
     else:
-        rows = list(table(path, columns, left if broken else None) if kind == "csv" else objects(path))
-        check_kinds(rows, columns.label)
-        found = [example(row, columns, labels=labels) for row in rows]
+        rows = table(path, columns, left if broken else None) if kind == "csv" else objects(path)
+        found = (example(row, columns, labels=labels) for row in alike(rows, columns.label))
+    first = next(found, None)
+    if first is None:
+        raise UserError(f"{path} holds no labelled text.")
+    yield first
+    yield from found
     if left:
         log.warning(
             "unmask: %d rows of %s have too few columns and were left out, first %s", len(left), path, left[0]
         )
-    if not found:
-        raise UserError(f"{path} holds no labelled text.")
-    return found
 
 
-def check_kinds(rows: Sequence[Record], name: str) -> None:
-    """Refuse true and false beside other labels: nobody can tell whether true and 1 are the same class."""
+def alike(rows: Iterable[Record], name: str) -> Iterator[Record]:
+    """The rows; true and false beside other labels are refused: nobody can tell whether true and 1 are the same."""
     first: dict[bool, Record] = {}
     for row in rows:
         if row.content.get(name) is not None:
             first.setdefault(isinstance(row.content[name], bool), row)
-    if len(first) == 2:
-        logical, other = first[True], first[False]
-        raise UserError(
-            f"{logical.where}: the label is {str(logical.content[name]).lower()}, and that of {other.where} is "
-            f"{other.content[name]!r:.40}. Write all labels as true and false, or none."
-        )
+        if len(first) == 2:
+            logical, other = first[True], first[False]
+            raise UserError(
+                f"{logical.where}: the label is {str(logical.content[name]).lower()}, and that of {other.where} is "
+                f"{other.content[name]!r:.40}. Write all labels as true and false, or none."
+            )
+        yield row
 
 
 def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
