@@ -41,7 +41,7 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, te
     else:
         check_tokenizer(origin, data.tokenizer)
         spec, parts = continued(origin.spec, asked, phase), inherited_parts(origin, phase.objective)
-    if team.device.type == "cpu" and not asked.run.oversize:
+    if team.device.type == "cpu" and not asked.run.oversize and not asked.run.checkpointing:
         share, ema = phase.objective.facts.asked, asked.optim.ema > 0
         check_memory(cost.training_bytes(spec, batch=rows, rows=share, ema=ema))
     torch.manual_seed(asked.seed)
