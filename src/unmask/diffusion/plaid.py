@@ -72,9 +72,11 @@ class NoiseLevels(nn.Module):
         rise, height = F.softplus(self.W1.double())[:, 0], SCALE * F.softplus(self.W2.double())[0]
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=t.device)
         bent = torch.tanh((torch.cat((ends, t.double()))[:, None] - 0.5) * rise + self.b1.double())
-        low, high = (bent[:2] @ height).unbind()
-        inner = bent[2:]
-        return (inner @ height - low) / (high - low), (1 - inner**2) @ (rise * height) / (high - low)
+        # Sums, not products of matrices: the order in which those add depends on where their memory is, and a resumed
+        # run must add in the same order.
+        inner, values = bent[2:], (bent * height).sum(-1)
+        low, high = values[0], values[1]
+        return (values[2:] - low) / (high - low), ((1 - inner**2) * (rise * height)).sum(-1) / (high - low)
 
     def ends(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         return self.gamma_0.double()[0], self.gamma_1.double()[0]
@@ -367,7 +369,7 @@ class Plaid(Continuous):
         each = torch.where(first, found.reconstruction.sum(1), found.diffusion.sum(1)) / free.sum(1).clamp(min=1)
         each = each.detach()
         kinds = torch.stack((first, ~first)).to(each)
-        moments = torch.stack((kinds @ each, kinds @ each**2), -1).flatten()
+        moments = torch.stack(((kinds * each).sum(1), (kinds * each**2).sum(1)), -1).flatten()
         return {"rows": kinds.sum(1).float(), "moments": moments.float()}
 
     def features(self, vocab: int) -> int:

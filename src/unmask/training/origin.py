@@ -1,6 +1,7 @@
 """What a phase begins with: new weights, those of --init, or those of the phase before; each is read once."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ def inherited_parts(origin: Model, objective: Objective) -> dict[str, Any]:
                 f"in {origin.folder} the objective's {name} has the size {size}, and these settings ask for "
                 f"{wanted.get(name, 'none')}: give it the settings it was trained with, or leave --init out."
             )
-    return {"parts": origin.parts, "state": origin.state}
+    # Copies: what was loaded is mapped from a file, where the alignment of a tensor changes the order of its sums.
+    state = {name: value.clone() for name, value in origin.state.items()}
+    return {"parts": {name: deepcopy(part) for name, part in origin.parts.items()}, "state": state}
 
 
 def sizes_of(parts: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
