@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from unmask.cli.flags import Place, Placing
+from unmask.cli.flags import AsJson, ModelName, Place, Placing, ResultFile
 from unmask.cli.suite import measure_set, sets_of, suite_table
 from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
 from unmask.errors import UserError
@@ -37,36 +37,22 @@ from unmask.text.corpus.tokenized import read_documents
 
 @dataclass(frozen=True)
 class Settings:
-    model: Annotated[str, tyro.conf.Positional]
-    """The folder of a checkpoint or of a run, or a name on the hub."""
-    data: Annotated[str, tyro.conf.Positional] = ""
-    """Text to score (see above)."""
+    model: ModelName
+    data: Annotated[str, tyro.conf.Positional] = ""  # text to score (see above)
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
     layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
-    split: str | None = None
-    """Split, if the data has several: valid, test, train; none: valid, else test."""
-    detokenize: str = "none"
-    """Detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific."""
-    given: str = ""
-    """Field of the prompt in a .jsonl, not scored; --field is then the answer."""
-    pairs: str = ""
-    """A .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA."""
-    by: str = ""
-    """Field of the pairs: report the accuracy per value of it too (BLiMP: UID)."""
-    suite: tuple[str, ...] = ()
-    """Texts in place of DATA: zero-shot (all), or some of ptb, wikitext, lm1b, lambada, ag_news, pubmed, arxiv."""
-    data_root: Path | None = None
-    """Folder with the texts of the suite; none: the variable UNMASK_DATA, else data/, else the hub."""
-    limit: int = 0
-    """Documents to read of each text of the suite; 0: all."""
-    json: bool = False
-    """Print one JSON object."""
-    out: Path | None = None
-    """Write that object to a file, for `unmask report`."""
-    write: Path | None = None
-    """Write the nats of each row (with --pack rows: of each document) to a .jsonl file."""
-    each_token: bool = False
-    """With --write: the nats of each token too."""
+    split: str | None = None  # split, if the data has several: valid, test, train; none: valid, else test
+    detokenize: str = "none"  # detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific
+    given: str = ""  # field of the prompt in a .jsonl, not scored; --field is then the answer
+    pairs: str = ""  # a .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA
+    by: str = ""  # field of the pairs: report the accuracy per value of it too (BLiMP: UID)
+    suite: tuple[str, ...] = ()  # instead of DATA: zero-shot (the paper's seven texts) or some of them
+    data_root: Path | None = None  # folder with the texts of the suite; none: UNMASK_DATA, else data/, else the hub
+    limit: int = 0  # documents to read of each text of the suite; 0: all
+    json: AsJson = False
+    out: ResultFile = None
+    write: Path | None = None  # write the nats of each row (with --pack rows: of each document) to a .jsonl file
+    each_token: bool = False  # with --write: the nats of each token too
     place: Placing = field(default_factory=Place)
 
 

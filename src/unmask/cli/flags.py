@@ -27,6 +27,15 @@ T = TypeVar("T")
 Document = Literal["auto", "yes", "no"]
 DOCUMENT: dict[Document, bool | None] = {"auto": None, "yes": True, "no": False}
 
+# What several verbs take, declared once.
+ModelName = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="MODEL", help="the folder of a checkpoint or of a run, or a name on the hub"),
+]
+AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="print JSON, one object per line")]
+ResultFile = Annotated[Path | None, tyro.conf.arg(help="write the result as JSON to a file, for `unmask report`")]
+
 # Every drawing option as a flag without a prefix: --top-p, --pattern.
 Drawing = Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from unmask.cli.flags import DOCUMENT, Document, Place, Placing
+from unmask.cli.flags import DOCUMENT, Document, ModelName, Place, Placing
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import write_text
 from unmask.evaluation.likelihood.measure import finite
@@ -35,32 +35,19 @@ OTHERS = ("ancestral", "groups", "confidence")  # compared with a model's defaul
 
 @dataclass(frozen=True)
 class Settings:
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The folder of a checkpoint or of a run, or a name on the hub."""
-    judge: str
-    """The judge: an autoregressive unmask model, a .gguf or .bin file, or a hub name."""
-    samplers: tuple[str, ...] = ()
-    """Samplers to compare; none: the model's default, ancestral, groups and confidence."""
-    steps: tuple[int, ...] = (8, 32, 128)
-    """Numbers of steps, for samplers that take one."""
-    temperatures: tuple[float, ...] = ()
-    """Temperatures, each tried with every sampler; none: the model's default."""
-    plain: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Ignore the model's default settings: nothing truncated or blocked."""
-    definition: str = "pooled"
-    """Which generative perplexity to plot: pooled, mean, sliding."""
-    n: int = 32
-    """Samples per point."""
-    length: int | None = None
-    """Tokens per sample; none: the training length."""
-    document: Document = "auto"
-    """Samples begin and end as documents do; auto: if the model was trained on a stream."""
-    seed: int = 0
-    """Random seed."""
-    batch: int = 32
-    """Samples drawn at once; it affects the measured seconds per sample."""
-    out: str = "frontier"
-    """Name of the files to write, without an ending."""
+    model: ModelName
+    judge: str  # the judge: an autoregressive unmask model, a .gguf or .bin file, or a hub name
+    samplers: tuple[str, ...] = ()  # samplers to compare; none: the model's default, ancestral, groups and confidence
+    steps: tuple[int, ...] = (8, 32, 128)  # numbers of steps, for samplers that take one
+    temperatures: tuple[float, ...] = ()  # temperatures, each tried with every sampler; none: the model's default
+    plain: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # ignore the model's default sampling settings
+    definition: str = "pooled"  # which generative perplexity to plot: pooled, mean, sliding
+    n: int = 32  # samples per point
+    length: int | None = None  # tokens per sample; none: the training length
+    document: Document = "auto"  # samples begin and end as documents do; auto: if the model was trained on a stream
+    seed: int = 0  # random seed
+    batch: int = 32  # samples drawn at once; it affects the measured seconds per sample
+    out: str = "frontier"  # name of the files to write, without an ending
     place: Placing = field(default_factory=Place)
 
 

@@ -1,11 +1,8 @@
 """`unmask VERB --help`: options in groups, one line each, with their defaults; examples at the end."""
 
-import ast
-import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -52,7 +49,7 @@ Groups = list[tuple[str, list[Option]]]  # titles, each with its options
 
 def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[list[Option], Groups]:
     """The options of a dataclass, and of the dataclasses within it; `flat`: without their names as prefixes."""
-    hints, texts = get_type_hints(kind, include_extras=True), docs(kind)
+    hints, texts = get_type_hints(kind, include_extras=True), help_of(kind)
     own: list[Option] = []
     groups: Groups = []
     for one in sorted(fields(kind), key=lambda one: one.name != "name" or not hasattr(kind, "shows")):
@@ -75,27 +72,6 @@ def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[l
 def is_line(value: Any) -> bool:
     """Whether a component is written as one line, and so is one option."""
     return hasattr(value, "registry") and value.registry.inline
-
-
-def docs(kind: Any) -> dict[str, str]:
-    """The help text of each field: the comment after it, or the string below it."""
-    return {**help_of(kind), **strings(kind)}
-
-
-def strings(kind: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not is_dataclass(one):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for node, after in pairwise(body):
-            if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(node.target, ast.Name):
-                found[node.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
-    return found
 
 
 def unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:

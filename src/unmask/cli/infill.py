@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unmask.cli.film import check_film, write_film
-from unmask.cli.flags import Drawing, Place, Placing
+from unmask.cli.flags import AsJson, Drawing, ModelName, Place, Placing
 from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
@@ -42,7 +42,7 @@ HEADER = "  score  text"
 
 @dataclass(frozen=True)
 class Settings:
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]  # a checkpoint's folder, or hub name
+    model: ModelName
     template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None  # see above
     file: Path | None = None  # templates, one per line, in place of TEMPLATE; -: standard input
     n: int = 1  # different candidates to find
@@ -50,7 +50,7 @@ class Settings:
     longest: int = 8  # most tokens of ___
     tries: int = 16  # most choices of lengths to compare
     looks: int = 32  # forward passes per candidate to score it; per length, at most 32 times as many to compare them
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
+    json: AsJson = False
     film: Path | None = None  # write an .html file that shows the first text emerging from masks
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)

@@ -39,26 +39,19 @@ from unmask.text.corpus.sources import gather
 
 @dataclass(frozen=True)
 class Settings:
-    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """The source to read, or with --merge the folders of the parts, with --verify prepared data."""
-    out: str = ""
-    """Folder to write; new, or left by an interrupted run of the same command."""
-    tokenizer: str = "bpe"
-    """byte, character, bpe, dna, protein, caduceus, text8; or a tokenizer's folder or file; or hf:NAME#REVISION."""
-    vocab: int = 4096
-    """Size of a bpe vocabulary, the mask included."""
-    sample: int = 256
-    """Megabytes of text to train a bpe vocabulary on, from the start."""
+    source: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")
+    ]  # what to read; with --merge the folders of the parts, with --verify prepared data
+    out: str = ""  # folder to write; new, or left by an interrupted run of the same command
+    tokenizer: str = "bpe"  # byte, character, bpe, dna, protein, caduceus, text8, a folder or file, hf:NAME#REVISION
+    vocab: int = 4096  # size of a bpe vocabulary, the mask included
+    sample: int = 256  # megabytes of text to train a bpe vocabulary on, from the start
     layout: Annotated[Layout, tyro.conf.OmitArgPrefixes] = field(default_factory=Layout)
     division: Annotated[Division, tyro.conf.OmitArgPrefixes] = field(default_factory=Division)
-    workers: int = 0
-    """Worker processes; 0: one per core."""
-    part: str = "1/1"
-    """i/n: do part i of n of the work; --merge combines the parts."""
-    merge: bool = False
-    """Merge finished parts: unmask prepare part1/ part2/ --merge --out data/"""
-    verify: bool = False
-    """Read every shard of prepared data and compare its sha256: unmask prepare data/ --verify"""
+    workers: int = 0  # worker processes; 0: one per core
+    part: str = "1/1"  # i/n: do part i of n of the work; --merge combines the parts
+    merge: bool = False  # merge finished parts: unmask prepare part1/ part2/ --merge --out data/
+    verify: bool = False  # read every shard of prepared data and compare its sha256: unmask prepare data/ --verify
 
 
 def run(settings: Settings) -> None:

@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 from rich.status import Status
 
-from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
+from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, Place, Placing, ResultFile
 from unmask.cli.samples import drawn_texts
 from unmask.cli.table import deliver, quality_lines, sequence_lines
 from unmask.errors import UserError
@@ -44,39 +44,25 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Settings:
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLES|MODEL")]
-    """A .jsonl file of samples, as `unmask sample --json` writes it, a FASTA file, or a model to draw them from."""
-    judge: str = ""
-    """The judge (see above); empty: variety and copies only, counted in words."""
-    definition: Literal["pooled", "mean", "sliding"] = "pooled"
-    """The generative perplexity to report first; --json has all."""
-    train: str = ""
-    """Training text, to measure copies and the entropy of real text; empty: neither."""
-    split: str = ""
-    """--train: its split (train, valid, test); empty: train, and for --kmers held-out text, if there is any."""
-    kmers: int = 0
-    """Sequences: compare k-mers of 1 to K letters with those of --train (better held out); 0: words of text."""
-    molecules: bool = False
-    """SMILES: the share that is valid, distinct and new (needs rdkit)."""
-    context: int = 0
-    """The judge's context in tokens; 0: 1024, or its maximum if that is less."""
-    tokens: int = 0
-    """Score only the first N tokens of each sample; 0: all."""
-    key: str = "text"
-    """SAMPLES: the field that holds the text."""
-    tokenizer: str = ""
-    """SAMPLES: the tokenizer or checkpoint of their `tokens`, to split documents at eos."""
-    n: int = 64
-    """MODEL: samples to draw."""
-    length: int | None = None
-    """MODEL: tokens per sample; none: the training length."""
-    document: Document = "auto"
-    """MODEL: samples begin and end as documents do; auto: if the model was trained on a stream."""
+    what: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLES|MODEL")
+    ]  # samples of `unmask sample --json`, a FASTA file, or a model to draw them from
+    judge: str = ""  # the judge (see above); empty: variety and copies only, counted in words
+    definition: Literal["pooled", "mean", "sliding"] = "pooled"  # generative perplexity to report first
+    train: str = ""  # training text, to measure copies and the entropy of real text; empty: neither
+    split: str = ""  # split of --train (train, valid, test); empty: train; for --kmers held-out text
+    kmers: int = 0  # sequences: compare k-mers of 1 to K letters with those of --train; 0: words of text
+    molecules: bool = False  # SMILES: the share that is valid, distinct and new (needs rdkit)
+    context: int = 0  # the judge's context in tokens; 0: 1024, or its maximum if that is less
+    tokens: int = 0  # score only the first N tokens of each sample; 0: all
+    key: str = "text"  # SAMPLES: the field that holds the text
+    tokenizer: str = ""  # SAMPLES: the tokenizer or checkpoint of their `tokens`, to split documents at eos
+    n: int = 64  # MODEL: samples to draw
+    length: int | None = None  # MODEL: tokens per sample; none: the training length
+    document: Document = "auto"  # whole documents; auto: if the model was trained on a stream
     recipe: Drawing = field(default_factory=Recipe)
-    json: bool = False
-    """Print one JSON object."""
-    out: Path | None = None
-    """Write that object to a file, for `unmask report`."""
+    json: AsJson = False
+    out: ResultFile = None
     place: Placing = field(default_factory=Place)
 
 

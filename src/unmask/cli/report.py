@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import tyro
 
 from unmask.cli.compare import print_comparison
-from unmask.cli.flags import Drawing, Place, Placing
+from unmask.cli.flags import AsJson, Drawing, Place, Placing
 from unmask.cli.table import accuracy_lines, likelihood_lines, quality_lines, read_result, write_text
 from unmask.errors import UserError
 from unmask.evaluation.comparison import results
@@ -33,23 +33,17 @@ OWN_FILES = {"config.json", "unmask.json", "tokenizer.json", "tokenizer_config.j
 
 @dataclass(frozen=True)
 class Settings:
-    what: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN..|RESULT RESULT")]
-    """The folder of a run or of a checkpoint, several runs, or two results (.json)."""
-    results: tuple[Path, ...] = ()
-    """More results to show (files of --out); those in the run's folder are always shown."""
-    samples: int = 3
-    """Samples to draw and show as they emerge."""
-    length: int | None = None
-    """Tokens per sample; none: the training length."""
+    what: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN..|RESULT RESULT")
+    ]  # a run's or checkpoint's folder, several runs, or two results (.json)
+    results: tuple[Path, ...] = ()  # more results to show (files of --out) beside those in the run's folder
+    samples: int = 3  # samples to draw and show as they emerge
+    length: int | None = None  # tokens per sample; none: the training length
     recipe: Drawing = field(default_factory=Recipe)
-    out: Path | None = None
-    """The page to write; none: report.html in the run's folder. Several runs: names of files without an ending."""
-    smooth: float = 0.9
-    """Smoothing of training curves, from 0 (none) to 1."""
-    log: bool = False
-    """Logarithmic axis of steps."""
-    json: bool = False
-    """Print the comparison of two results as one JSON object."""
+    out: Path | None = None  # page to write, or names of curves without an ending; none: RUN/report.html
+    smooth: float = 0.9  # smoothing of training curves, from 0 (none) to 1
+    log: bool = False  # logarithmic axis of steps
+    json: AsJson = False
     place: Placing = field(default_factory=Place)
 
 

@@ -21,7 +21,7 @@ import tyro
 from rich.console import Console
 
 from unmask.cli.film import check_film, write_film
-from unmask.cli.flags import DOCUMENT, Document, Drawing, Place, Placing
+from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, Place, Placing
 from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.processes.team import Team, collected, together
@@ -39,15 +39,13 @@ LONGEST_PACE = 3600  # seconds
 
 @dataclass(frozen=True)
 class Settings:
-    model: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")
-    ]  # a checkpoint's folder, or its name on the hub
+    model: ModelName
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1  # samples to draw (under torchrun write -n)
     length: int | None = None  # tokens per sample, prompt included; none: the training length
     prompt: str = ""  # text to begin with
     until: str | None = None  # end before this text or special token, such as '<|endoftext|>'
     document: Document = "auto"  # begin and end as a document does; auto: if the model was trained on a stream
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object per line
+    json: AsJson = False
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every network call, to watch a small model
     film: Path | None = None  # write an .html file that shows the first text emerging from masks

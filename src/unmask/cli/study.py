@@ -43,24 +43,15 @@ from unmask.views.study_picture import drawable, picture
 
 @dataclass(frozen=True)
 class Settings:
-    file: Annotated[Path, tyro.conf.Positional]
-    """The study's TOML file."""
-    out: Path = Path()
-    """Folder for everything: data, runs, results, the table."""
-    scale: str = ""
-    """Which of the study's scales: smoke, cpu, paper, ..."""
-    rows: tuple[str, ...] = ()
-    """Rows to run, and those they begin with; none: all. The table has every row that is finished."""
-    jobs: int = 1
-    """Commands at once, each with the threads that the file gives; 0: in this process, for tiny studies."""
-    data_root: Path | None = None
-    """Folder of the study's data; none: the variable UNMASK_DATA, else data/."""
-    dry_run: bool = False
-    """Print the cost of every row and what is already done; run nothing."""
-    print_commands: bool = False
-    """Print one command per row, to be run as separate jobs; run nothing."""
-    launcher: str = ""
-    """Words before every training and measurement, such as "torchrun --nproc-per-node 8"."""
+    file: Annotated[Path, tyro.conf.Positional]  # the study's TOML file
+    out: Path = Path()  # folder for everything: data, runs, results, the table
+    scale: str = ""  # which of the study's scales: smoke, cpu, paper,
+    rows: tuple[str, ...] = ()  # rows to run, and those they begin with; none: all
+    jobs: int = 1  # commands at once, each with the threads that the file gives; 0: in this process, for tiny studies
+    data_root: Path | None = None  # folder of the study's data; none: the variable UNMASK_DATA, else data/
+    dry_run: bool = False  # print the cost of every row and what is already done; run nothing
+    print_commands: bool = False  # print one command per row, to be run as separate jobs; run nothing
+    launcher: str = ""  # words before every training and measurement, such as "torchrun --nproc-per-node 8"
 
 
 def run(settings: Settings) -> None:

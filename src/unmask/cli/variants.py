@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from unmask.cli.flags import Place, Placing
+from unmask.cli.flags import ModelName, Place, Placing
 from unmask.cli.table import write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.variants import (
@@ -38,28 +38,17 @@ AROUND = 15  # letters on either side of the first variant in a logo
 
 @dataclass(frozen=True)
 class Settings:
-    model: Annotated[str, tyro.conf.Positional]
-    """The folder of a checkpoint or of a run, or a name on the hub."""
-    sequences: Annotated[str, tyro.conf.Positional]
-    """The FASTA file that the variants belong to."""
-    variants: Annotated[str, tyro.conf.Positional]
-    """The variants (see above)."""
-    by: Literal["auto", "pseudo", "bound"] = "auto"
-    """pseudo: hide the position, one pass; bound: of the whole window; auto: pseudo, for ar models exact."""
-    length: int = 0
-    """Letters of the window around a variant; 0: the model's length."""
-    strands: Literal["both", "forward"] = "both"
-    """Strands of DNA that are scored; other sequences have one."""
-    passes: int = 64
-    """bound: random draws of hidden tokens, shared by both letters."""
-    seed: int = 0
-    """Random seed."""
-    batch_tokens: int = 8192
-    """Tokens per forward pass."""
-    out: Path | None = None
-    """Write the table to a .tsv file instead of printing it."""
-    logo: Path | None = None
-    """Also draw what the model expects around the first variant: a sequence logo, .png or .svg."""
+    model: ModelName
+    sequences: Annotated[str, tyro.conf.Positional]  # the FASTA file that the variants belong to
+    variants: Annotated[str, tyro.conf.Positional]  # the variants (see above)
+    by: Literal["auto", "pseudo", "bound"] = "auto"  # pseudo: one pass; bound: of the window; auto: pseudo, or exact
+    length: int = 0  # letters of the window around a variant; 0: the model's length
+    strands: Literal["both", "forward"] = "both"  # strands of DNA that are scored; other sequences have one
+    passes: int = 64  # bound: random draws of hidden tokens, shared by both letters
+    seed: int = 0  # random seed
+    batch_tokens: int = 8192  # tokens per forward pass
+    out: Path | None = None  # write the table to a .tsv file instead of printing it
+    logo: Path | None = None  # draw a sequence logo around the first variant, .png or .svg
     place: Placing = field(default_factory=Place)
 
 

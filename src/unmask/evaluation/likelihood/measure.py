@@ -38,34 +38,20 @@ PASSES = 4  # the default, if neither passes nor precision nor seconds are given
 class How:
     """How the text is scored."""
 
-    estimator: str = "auto"
-    """count, time, steps, order, weighted, duel, pseudo (mdlm); block, exact-bound, likelihood (block); auto: best"""
-    pack: str = "auto"
-    """Rows: stream, wrap (the paper), rows (a document each), windows (within one); auto: as trained."""
-    length: int = 0
-    """Tokens per row; 0: the model's length."""
-    stride: int = 0
-    """Tokens from one row to the next; the overlap is context; 0: no overlap."""
-    separate: bool = True
-    """Put an eos after each document."""
-    rows: int = 0
-    """Rows to score, spread evenly over the data; 0: all."""
-    passes: int = 0
-    """Passes over each row; 0: 4, or as many as --precision or --seconds need."""
-    precision: float = 0.0
-    """Stop when the Monte Carlo error, in nats per token, is below this; 0: off."""
-    seconds: float = 0.0
-    """Stop after this many seconds, with the result so far; 0: off."""
-    seed: int = 0
-    """Random seed."""
-    batch_tokens: int = 8192
-    """Tokens per forward pass."""
-    steps: int = 0
-    """Time steps T of the estimators steps and d3pm; 0: as in training, else 1000."""
-    policy: str = "confidence"
-    """duel: order of positions: confidence, margin, entropy, left."""
-    reveal: int = 1
-    """duel: tokens revealed per forward pass."""
+    estimator: str = "auto"  # count, time, steps, order, weighted, duel, pseudo; block, exact-bound, likelihood
+    pack: str = "auto"  # rows: stream, wrap (as the paper), rows (a document each), windows; auto: as trained
+    length: int = 0  # tokens per row; 0: the model's length
+    stride: int = 0  # tokens from one row to the next; the overlap is context; 0: no overlap
+    separate: bool = True  # put an eos after each document
+    rows: int = 0  # rows to score, spread evenly over the data; 0: all
+    passes: int = 0  # passes over each row; 0: 4, or as many as --precision or --seconds need
+    precision: float = 0.0  # stop when the Monte Carlo error, in nats per token, is below this; 0: off
+    seconds: float = 0.0  # stop after this many seconds, with the result so far; 0: off
+    seed: int = 0  # random seed
+    batch_tokens: int = 8192  # tokens per forward pass
+    steps: int = 0  # time steps T of the estimators steps and d3pm; 0: as in training, else 1000
+    policy: str = "confidence"  # duel: order of positions: confidence, margin, entropy, left
+    reveal: int = 1  # duel: tokens revealed per forward pass
 
     def __post_init__(self) -> None:
         for name in ("length", "stride", "rows", "passes", "precision", "seconds", "steps"):
