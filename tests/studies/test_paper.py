@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli.main import main
+from unmask.studies.plan import Place, planned
 from unmask.studies.study import read_study
 
 HERE = Path(__file__).parent
@@ -44,6 +45,14 @@ def test_every_scale_reads(path, scale):
     study = read_study(path, scale)
     assert study.rows
     assert study.columns
+
+
+@pytest.mark.parametrize("path", [*FILES, *OTHERS], ids=lambda path: path.stem)
+def test_every_scale_of_every_study_reads_and_plans(path, tmp_path):
+    """Before hours of training: settings, steps by FLOPs, options of rows, and which row begins with which."""
+    for scale in tomllib.loads(path.read_text()).get("scale", {}) or [""]:
+        study = read_study(path, scale)
+        assert planned(study, Place(tmp_path, tmp_path), there=False)
 
 
 @pytest.mark.slow
