@@ -28,20 +28,27 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads of its own cannot 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import tiny
+from studies.tiny_study import written
 from training.small import Chain
 from unmask import settings as toml
 from unmask.cli import prepare, train
 from unmask.cli.flags import with_flags
+from unmask.cli.main import main as main_of_unmask
 from unmask.errors import UserError
+from unmask.files import write_whole
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.shards import Division
 from unmask.training import log
 from unmask.training.settings import Train
 
-about = "kill -9 of train and prepare, at random times and before random file operations, then resumed and compared"
+about = "kill -9 of train, prepare, classify and study at random moments, then resumed and compared"
 usual = 1000
 
 NEVER = 1 << 30
+TIMES = {"seconds", "train_seconds", "date", "time"}
+# Files that no two runs share: logs, what has the seconds of a table in it, and notes for this machine alone.
+UNLIKE = {"log", "log.txt", "operations", ".verified.json", "table.md", "table.html", "table.png", ".lock"}
 TEXT, OUT = "text.txt", "run"  # in the folder of a try
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -75,7 +82,33 @@ def trained_on_shards() -> None:
     trained(data="shards", recipe="plain", optim={"name": "adamw"}, objective={"name": "sedd"})
 
 
+def commanded(*words: str) -> None:
+    """A command line, in this process."""
+    code = main_of_unmask(list(words))
+    if code:
+        raise UserError(f"`unmask {' '.join(words)}` ended with code {code}")
+
+
+def classified() -> None:
+    """Three seeds of a classifier on a tiny model."""
+    if not Path("model").exists():
+        tiny.checkpoint(Path("model"))
+    if not Path("reviews.csv").exists():
+        lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'good' if i % 3 else 'bad'}\n" for i in range(40)]
+        write_whole(Path("reviews.csv"), "text,label\n" + "".join(lines))
+    options = ["--seeds", "2", "--epochs", "2", "--batch", "8", "--device", "cpu", "--resume"]
+    commanded("classify", "model", "reviews.csv", "--out", OUT, *options)
+
+
+def studied() -> None:
+    """Two rows, each trained and measured, and their table."""
+    path = written(Path("files"))
+    commanded("study", str(path), "--out", OUT, "--data-root", "files", "--jobs", "0")
+
+
 JOBS: dict[str, Callable[[], None]] = {
+    "classify": classified,
+    "study": studied,
     "warm": lambda: trained(recipe="warm", warm={"share": 0.4, "anneal": 2}),
     "rows": lambda: trained(recipe="plain", model={"dropout": 0.1}, text={"pack": "rows"}),
     "shards": trained_on_shards,
@@ -180,12 +213,20 @@ def picture(folder: Path) -> dict[str, Any]:
         elif path.name == "metrics.jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             found[name] = [{key: line[key] for key in line if key != "seconds"} for line in lines]
-        elif path.name == "training.json":
-            note = json.loads(path.read_text())
-            found[name] = {key: note[key] for key in note if key not in ("seconds", "sha256")}
-        elif path.name not in ("log", "operations", ".verified.json") and path.suffix != ".lock":
+        elif path.suffix == ".json" and path.name != ".verified.json":
+            found[name] = without_times(
+                json.loads(path.read_text()), {"sha256"} if path.name == "training.json" else set()
+            )
+        elif path.name not in UNLIKE and path.suffix != ".lock":
             found[name] = sha256(path.read_bytes()).hexdigest()
     return found
+
+
+def without_times(value: Any, others: set[str]) -> Any:
+    """Plain values without those that depend on the clock, at any depth, and `others` at the top."""
+    if isinstance(value, dict):
+        return {key: without_times(one, set()) for key, one in value.items() if key not in TIMES | others}
+    return [without_times(one, set()) for one in value] if isinstance(value, list) else value
 
 
 @cache

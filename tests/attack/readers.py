@@ -6,7 +6,7 @@ import json
 import lzma
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow
@@ -14,15 +14,20 @@ import pyarrow.parquet
 import zstandard
 
 from confined import confined
+from unmask.evaluation.likelihood.variants import read_variants
+from unmask.settings import read_toml
+from unmask.studies.study import read_study
 from unmask.text.corpus.documents import UNITS, Layout
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.records import labelled, records
 from unmask.text.corpus.sources import gather
+from unmask.training.settings import Train
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive a fork
 
-about = "data files with mutated content: prepared or refused in words, within 20 s of CPU and 1 GB"
+about = "data, settings and variants with mutated content: read or refused in words, within 20 s of CPU and 1 GB"
 usual = 3_000
+REPOSITORY = Path(__file__).parents[2]
 MOST = 2 << 20  # bytes of a repeated content: time in proportion to the text is no failure
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "12", "birds", "☂", "élan", "<|endoftext|>"]
@@ -56,6 +61,25 @@ SNIPPETS: list[bytes] = [
     b"<|endoftext|>" * 50,
     "\u2028\u0085\x1c".encode(),
 ]
+
+
+HOSTILE: dict[str, list[bytes]] = {
+    "toml": [
+        *(b"\r", b"\0", b"\xff", b"[", b"]", b"[[", b'"', b"'''", b"=", b"\n[a]\n[a]\n", b"\ninclude = 1\n"),
+        b"\nx = " + b"[" * 2_000 + b"]" * 2_000 + b"\n",
+        b"\nx = " + b"{a=" * 500 + b"1" + b"}" * 500 + b"\n",
+        b"\nsteps = " + b"9" * 6_000 + b"\n",
+        b"\nsteps = 0x" + b"f" * 6_000 + b"\n",
+        b"\n" + b".".join([b"a"] * 50_000) + b" = 1\n",
+        b'\ntitle = "\\u001b]0;x\\u0007"\n',
+        b'\nbase = "/dev/zero"\n',
+        b"\nlr = inf\n",
+        b"\nlr = nan\n",
+        b"\n[model]\nwidth = 9223372036854775807\n",
+        b"# " + b"x" * (1 << 20) + b"\n",
+    ],
+    "vcf": [*(b"\t", b"\n", b"\0", b"\xff", b"\ta\t" + b"9" * 5_000 + b"\t.\tA\tC\n", b"x" * 300_000), "²".encode()],
+}
 
 
 def document(dice: random.Random) -> str:
@@ -93,6 +117,22 @@ def parquet_file(dice: random.Random) -> bytes:
     return file.getvalue()
 
 
+def toml_file(dice: random.Random) -> bytes:
+    return (REPOSITORY / dice.choice(("configs/tinystories.toml", "configs/paper/table8.toml"))).read_bytes()
+
+
+def vcf_file(dice: random.Random) -> bytes:
+    rows = [
+        f"{dice.choice('ab')}\t{dice.randrange(9)}\t.\t{dice.choice('ACGT')}\t{dice.choice('ACGT')}" for _ in range(8)
+    ]
+    return "\n".join(["##fileformat=VCFv4.2", "#CHROM\tPOS\tID\tREF\tALT", *rows]).encode()
+
+
+# Files that another command reads, by ending, with what reads them.
+OTHERS: dict[str, tuple[Callable[[random.Random], bytes], tuple[Callable[[Path], object], ...]]] = {
+    "toml": (toml_file, (lambda path: read_toml(path, Train()), lambda path: read_study(path, "smoke"))),
+    "vcf": (vcf_file, (lambda path: read_variants(str(path), ["a"]),)),
+}
 FILES: dict[str, Callable[[random.Random], bytes]] = {
     "txt": text_file,
     "jsonl": jsonl_file,
@@ -110,7 +150,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def damaged(dice: random.Random, data: bytes) -> bytes:
+def damaged(dice: random.Random, data: bytes, snippets: Sequence[bytes] = SNIPPETS) -> bytes:
     """The bytes with a few flipped, cut, repeated or put in."""
     content = bytearray(data)
     for _ in range(dice.choice((0, 1, 1, 2, 4))):
@@ -121,7 +161,7 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
         elif kind == "cut":
             content = content[:at]
         elif kind == "snippet":
-            content[at:at] = dice.choice(SNIPPETS)
+            content[at:at] = dice.choice(snippets)
         elif kind == "random":
             content[at:at] = dice.randbytes(dice.choice((1, 4, 100)))
         elif kind == "repeat":
@@ -134,6 +174,8 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
 def attempt(seed: int, folder: Path) -> str | None:
     """One damaged file; what went wrong, or None."""
     dice = random.Random(seed)
+    if dice.random() < 0.2:
+        return read_by_others(dice, folder)
     ending, packing = dice.choice(sorted(FILES)), dice.choice(("", "", *PACKED))
     data = PACKED[packing](damaged(dice, FILES[ending](dice)))
     if dice.random() < 0.3:
@@ -161,3 +203,21 @@ def attempt(seed: int, folder: Path) -> str | None:
     if told.startswith("refused") and (out / "manifest.json").exists():
         return f"{where}\nfailed: a manifest beside an error: {told}"
     return f"{where}\n{told}" if told.startswith("failed") else None
+
+
+def read_by_others(dice: random.Random, folder: Path) -> str | None:
+    """One damaged settings file, study or table of variants."""
+    ending = dice.choice(sorted(OTHERS))
+    make, readers = OTHERS[ending]
+    path, read = folder / f"data.{ending}", dice.choice(readers)
+    kind = dice.choice(("file",) * 17 + ("fifo", "device", "folder"))
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(damaged(dice, make(dice), HOSTILE[ending]))
+    told = confined(lambda: read(path))
+    return f"{path.name}, {kind}\n{told}" if told.startswith("failed") else None
