@@ -65,20 +65,27 @@ class Settings:
     """Write everything as JSON."""
 
 
-def hits(share: float) -> Estimator:
+@dataclass(frozen=True)
+class Hits(Estimator):
     """Whether hidden tokens are predicted right; weighted: the mean over all tokens is that over hidden ones."""
 
-    def found(network: Any, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    share: float  # of the tokens that are hidden
+    name = "hits"
+    likelihood = False
+
+    @property
+    def means(self) -> str:
+        return f"share of right predictions, {self.share:.0%} hidden"
+
+    def nats(self, network: Any, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
         free = (~frozen).sum(1)
-        count = (share * free).round().long().clamp(min=1)
+        count = (self.share * free).round().long().clamp(min=1)
         rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
         hidden = (rank < count[:, None]) & ~frozen
         rows = rows_where(hidden)
         logits = forbid(network(torch.where(hidden, mask, x0), u.new_zeros(len(x0)).float(), rows), mask)
         right = (logits.argmax(1) == x0.flatten()[rows]).double()
         return spread(right, rows, x0) * (free / count)[:, None]
-
-    return Estimator("hits", found, f"share of right predictions, {share:.0%} hidden", likelihood=False)
 
 
 def measured(work: Measurement) -> dict[str, Any]:
@@ -168,7 +175,7 @@ def of_model(folder: str, settings: Settings) -> dict[str, Any]:
         "objective": model.objective.name,
         "text": dict(work.data),
         "bound": measured(work),
-        "top1": measured(replace(work, estimator=hits(settings.share))),
+        "top1": measured(replace(work, estimator=Hits(settings.share))),
         "probe": {task: probed(model, task, settings) for task in settings.probe},
     }
     return {**found, "cpu_seconds": round(time.process_time() - began, 1)}

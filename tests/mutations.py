@@ -38,7 +38,7 @@ OPTIM, MUON = (
     "training/test_optim.py",
     "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
 )
-VALIDATION = "training/test_validation.py"
+VALIDATION, KERNELS = "training/test_validation.py", "contracts/test_kernels.py"
 XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_diffusionbert.py"
 OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
 SCORING = "contracts/test_objectives.py::test_evaluation_scoring_and_serving_measure_what_was_trained"
@@ -356,6 +356,18 @@ MUTATIONS = {
         "moved / letters",
         "diffusion/test_d3pm_uniform.py",
     ),
+    "kernel: a mask forgets what the network says of it": Mutation(
+        "diffusion/kernels/absorbing.py", "s.hidden + s.alpha * p_mask", "s.hidden", KERNELS
+    ),
+    "kernel: the spindle reveals all alike": Mutation(
+        "diffusion/kernels/spindle.py", "(log_p + r.log())", "log_p", KERNELS
+    ),
+    "kernel: a process that steps to its own time": Mutation(
+        "sampling/uniform.py", "x_t, s, t, mask=state.canvas.mask)", "x_t, s, s, mask=state.canvas.mask)", KERNELS
+    ),
+    "a sampler that needs more than is given": Mutation(
+        "sampling/fitting.py", "if not needs <= gives:", "if not needs & gives:", "contracts/test_policies.py"
+    ),
     "baselines: memory lost between the rows of an evaluation": Mutation(
         "evaluation/likelihood/passes.py",
         "memory=None if first else memory",
@@ -465,7 +477,7 @@ MUTATIONS = {
     "sampler with a schedule of its own": Mutation(
         "sampling/recipe.py", '{"schedule": objective.schedule,', '{"schedule": None,', OWN
     ),
-    "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.grid", "steps = None", OWN),
+    "sampler with a T of its own": Mutation("sampling/recipe.py", "steps = objective.steps", "steps = None", OWN),
     "scored by the objective's defaults": Mutation(
         "sampling/score.py", "model.objective.bounded()", "type(model.objective)().bounded()", SCORING
     ),

@@ -33,7 +33,7 @@ def unusual(name: str) -> Objective:
     """An objective with another schedule and another T than its own, where it has them."""
     objective = OBJECTIVES.entry(name).make()
     changes = {"schedule": Cosine(eps=0.05)} if objective.schedule else {}
-    return replace(objective, **changes, **({"steps": 7} if objective.grid else {}))
+    return replace(objective, **changes, **({"steps": 7} if objective.steps else {}))
 
 
 def spec_of(backbone: str, *, causal: bool = False, sigma: bool = False, vocab: int = LETTERS.size) -> Spec:

@@ -1,13 +1,13 @@
 """Every objective trains, bounds, samples and scores with one schedule and one T: those of its checkpoint."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 import unmask
 from contracts.members import LENGTH, LETTERS, NAMES, model_of, network_of, spec_of, unusual
-from unmask.diffusion.objective import OBJECTIVES
+from unmask.diffusion.objective import OBJECTIVES, Facts, Objective
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import How
@@ -68,8 +68,8 @@ def test_sampling_follows_the_schedule_and_the_steps_that_were_trained(name, tmp
     for holder in (policy, method.process):
         if "kernel" in getattr(holder, "__dataclass_fields__", {}):
             assert holder.kernel == objective.kernel(model.parts)
-    if objective.grid and policy.name == objective.facts.sampler and policy.budget:
-        assert policy.steps == objective.grid
+    if objective.steps and policy.name == objective.facts.sampler and policy.budget:
+        assert policy.steps == objective.steps
 
 
 def test_a_step_has_a_finite_loss_and_a_gradient_for_all_that_is_learned(name):
@@ -148,3 +148,13 @@ def test_an_objective_says_what_its_number_is(name):
     assert objective.bounded().facts.likelihood
     assert replace(objective) == objective
     assert hash(objective) == hash(replace(objective))
+
+
+def test_an_objective_stays_small(name):
+    """Facts and hooks are what every objective has to know of: a new one should replace an old one."""
+    assert len(fields(Facts)) <= 12
+    derived = {"counted", "estimator", "precise", "bounded"}
+    attributes = {"facts", "advice", "registry", "name", "schedule", "times", "steps", "block"}
+    hooks = {hook for hook in vars(Objective) if not hook.startswith("_")} - derived - attributes
+    assert len(hooks) <= 14, hooks
+    assert not derived & {*vars(OBJECTIVES[name])}, "these follow from the others"

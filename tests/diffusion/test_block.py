@@ -203,7 +203,7 @@ def test_clipped_noise_draws_mostly_within_and_always_all():
     ("make", "match"),
     [
         (lambda: BlockDiffusion(0), "at least one token"),
-        (lambda: BlockDiffusion(16).check_length(12), "does not fit into rows of 12"),
+        (lambda: BlockDiffusion(16).remark(12), "does not fit into rows of 12"),
         (lambda: Clipped(low=0.9, high=0.2), "low < high"),
         (lambda: Clipped(floor=0), "miss in the bound"),
     ],

@@ -261,7 +261,7 @@ def test_the_training_loss_is_no_bound_and_as_many_times_it_as_there_are_steps_i
     )
     assert torch.exp(-told).sum() > 1.3, "these numbers are no -log p of anything"
     assert (total * told >= bound_of(prior, prior, total)).all()
-    measured = SSDLM(steps=total, block=1, scale=1.0).variants()["cross-entropy"]
+    measured = SSDLM(steps=total, block=1, scale=1.0).estimators()["cross-entropy"]
     assert "not a bound" in measured.means
     t = (torch.arange(rows, dtype=DOUBLE) + 0.5) / rows
     noise = Noise(t, torch.zeros(rows, 1, dtype=DOUBLE), keys(5, torch.arange(rows)))

@@ -302,7 +302,7 @@ def test_texts_for_a_blank_are_ranked_by_what_follows_too(tmp_path):
     noise = Noise(torch.zeros(1), torch.zeros(1, 6))
     with torch.no_grad():
         bounds = [
-            model.objective.variants()["exact-bound"]
+            model.objective.estimators()["exact-bound"]
             .nats(
                 model.network.logits,
                 row[None],

@@ -34,9 +34,6 @@ class Autoregressive(Objective):
     def means(self) -> str:
         return "exact: -log p of each token after those before it"
 
-    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
-        return real[:, 1:].sum()
-
     def nats(
         self,
         network: Network,

@@ -71,15 +71,9 @@ class BlockDiffusion(Objective):
     def leads(self) -> bool:
         return self.given_first
 
-    def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
-        return real[:, 1:].sum() if self.given_first else real.sum()
-
-    def precise(self) -> Objective:
-        return replace(self, times=Count())
-
-    def variants(self) -> Mapping[str, Objective]:
+    def estimators(self) -> Mapping[str, Objective]:
         exact = (kind(self.size, self.given_first) for kind in (ExactBound, ExactLikelihood))
-        return {one.name: one for one in exact}
+        return {self.name: replace(self, times=Count()), **{one.name: one for one in exact}}
 
     def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:
         """Without text after the block of the first blank: how likely it is depends on what fills the blank."""
@@ -89,14 +83,12 @@ class BlockDiffusion(Objective):
     def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
         return {"clean": x0, "size": self.size}
 
-    def check_length(self, length: int) -> None:
+    def remark(self, length: int) -> str:
         if self.size > length:
             raise UserError(
                 f"a block of {self.size} tokens does not fit into rows of {length}: choose an objective.size up to "
                 f"{length} (with {length} it is mdlm), or a greater text.length."
             )
-
-    def remark(self, length: int) -> str:
         rest = length % self.size
         return f"blocks of {self.size}: rows of {length} tokens end with a block of {rest}" if rest else ""
 

@@ -130,13 +130,10 @@ class D3PM(Objective):
         )
         return f"{bound}, D3PM with {self.steps} steps, {BOUNDS[self.bound]}"
 
-    def variants(self) -> Mapping[str, Objective]:
-        """Both bounds, by name, whichever was trained with."""
-        return {name: replace(self.precise(), bound=name) for name in BOUNDS}  # type: ignore[type-var]
-
-    @property
-    def grid(self) -> int | None:
-        return self.steps
+    def estimators(self) -> Mapping[str, Objective]:
+        """Its own bound, and both by name, whichever was trained with."""
+        precise = replace(self, times=self.times.precise())
+        return {self.name: precise, **{name: replace(precise, bound=name) for name in BOUNDS}}  # type: ignore[arg-type]
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
         return Absorbing(self.schedule, whole=False)

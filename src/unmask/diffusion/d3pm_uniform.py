@@ -45,13 +45,9 @@ class D3PMUniform(Objective):
     def means(self) -> str:
         return f"upper bound on -log p, D3PM with a uniform kernel and {self.steps} steps"
 
-    @property
-    def grid(self) -> int | None:
-        return self.steps
-
-    def precise(self) -> "D3PMUniform":
+    def estimators(self) -> Mapping[str, Objective]:
         """More draws of the first steps, where few tokens pay much: drawn evenly, T − 1 of T rows miss the first."""
-        return replace(self, times=Cubed())
+        return {self.name: replace(self, times=Cubed())}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"ids": Ids(vocab)}

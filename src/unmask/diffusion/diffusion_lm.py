@@ -151,15 +151,8 @@ class DiffusionLM(Continuous):
     def means(self) -> str:
         return f"upper bound on -log p, Diffusion-LM with {self.steps} steps; the loss that trains it is none"
 
-    @property
-    def grid(self) -> int | None:
-        return self.steps
-
-    def precise(self) -> "DiffusionLM":
-        return replace(self, both=True)
-
-    def variants(self) -> Mapping[str, Objective]:
-        return {"printed": Printed(self)}
+    def estimators(self) -> Mapping[str, Objective]:
+        return {self.name: replace(self, both=True), "printed": Printed(self)}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {

@@ -23,8 +23,8 @@ whose level would first rise: there it is cut, and then more than 1 − t is hid
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.d3pm import check_hybrid
 from unmask.diffusion.kernels.spindle import MOST, Spindle
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.objective import OBJECTIVES, CountsPart, Facts, Nats, Objective
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.diffusion.times import Stratified, Times, check_total, steps
@@ -46,7 +46,7 @@ Levels = Literal["counts", "information"]
 SHOWN = 0.999  # the published schedule keeps no token with more than this chance
 
 
-class Frequency(nn.Module):
+class Frequency(CountsPart):
     """How often each id occurs in the training text: a table that is saved with the model."""
 
     def __init__(self, vocab: int) -> None:
@@ -111,23 +111,15 @@ class DiffusionBERT(Objective):
     def means(self) -> str:
         return f"upper bound on -log p, masked diffusion with a spindle schedule and {self.steps} steps"
 
-    @property
-    def grid(self) -> int | None:
-        return self.steps
-
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"frequency": Frequency(vocab)}
-
-    def prepare(self, parts: Mapping[str, nn.Module], counts: Callable[[], Int[Tensor, " v"]]) -> None:
-        table(parts).fill(counts())
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Spindle:
         return Spindle(self.strength, table(parts).shift(self.levels, strength=self.strength))
 
-    def variants(self) -> Mapping[str, Objective]:
-        precise = self.precise()
-        assert isinstance(precise, DiffusionBERT)
-        return {"published": Published(precise)}
+    def estimators(self) -> Mapping[str, Objective]:
+        precise = replace(self, times=self.times.precise())
+        return {self.name: precise, "published": Published(precise)}
 
     def nats(
         self,
@@ -183,10 +175,6 @@ class Published(Objective):
     @property
     def means(self) -> str:
         return f"what DiffusionBERT's code reports, {self.of.steps} steps; not a bound, so not a likelihood"
-
-    @property
-    def grid(self) -> int | None:
-        return self.of.steps
 
     def nats(
         self,

@@ -118,18 +118,11 @@ class MDLM(Objective):
         bound = "upper bound on -log p" if not low else f"a bound on -log p less the times below {low:g}"
         return f"{bound}, continuous time, {how}"
 
-    @property
-    def grid(self) -> int | None:
-        return self.steps
-
-    @property
-    def estimator(self) -> str:
+    def estimators(self) -> Mapping[str, Objective]:
+        precise = replace(self, times=Count() if self.steps is None and self.whole else Stratified())
         if not (self.carry_over and self.zero_masking and self.whole):
-            return self.name
-        return "count" if self.steps is None else "steps"
-
-    def precise(self) -> Objective:
-        return replace(self, times=Count() if self.steps is None and self.whole else Stratified())
+            return {self.name: precise}
+        return {"count" if self.steps is None else "steps": precise, self.name: precise}
 
     def nats(
         self,

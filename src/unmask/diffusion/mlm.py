@@ -81,8 +81,8 @@ class MLM(Objective):
         mix = f"{self.masked:.0%} masks, {self.random:.0%} random, {stay:.0%} unchanged"
         return f"masked-language-model loss per predicted token, {self.rate:.0%} of them ({mix}); not a likelihood"
 
-    def bounded(self) -> Objective:
-        return MDLM(times=Count())
+    def estimators(self) -> Mapping[str, Objective]:
+        return {self.name: self, "count": MDLM(times=Count())}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"ids": Ids(vocab)} if self.random else {}

@@ -6,9 +6,9 @@ function: random numbers, learned parts and state are arguments.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, final
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -92,6 +92,14 @@ class Facts:
         return "blocks" in self.gives
 
 
+class CountsPart(nn.Module):
+    """A part of an objective that holds how often each id occurs in the training text."""
+
+    def fill(self, counts: Int[Tensor, " v"]) -> None:
+        """Set the counts, before training."""
+        raise NotImplementedError
+
+
 class Objective(ABC):
     """A subclass is a frozen dataclass with a name in `OBJECTIVES`."""
 
@@ -102,6 +110,7 @@ class Objective(ABC):
 
     schedule: Schedule | None = None  # α_t, the share still visible, where it has one
     times: Times | None = None  # how training draws the times, where it draws them
+    steps: int | None = None  # T, the steps of a discrete-time process; None: continuous time, or no time
     block: int | None = None  # tokens that are drawn at once, given the text before them; None: all of them
 
     @abstractmethod
@@ -130,31 +139,33 @@ class Objective(ABC):
         """A sentence that says what the reported number is."""
 
     @property
-    def grid(self) -> int | None:
-        """T, the steps of a discrete-time process; None: continuous time, or no time."""
-        return None
-
-    @property
     def leads(self) -> bool:
         """Whether the first token of a row is given, never predicted: a bos is put before a text that has none."""
         return self.facts.causal
 
+    def estimators(self) -> Mapping[str, "Objective"]:
+        """Its numbers by the name of their estimator, the best first; their `nats` need no training."""
+        return {self.name: self if self.times is None else replace(self, times=type(self.times).precise())}  # type: ignore[type-var]
+
+    @final
     @property
     def estimator(self) -> str:
-        """The estimator that measures it best: its own `nats`, unless it names another."""
-        return self.name
+        """The name of the estimator that measures it best."""
+        return next(iter(self.estimators()))
 
+    @final
     def precise(self) -> "Objective":
         """The same objective with the estimator of smallest variance: for validation."""
-        return self if self.times is None else replace(self, times=type(self.times).precise())  # type: ignore[type-var]
+        return self.estimators()[self.estimator]
+
+    @final
+    def bounded(self) -> "Objective":
+        """The objective whose number bounds −log p for a network trained with this one, with small variance."""
+        return next(one for one in self.estimators().values() if one.facts.likelihood)
 
     def for_steps(self, steps: int) -> "Objective":
         """The objective in a run of so many steps, where a setting is a share of them."""
         return self
-
-    def bounded(self) -> "Objective":
-        """The objective whose number bounds −log p for a network trained with this one, with small variance."""
-        return self.precise()
 
     def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:
         """The frozen tokens that the blanks of a text are given: those that the model sees when it fills them."""
@@ -164,33 +175,22 @@ class Objective(ABC):
         """What the network is shown besides noisy rows of this clean text: options of `shapes.Network`."""
         return {}
 
-    def check_length(self, length: int) -> None:
-        """Refuse training rows of a length that does not suit it."""
-        return
-
     def remark(self, length: int) -> str:
-        """What a user should know about training rows of this length; empty: nothing."""
+        """What a user should know about training rows of this length; refuses one that does not suit it."""
         return ""
 
     def room(self, *, rows: int, vocab: int) -> int:
         """Bytes that a forward pass of so many rows needs besides those of the network."""
         return 0
 
-    def variants(self) -> Mapping[str, "Objective"]:
-        """Other numbers for the same model, by the name of their estimator; their `nats` need no training."""
-        return {}
-
+    @final
     def counted(self, real: Bool[Tensor, "b l"]) -> Int[Tensor, ""]:
         """The number of tokens by which the nats of a batch are divided."""
-        return real.sum()
+        return real[:, 1:].sum() if self.leads else real.sum()
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         """Learned modules of the objective (embeddings, a schedule), trained and saved with the network."""
         return {}
-
-    def prepare(self, parts: Mapping[str, nn.Module], counts: Callable[[], Int[Tensor, " v"]]) -> None:
-        """Set what follows from the training text: `counts` gives how often each id occurs in it."""
-        return
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Kernel | None:
         """The noise process, which its sampler reverses; None: it has none, or one of vectors."""

@@ -32,7 +32,7 @@ from unmask.diffusion.continuous import (
     without_mask,
 )
 from unmask.diffusion.corruption import check_clean
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.errors import UserError
 from unmask.random import Noise
 
@@ -293,8 +293,8 @@ class Plaid(Continuous):
     def for_steps(self, steps: int) -> "Plaid":
         return replace(self, ramp=float(max(1, round(self.ramp * steps)))) if 0 < self.ramp < 1 else self
 
-    def precise(self) -> "Plaid":
-        return replace(self, conditioned=1.0, both=True)
+    def estimators(self) -> Mapping[str, Objective]:
+        return {self.name: replace(self, conditioned=1.0, both=True)}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {

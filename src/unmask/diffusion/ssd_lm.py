@@ -145,15 +145,9 @@ class SSDLM(Continuous):
     def means(self) -> str:
         return f"upper bound on -log p of its own sampling loop with {self.steps} steps, blocks of {self.block}"
 
-    @property
-    def grid(self) -> int | None:
-        return self.steps
-
-    def precise(self) -> "SSDLM":
-        return replace(self, random=False)
-
-    def variants(self) -> Mapping[str, Objective]:
-        return {"cross-entropy": CrossEntropy(self.precise())}
+    def estimators(self) -> Mapping[str, Objective]:
+        precise = replace(self, random=False)
+        return {self.name: precise, "cross-entropy": CrossEntropy(precise)}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"simplex": Simplex(vocab, width), "time": nn.Linear(1, width)}

@@ -240,7 +240,7 @@ def policy_for(model: Model, sampler: str | Policy, steps: int | None) -> Policy
     if not isinstance(sampler, str):
         return fitted_policy(sampler, steps=steps, **given)
     if steps is None and kind is POLICIES[objective.facts.sampler] and kind.budget is not None:
-        steps = objective.grid
+        steps = objective.steps
     return policy_of(sampler, steps=steps, **given)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.diffusion.objective import Objective
+from unmask.diffusion.objective import CountsPart, Objective
 from unmask.errors import UserError
 from unmask.model import checkpoint, cost
 from unmask.model.backbone import build
@@ -51,7 +51,9 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, te
         network.load_state_dict(origin.network.state_dict())
     network.compute = compute_type(asked.run.dtype, team.device)
     denoiser = Denoiser(network, phase.objective, **parts)
-    phase.objective.prepare(dict(denoiser.parts.items()), data.counts)
+    for part in denoiser.parts.values():
+        if isinstance(part, CountsPart):
+            part.fill(data.counts())
     return denoiser
 
 

@@ -110,7 +110,7 @@ class Train:
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
-        self.objective.check_length(self.text.length)
+        self.objective.remark(self.text.length)
         if self.objective.facts.blockwise and not self.model.blockwise:
             raise UserError(cannot_look_blockwise(self.model))
         if self.recipe == "warm" and not self.can_warm:

@@ -24,15 +24,14 @@ from exact import (
 )
 from unmask.diffusion.bound import exact_bound
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.schedule import SCHEDULES, LogLinear
+from unmask.diffusion.schedule import SCHEDULES
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import log_mean
 from unmask.evaluation.likelihood.estimators import (
     LAST,
-    bound_by_count,
-    by_leaving_one_out,
-    by_order,
-    by_policy,
+    ByOrder,
+    Duel,
+    Pseudo,
     estimator,
 )
 from unmask.random import Noise
@@ -44,11 +43,9 @@ DEFAULTS = [SCHEDULES.make(name) for name in SCHEDULES]
 
 
 def along_every_order(world, x0: torch.Tensor) -> torch.Tensor:
-    """by_order for each of the 3! orders (6, l)."""
+    """ByOrder for each of the 3! orders (6, l)."""
     t = torch.zeros(6, dtype=DOUBLE)
-    return by_order(
-        world.network, x0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE, budget=7, schedule=LogLinear()
-    )
+    return ByOrder(budget=7).nats(world.network, x0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE)
 
 
 def test_the_count_form_is_unbiased_over_every_k_and_every_order():
@@ -56,7 +53,7 @@ def test_the_count_form_is_unbiased_over_every_k_and_every_order():
     for k in (1, 2, 3):
         t = torch.full((6,), (k - 0.5) / 3, dtype=DOUBLE)
         x0 = X0.expand(6, -1)
-        nats = bound_by_count(world.network, x0, t=t, u=ORDERS, mask=3, frozen=NONE, schedule=LogLinear())
+        nats = estimator("count").nats(world.network, x0, t=t, u=ORDERS, mask=3, frozen=NONE)
         total += float(nats.sum()) / 18
     assert total == pytest.approx(float(exact_bound(world.network, X0, mask=3)), abs=1e-12)
 
@@ -80,7 +77,8 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
             u = torch.where(rank < count - 1, s / 2, torch.where(rank > count - 1, (1 + s) / 2, s))
             u = u + 1e-12 * rank * (rank != count - 1)  # no ties
             t = torch.full((6,), (count - 0.5) / 3, dtype=DOUBLE)
-            nats = bound_by_count(network, X0.expand(6, -1), t=t, u=u, mask=3, frozen=NONE, schedule=schedule)
+            form = estimator("count", objective=MDLM(schedule))
+            nats = form.nats(network, X0.expand(6, -1), t=t, u=u, mask=3, frozen=NONE)
             by_k += w * beta.pdf(float(s), count, 4 - count) * float(nats.sum()) / 6 / 3
     assert by_k == pytest.approx(by_time, rel=1e-5)  # with α_1 = 0 the noise level is infinite at the end
 
@@ -153,13 +151,14 @@ def test_the_policy_reveals_where_the_network_is_surest():
         best = max(hidden, key=lambda i: float(log_p_hidden(world, x_t, i).max()))
         total -= float(log_p_hidden(world, x_t, best)[X0[best]])
         hidden.remove(best)
-    nats = by_policy("confidence", 1, LogLinear())(world.network, X0[None], mask=3, frozen=NONE[:1])
+    zero = torch.zeros(1, 3, dtype=DOUBLE)
+    nats = Duel().nats(world.network, X0[None], t=zero[:, 0], u=zero, mask=3, frozen=NONE[:1])
     assert float(nats.sum()) == pytest.approx(total, abs=1e-12)
 
 
 def test_pseudo_likelihood_hides_one_token_at_a_time():
     world, zero = TableWorld.random(), torch.zeros(1, 3, dtype=DOUBLE)
-    nats = by_leaving_one_out(world.network, X0[None], t=zero[:, 0], u=zero, mask=3, frozen=NONE[:1], budget=4)
+    nats = Pseudo(budget=4).nats(world.network, X0[None], t=zero[:, 0], u=zero, mask=3, frozen=NONE[:1])
     assert nats[0].tolist() == pytest.approx([loss_of_mask(world, X0, (i,)) for i in range(3)])
 
 

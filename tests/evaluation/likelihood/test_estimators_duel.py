@@ -8,7 +8,7 @@ from exact import DOUBLE, TableWorld, TinyNetwork, every_text
 from sampling.laws import DRAWS, draws
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import LinearSigma, LogLinear, shown_sigma
-from unmask.evaluation.likelihood.estimators import by_order, by_policy, estimator
+from unmask.evaluation.likelihood.estimators import ByOrder, Duel, estimator
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 
 ENOUGH = 1e-4
@@ -40,7 +40,9 @@ class Timed:
 
 
 def law_of_duel(world, policy, reveal, schedule):
-    nats = by_policy(policy, reveal, schedule)(world.network, TEXTS, mask=3, frozen=NONE)
+    zero = torch.zeros(TEXTS.shape, dtype=DOUBLE)
+    duel = Duel(policy, reveal, schedule)
+    nats = duel.nats(world.network, TEXTS, t=zero[:, 0], u=zero, mask=3, frozen=NONE)
     return {tuple(x.tolist()): float(p) for x, p in zip(TEXTS, (-nats.double().sum(1)).exp(), strict=True)}
 
 
@@ -84,8 +86,7 @@ def test_an_order_reveals_each_token_at_its_own_time():
 
     u = torch.tensor([[0.7, 0.1, 0.4]], dtype=DOUBLE)
     schedule = LogLinear(0.01)
-    by_order(
-        network, torch.tensor([[0, 2, 1]]), t=u[:, 0], u=u, mask=3, frozen=NONE[:1], budget=99, schedule=schedule
-    )
+    order = ByOrder(schedule, budget=99)
+    order.nats(network, torch.tensor([[0, 2, 1]]), t=u[:, 0], u=u, mask=3, frozen=NONE[:1])
     expected = shown_sigma(schedule, torch.tensor([0.3, 0.9, 0.6], dtype=DOUBLE))  # 1, 3 and 2 tokens hidden
     assert dict(shown) == pytest.approx(dict(zip((1, 3, 2), expected.tolist(), strict=True)))

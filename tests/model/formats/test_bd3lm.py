@@ -39,7 +39,7 @@ def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     shown = model.log_probs(cases["bs4_xt"].long()).gather(2, x0[..., None]).squeeze(2)
     assert distance(shown[:, :4], cases["bs4_logp_x0"][:, :4]) < 1e-4, "the first block has nothing before it"
     noise = Noise(torch.zeros(2), torch.zeros(2, 24))
-    exact = model.objective.variants()["likelihood"].nats(model.network.logits, x0, noise=noise, mask=model.mask)
+    exact = model.objective.estimators()["likelihood"].nats(model.network.logits, x0, noise=noise, mask=model.mask)
     assert distance(exact.bound.view(2, 6, 4).sum(2), cases["main_exact_nll_per_block"]) < 1e-5
     method = method_for(model, Recipe(seed=1))
     *_, end = method.fill(of_prompt([0], length=60, mask=model.mask), seed=1, ids=torch.arange(1))

@@ -1,11 +1,13 @@
-"""Estimators of −log p(x): rows in, nats per token out. One small function each; docs/how/evaluate.md compares them.
+"""Estimators of −log p(x): rows in, nats per token out. docs/how/evaluate.md compares them.
 
-    (network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
+    nats(network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
 
 t and u are uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
-and cost nothing. The network returns logits only at positions whose nats are needed.
+and cost nothing. The network returns logits only at positions whose nats are needed. An objective's own numbers are
+`Own`; the others are members of `ESTIMATORS`, for masked language models, whatever they were trained with.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,34 +17,43 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion import mdlm
 from unmask.diffusion.certainty import CERTAINTY, even_share, surest
 from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.mdlm import MDLM, row_log_probs
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
 from unmask.diffusion.schedule import LogLinear, Schedule, complete, shown_sigma
-from unmask.diffusion.times import away_from_zero
+from unmask.diffusion.times import Count, away_from_zero
 from unmask.errors import UserError, unknown
 from unmask.random import Noise, keys
+from unmask.registry import Registry, own_fields
 from unmask.shapes import Network
 
-Nats = Callable[..., Float[Tensor, "b l"]]
 POLICIES = (*CERTAINTY, "left")
 LAST = 1e-3  # the estimator `time` draws no t below this: there it takes one step
+BOUND = "upper bound on -log p"
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """An estimator of the nats of rows, and the meaning of its number."""
+class Estimator(ABC):
+    """An estimator of the nats of rows, and the meaning of its number: a frozen dataclass."""
 
     name: str
-    nats: Nats
-    means: str  # the meaning of the number, in one sentence
     exact: bool = False  # an exact likelihood, neither random nor a bound
     chance: bool = True  # whether the number depends on the seed
     weighted: bool = False  # passes are averaged as probabilities, not as nats
     likelihood: bool = True  # −log p or a bound on it; False: no perplexity and no bits per byte
+
+    @property
+    @abstractmethod
+    def means(self) -> str:
+        """The meaning of the number, in one sentence."""
+
+    @abstractmethod
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+        """Nats of every token (b l)."""
+
+
+ESTIMATORS: Registry[Estimator] = Registry("estimator", group="unmask.estimators")
 
 
 def estimator(
@@ -62,150 +73,137 @@ def estimator(
     `budget` is the most tokens of a forward pass where one row becomes many; `parts` and `state` are the
     objective's own.
     """
+    Duel(policy=policy, reveal=reveal)  # a wrong one is refused, whatever the estimator
     objective = objective_of(objective)
-    if steps and objective.grid is not None:
+    if steps and objective.steps is not None:
         objective = replace(objective, steps=steps)  # type: ignore[type-var]
-    found = [own(objective.precise(), parts, state)]
-    found += [replace(own(one, parts, state), name=name) for name, one in objective.variants().items()]
+    name, known = objective.estimator if name == "auto" else name, dict(objective.estimators())
+    schedule, others = objective.schedule or LogLinear(), list[str]()
     if objective.facts.masked_lm:
-        schedule = objective.schedule or LogLinear()
-        found += of_conditionals(schedule, steps or objective.grid or 1000, policy, reveal, budget)
-    known = {item.name: item for item in found}
-    name = objective.estimator if name == "auto" else name
-    if name not in known:
-        raise unknown(f"estimator for {objective.name} models", name, known)
-    return known[name]
+        discrete = MDLM(schedule, steps=steps or objective.steps or 1000)
+        known, others = {"count": MDLM(schedule, times=Count()), "steps": discrete, **known}, list(ESTIMATORS)
+    if name in known:
+        return Own(name, known[name], parts, state)
+    if name not in others:
+        raise unknown(f"estimator for {objective.name} models", name, [*known, *others])
+    entry = ESTIMATORS.entry(name)
+    values = {"schedule": schedule, "policy": policy, "reveal": reveal, "budget": budget}
+    return entry.make(**{key: values[key] for key in own_fields(entry.kind) if key in values})
 
 
-def own(objective: Objective, parts: Mapping[str, Any] | None, state: Mapping[str, Tensor] | None) -> Estimator:
-    """The bound, the exact likelihood or the loss that the objective itself computes."""
-    low = 1e-3 if objective.facts.loss_needs_sigma and objective.grid is None else 0.0
+@dataclass(frozen=True)
+class Own(Estimator):
+    """The bound, the exact likelihood or the loss that an objective itself computes."""
 
-    def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    name: str
+    objective: Objective
+    parts: Mapping[str, Any] | None = None
+    state: Mapping[str, Tensor] | None = None
+
+    @property
+    def low(self) -> float:
+        """The first time: at t = 0 a loss that needs σ is infinite."""
+        return 1e-3 if self.objective.facts.loss_needs_sigma and self.objective.steps is None else 0.0
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.objective.facts.exact
+
+    @property
+    def chance(self) -> bool:  # type: ignore[override]
+        return self.objective.facts.noisy and not self.objective.facts.exact
+
+    @property
+    def likelihood(self) -> bool:  # type: ignore[override]
+        return self.objective.facts.likelihood
+
+    @property
+    def means(self) -> str:
+        return self.objective.means + (f", t >= {self.low:g}" if self.low else "")
+
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
         # Objectives that need more random numbers get a key per row, made from the row's first uniform.
-        noise = Noise(away_from_zero(t, eps=low), u, keys(0, (u[:, 0] * 2**53).long()))
-        return objective.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts, state=state).bound
-
-    exact, chance = objective.facts.exact, objective.facts.noisy and not objective.facts.exact
-    means = objective.means + (f", t >= {low:g}" if low else "")
-    return Estimator(objective.name, nats, means, exact=exact, chance=chance, likelihood=objective.facts.likelihood)
+        noise = Noise(away_from_zero(t, eps=self.low), u, keys(0, (u[:, 0] * 2**53).long()))
+        rest = {"frozen": frozen, "parts": self.parts, "state": self.state}
+        return self.objective.nats(network, x0, noise=noise, mask=mask, **rest).bound  # type: ignore[arg-type]
 
 
-def of_conditionals(schedule: Schedule, steps: int, policy: str, reveal: int, budget: int) -> list[Estimator]:
-    """Estimators for any objective whose softmax is p(x_0 | x_t), whatever it was trained with."""
-    if policy not in POLICIES:
-        raise unknown("policy", policy, POLICIES)
-    if reveal < 1:
-        raise UserError(f"--reveal must be at least 1, not {reveal}.")
-    discrete = own(MDLM(schedule, steps=steps), None, None)
-    bound = "upper bound on -log p"
-    order = _closed(by_order, budget=budget, schedule=schedule)
-    return [
-        Estimator(
-            "count", _closed(bound_by_count, schedule=schedule), f"{bound}, continuous time, by the number of masks"
-        ),
-        Estimator("time", by_time(schedule), f"{bound}, continuous time, by t, with one step below {LAST:g}"),
-        Estimator("steps", discrete.nats, f"{bound}, {steps} steps of time"),
-        Estimator("order", order, f"{bound}, the mean over random orders of the chain rule"),
-        Estimator(
-            "weighted", order, f"{bound}, tighter: the mean over random orders of probabilities", weighted=True
-        ),
-        Estimator(
-            "duel",
-            by_policy(policy, reveal, schedule),
-            f"exact: -log p of the sampler that reveals by {policy}, {reveal} at a time, the first of equals",
-            exact=True,
-            chance=False,
-        ),
-        Estimator(
-            "pseudo",
-            _closed(by_leaving_one_out, budget=budget),
-            "pseudo-likelihood: each token given all others; not a likelihood, for ranking only",
-            chance=False,
-            likelihood=False,
-        ),
-    ]
-
-
-def _closed(nats: Nats, **settings: Any) -> Nats:
-    return lambda network, x0, **rest: nats(network, x0, **rest, **settings)
-
-
-def by_time(schedule: Schedule) -> Nats:
+@ESTIMATORS.register("time", "the bound by t")
+@dataclass(frozen=True)
+class ByTime(Estimator):
     """The bound by t, with one last step from t = LAST to clean text: the weight grows without limit at t = 0.
 
     Times below LAST become LAST, with the weight 1/LAST: together they pay E[ce] at LAST, the last step of a process
     in discrete time, so this is a bound too.
     """
-    objective = MDLM(schedule)
-    at_last = complete(schedule, torch.tensor([LAST], dtype=torch.float64)).weight
 
-    def nats(network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    schedule: Schedule = LogLinear()
+
+    @property
+    def means(self) -> str:
+        return f"{BOUND}, continuous time, by t, with one step below {LAST:g}"
+
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+        at_last = complete(self.schedule, torch.tensor([LAST], dtype=torch.float64)).weight
         noise = Noise(t.clamp(min=LAST), u)
-        found = objective.nats(network, x0, noise=noise, mask=mask, frozen=frozen).bound
-        return torch.where(t < LAST, 1 / (LAST * at_last.to(t)), 1.0)[:, None] * found
-
-    return nats
+        nats = MDLM(self.schedule).nats(network, x0, noise=noise, mask=mask, frozen=frozen).bound
+        return torch.where(t < LAST, 1 / (LAST * at_last.to(t)), 1.0)[:, None] * nats
 
 
-def bound_by_count(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    u: Float[Tensor, "b l"],
-    mask: int,
-    frozen: Bool[Tensor, "b l"],
-    schedule: Schedule,
-) -> Float[Tensor, "b l"]:
-    """The bound by the number of masks (`diffusion.mdlm.by_count`)."""
-    nats, weight = mdlm.by_count(network, x0, t=t, u=u, mask=mask, frozen=frozen, schedule=schedule)
-    return weight[:, None] * nats
-
-
-def by_order(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    u: Float[Tensor, "b l"],
-    mask: int,
-    frozen: Bool[Tensor, "b l"],
-    budget: int,
-    schedule: Schedule,
-) -> Float[Tensor, "b l"]:
+@ESTIMATORS.register("weighted", "as order, averaged as probabilities", weighted=True)
+@ESTIMATORS.register("order", "the mean over random orders of the chain rule")
+@dataclass(frozen=True)
+class ByOrder(Estimator):
     """−log p(x_{σ_j} | x_{σ_1..σ_{j−1}}) along the order of the uniforms: a row of l tokens becomes l states.
 
     A token with the uniform u is revealed when the share 1 − u is hidden. A network with time conditioning is shown
     the noise level of that share, as in the continuous process.
     """
-    check_clean(x0, mask=mask)
-    rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
 
-    def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        return rank[row] >= rank[row, at][:, None], shown_sigma(schedule, 1 - u[row, at])
+    schedule: Schedule = LogLinear()
+    budget: int = 8192  # the most tokens of a forward pass
+    weighted: bool = False
 
-    return _state_by_state(network, x0, frozen, state, mask, budget)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", "weighted" if self.weighted else "order")  # one class, two names
+
+    @property
+    def means(self) -> str:
+        tighter = "tighter: the mean over random orders of probabilities"
+        return f"{BOUND}, {tighter if self.weighted else 'the mean over random orders of the chain rule'}"
+
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+        check_clean(x0, mask=mask)
+        rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
+
+        def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+            return rank[row] >= rank[row, at][:, None], shown_sigma(self.schedule, 1 - u[row, at])
+
+        return _state_by_state(network, x0, frozen, state, mask, self.budget)
 
 
-def by_leaving_one_out(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    u: Float[Tensor, "b l"],
-    mask: int,
-    frozen: Bool[Tensor, "b l"],
-    budget: int,
-) -> Float[Tensor, "b l"]:
+@ESTIMATORS.register("pseudo", "each token given all others: for ranking only")
+@dataclass(frozen=True)
+class Pseudo(Estimator):
     """−log p(x_i | all others), one token hidden at a time, at the mean noise level of a row with one mask."""
-    check_clean(x0, mask=mask)
-    places, free = torch.arange(x0.shape[1], device=x0.device), (~frozen).sum(1)
 
-    def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        return places == at[:, None], level(1 / (free[row] + 1))
+    budget: int = 8192  # the most tokens of a forward pass
 
-    return _state_by_state(network, x0, frozen, state, mask, budget)
+    chance = False
+    likelihood = False
+
+    @property
+    def means(self) -> str:
+        return "pseudo-likelihood: each token given all others; not a likelihood, for ranking only"
+
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+        check_clean(x0, mask=mask)
+        places, free = torch.arange(x0.shape[1], device=x0.device), (~frozen).sum(1)
+
+        def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+            return places == at[:, None], level(1 / (free[row] + 1))
+
+        return _state_by_state(network, x0, frozen, state, mask, self.budget)
 
 
 def _state_by_state(
@@ -234,14 +232,34 @@ def _pieces(rows: Int[Tensor, " n"], size: int) -> Iterator[Int[Tensor, " m"]]:
         yield rows[start : start + size]
 
 
-def by_policy(policy: str, reveal: int, schedule: Schedule) -> Nats:
+@ESTIMATORS.register("duel", "the likelihood of a sampler that reveals by a policy")
+@dataclass(frozen=True)
+class Duel(Estimator):
     """Replay the sampler that reveals positions by a policy, with the true tokens in place of sampled ones. [DUEL]
 
     The next positions depend on the revealed tokens alone (`certainty.ranking` breaks ties from the left), so the
     product of the probabilities is the sampler's own. It has ⌈free / reveal⌉ calls and the sampler's noise levels.
     """
 
-    def nats(network: Network, x0: Tensor, *, mask: int, frozen: Tensor, **unused: Tensor) -> Tensor:
+    policy: str = "confidence"  # confidence, margin, entropy, left
+    reveal: int = 1  # tokens per forward pass
+    schedule: Schedule = LogLinear()
+
+    exact = True
+    chance = False
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise unknown("policy", self.policy, POLICIES)
+        if self.reveal < 1:
+            raise UserError(f"--reveal must be at least 1, not {self.reveal}.")
+
+    @property
+    def means(self) -> str:
+        how = f"reveals by {self.policy}, {self.reveal} at a time, the first of equals"
+        return f"exact: -log p of the sampler that {how}"
+
+    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
         check_clean(x0, mask=mask)
         hidden, paid = ~frozen, None
         free = hidden.sum(1)
@@ -253,19 +271,17 @@ def by_policy(policy: str, reveal: int, schedule: Schedule) -> Nats:
             x_t = torch.where(here, mask, x0[live])
             rows = rows_where(here)
             left = here.sum(1)
-            sigma = shown_sigma(schedule, left.double() / free[live]).float()
+            sigma = shown_sigma(self.schedule, left.double() / free[live]).float()
             log_p = row_log_probs(network(x_t, sigma, rows), mask=mask)
             cost = -log_p.gather(1, x0[live].flatten()[rows, None]).squeeze(1)
             paid = cost.new_zeros(x0.shape) if paid is None else paid
-            sure = torch.zeros_like(cost) if policy == "left" else CERTAINTY[policy](log_p)
+            sure = torch.zeros_like(cost) if self.policy == "left" else CERTAINTY[self.policy](log_p)
             score = sure.new_full((here.numel(),), -torch.inf).index_put((rows,), sure).view(here.shape)
-            chosen = surest(score, even_share(left, even_share(free[live], reveal) - call))
+            chosen = surest(score, even_share(left, even_share(free[live], self.reveal) - call))
             spread = cost.new_zeros(here.numel()).index_put((rows,), cost).view(here.shape)
             paid[live] = torch.where(chosen, spread, paid[live])
             hidden[live] = here & ~chosen
         return torch.zeros(x0.shape, device=x0.device) if paid is None else paid
-
-    return nats
 
 
 def level(share: Float[Tensor, " b"]) -> Float[Tensor, " b"]:

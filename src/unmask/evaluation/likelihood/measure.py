@@ -168,7 +168,7 @@ def lead_of(model: Model) -> int | None:
 
 def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
     """Replace every `auto` and 0 by its value for this model."""
-    steps = how.steps or model.objective.grid or 1000
+    steps = how.steps or model.objective.steps or 1000
     name = how.estimator
     if name == "auto":  # what bounds −log p: a masked language model's own loss does not
         name = model.objective.bounded().estimator
