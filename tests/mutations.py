@@ -166,7 +166,7 @@ MUTATIONS = {
     "score entropy without its constant": Mutation(
         "diffusion/sedd.py", " + r * (torch.log(r) - 1))", ")", MATHEMATICS
     ),
-    "log(v - 1) forgotten": Mutation("diffusion/sedd.py", " - math.log(logits.shape[-1] - 1)", "", MATHEMATICS),
+    "log(v - 1) forgotten": Mutation("diffusion/reverse.py", " - math.log(logits.shape[-1] - 1)", "", MATHEMATICS),
     "hidden share by subtraction": Mutation(
         "diffusion/schedule.py", "hidden = t**self.power", "hidden = 1 - (1 - t**self.power)", SCHEDULE
     ),
@@ -440,8 +440,8 @@ MUTATIONS = {
     ),
     "ancestral shows the end of a step": Mutation(
         "sampling/policies/planned.py",
-        "level.sigma.float()[step]",
-        "level.sigma.float()[step + 1]",
+        "return dense(hidden, step), sigma[step]",
+        "return dense(hidden, step), sigma[step + 1]",
         f"{LAWS}::test_the_grid_shows_the_noise_level_at_the_start_of_each_step",
     ),
     "D3PM reveals as if no mass were on masks": Mutation(
