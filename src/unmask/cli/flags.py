@@ -91,7 +91,7 @@ def flagged(group: T) -> T:
     shown: dict[str, Any] = {}
     for one in fields(kind):
         value, hint = getattr(group, one.name), hints[one.name]
-        if one.metadata.get("derived"):
+        if one.metadata.get("derived") or one.metadata.get("hidden"):
             shown[one.name] = Annotated[hint, tyro.conf.Suppress]
             continue
         if hasattr(value, "registry") and value.registry.inline:

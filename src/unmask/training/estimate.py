@@ -1,4 +1,4 @@
-"""The estimated cost of a run, before it starts, and the clock of its previews."""
+"""The estimated cost of a run, before it starts; the clocks of its previews and of its end."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +15,8 @@ from unmask.training.loop import Progress, Rows, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train
 
+FEWEST = 20  # steps of a run that is limited by time
+CHECKS = 10  # times that a run looks at its clock
 USUAL_SHARE = 0.5  # typical share of the machine's matrix rate that a training step reaches
 
 
@@ -135,6 +137,35 @@ class PreviewClock:
 
     def __exit__(self, *error: object) -> None:
         self.took = self.now() - self.began
+
+
+@dataclass
+class Deadline:
+    """How many steps fit into the time of a run, which may be slower than its trial was.
+
+    The answer changes the learning rates that follow, so a run asks for it only where it saves what it was told.
+    """
+
+    seconds: float  # of the run; 0: without a limit
+    spent: float = 0.0  # seconds before this process
+    now: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+    checked: tuple[float, int] | None = field(init=False, default=None)  # time and step of the last look
+
+    def __post_init__(self) -> None:
+        self.began = self.now()
+
+    def steps(self, step: int, steps: int) -> int:
+        """The steps of the whole run after `step` of them: as many as planned, or fewer, if it is late."""
+        now = self.now()
+        if self.checked is None:
+            self.checked = now, step  # the first step makes buffers
+        since, first = self.checked
+        if not self.seconds or step == first or now - since < self.seconds / CHECKS:
+            return steps
+        self.checked = now, step
+        left = self.seconds - self.spent - (now - self.began)
+        return min(steps, max(FEWEST, step + 1, step + int(left * (step - first) / (now - since))))
 
 
 def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:

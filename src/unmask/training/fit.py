@@ -73,6 +73,7 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
             guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init
         )
     found = sizes(guess, rate, {*order.given, "model.width", "optim.batch"})
+    found = replace(found, run=replace(found.run, minutes=order.minutes))
     seconds = found.steps * seconds_per_step(found, rows=data.rows, vocab=data.tokenizer.size, rate=rate, init=init)
     say(size_line(found, seconds / 60 / (1 - ASIDE)))
     return found
@@ -113,5 +114,5 @@ def size_line(asked: Train, minutes: float) -> str:
     )
     return (
         f"chosen for about {duration(60 * minutes)}: {shape}, {asked.steps} steps of {asked.optim.batch} rows. "
-        "The number of steps stays, also if the machine turns out slower."
+        "If the machine turns out slower, there will be fewer steps."
     )

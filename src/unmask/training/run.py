@@ -10,10 +10,11 @@ from typing import Any
 from unmask import settings as toml
 from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
-from unmask.processes.team import joined, said_once
+from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
-from unmask.training.data import data_folder, opened
+from unmask.training.data import Data, data_folder, opened
+from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fitted, threads_of
 from unmask.training.folder import claimed
 from unmask.training.log import Lines, Log, Screen
@@ -69,6 +70,8 @@ def interruptible(order: Order, screen: Screen) -> Iterator[Progress]:
 def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     """Yields after every update; returns the signal that stopped the run after it was saved, or 0."""
     asked = settled(order.train)
+    if "steps" in order.given:  # as many as that, whatever the clock says
+        asked = replace(asked, run=replace(asked.run, minutes=0.0))
     compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
         joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
@@ -83,7 +86,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
         if data.warning:
             log.say(f"warning: {data.warning}")
         with stopping() as stop, computing_with(threads_of(asked)), watched_threads(log.say):
-            point = yield from run_phases(Job(asked, data, log, stop, team))
+            point = yield from run_plans(asked, data, log, stop, team)
             number = halted(stop, team)
         if number:
             log.say(f"stopped at step {point.step}: continue with `unmask train --out {asked.out} --resume`")
@@ -93,25 +96,52 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     return number
 
 
+def run_plans(asked: Train, data: Data, log: Log, stop: list[int], team: Team) -> Generator[Progress, None, Point]:
+    """Run what is left; a late run goes on from a checkpoint with fewer steps, as if it were resumed there."""
+    point = last_point(asked)
+    limit = 60 * asked.run.minutes if team.world == 1 else 0
+    deadline = Deadline(limit, spent=point.seconds)
+    planned = with_plan(asked, point)
+    if point.step and point.step < planned.steps:
+        log.say(f"resumed at step {point.step}")
+    while True:
+        log.asked = planned
+        point = yield from run_phases(Job(planned, data, log, stop, team, deadline))
+        if with_plan(asked, point) == planned or halted(stop, team):
+            return point
+        planned = with_plan(asked, point)
+
+
+def last_point(asked: Train) -> Point:
+    """The progress in a run's last checkpoint."""
+    done = state.steps_in(Path(asked.out))
+    return state.read_point(state.folder_of(Path(asked.out), done[-1])) if done else Point()
+
+
+def with_plan(asked: Train, point: Point) -> Train:
+    """The settings with the steps that a run limited by time has come to."""
+    return replace(asked, steps=point.plan) if asked.run.minutes and point.plan else asked
+
+
 def run_phases(job: Job) -> Generator[Progress, None, Point]:
     """Run the phases that are left."""
     asked, team = job.asked, job.team
     done = state.steps_in(job.out)
     folder = state.folder_of(job.out, done[-1]) if done else None
-    point = state.read_point(folder) if folder else Point()
-    if point.step and point.step < asked.steps:
-        job.log.say(f"resumed at step {point.step}")
+    point = last_point(asked) if asked.run.minutes else replace(last_point(asked), plan=None)
     for phase in phases(asked, step=point.step, began=point.began):
         if point.step >= phase.stop or job.halted:
             continue
         origin = origin_of(asked, folder)
         current = begin(denoiser_of(asked, phase, job.data, origin, team), asked, team)
         if phase.start < point.step and folder is not None:
-            point = state.restore(folder, current, team)
+            point = replace(state.restore(folder, current, team), plan=point.plan)
         else:  # bounds of two objectives are not comparable
             point = replace(point, best=None, best_step=None, began=phase.start)
         job.log.start(current.network.spec, phase, point, job.data.rows)
         sampling = inherited_sampling(origin, phase.objective)
         settings = toml.described(asked) | ({"sampling": sampling} if sampling else {})
         point, folder = yield from run_phase(Stage(job, phase, current, settings), point)
+        if point.plan not in (None, asked.steps):
+            break
     return point

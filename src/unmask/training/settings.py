@@ -78,6 +78,7 @@ class Run:
     tensorboard: bool = False  # also write TensorBoard event files
     device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
     dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
+    minutes: float = field(default=0.0, metadata={"hidden": True})  # set by --minutes: a late run gets fewer steps
     threads: Annotated[Threads, also("--threads")] = "auto"  # on the CPU; auto: a short trial at the start chooses
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
     patience: float = 60.0  # seconds that processes wait for each other in a step
@@ -85,6 +86,7 @@ class Run:
     def __post_init__(self) -> None:
         at_least(1, log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every, keep=self.keep)
         at_least(0, eval_rows=self.eval_rows, preview=self.preview, preview_minutes=self.preview_minutes)
+        at_least(0, minutes=self.minutes)
         at_least(1, patience=self.patience)
         check_threads(self.threads)
         if self.dtype == "float16":

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.model import cost
 from unmask.model.backbone import Spec
 from unmask.text.corpus.rows import length_for, packing_for
-from unmask.training.estimate import estimate
+from unmask.training.estimate import FEWEST, estimate
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import continued, phases, spec_of
 from unmask.training.settings import Train, settled
@@ -26,7 +26,6 @@ HEAD = 32  # features of an attention head
 EACH = 4  # training tokens per parameter that a network needs
 PASSES = 50  # most passes over the data
 TOKENS = 2048  # of a step, and twice as many from width 192 on
-FEWEST = 20  # steps
 TIMES = 5  # validations of a run
 ASIDE = 0.1  # share of the time for validation, previews and checkpoints
 RARE = 2000  # bytes of text per id of a bpe vocabulary

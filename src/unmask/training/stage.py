@@ -13,7 +13,7 @@ from unmask.processes.signals import halted
 from unmask.processes.team import Team, Told
 from unmask.training import ema, state
 from unmask.training.data import Data
-from unmask.training.estimate import PreviewClock
+from unmask.training.estimate import Deadline, PreviewClock, duration
 from unmask.training.log import Log
 from unmask.training.loop import Diverged, Progress, State, train
 from unmask.training.phases import Phase
@@ -31,6 +31,7 @@ class Job:
     log: Log
     stop: list[int]  # signals that were received
     team: Team
+    deadline: Deadline
 
     @property
     def out(self) -> Path:
@@ -56,7 +57,7 @@ class Stage:
 
 
 def run_phase(stage: Stage, point: Point) -> Generator[Progress, None, tuple[Point, Path]]:
-    """Train to the end of a phase, or until a signal; evaluate and save on the way."""
+    """Train to the end of a phase, or until a signal or another plan; evaluate and save on the way."""
     job, phase, run = stage.job, stage.phase, stage.job.asked.run
     folder = state.folder_of(job.out, point.step)
     clock = PreviewClock(60 * run.preview_minutes if run.preview and job.team.world == 1 else 0)
@@ -69,7 +70,9 @@ def run_phase(stage: Stage, point: Point) -> Generator[Progress, None, tuple[Poi
             halt = bool(job.halted)
             if not halt:
                 point = looked_at(stage, point, clock)
-            due = point.step in (phase.stop, point.best_step) or point.step % run.save_every == 0
+                point = on_time(job, point)
+            late = point.plan is not None and point.plan != job.asked.steps
+            due = late or point.step in (phase.stop, point.best_step) or point.step % run.save_every == 0
             if halt or due:
                 folder = save(stage, point)
             if halt:
@@ -80,10 +83,22 @@ def run_phase(stage: Stage, point: Point) -> Generator[Progress, None, tuple[Poi
                 if folder != state.folder_of(job.out, point.step):
                     save(stage, point)
                 raise
+            if late:
+                break
     except Diverged as error:
         advice = "A smaller optim.lr or a longer optim.warmup helps."
         raise UserError(f"{error}. {last_good(job.out)} {advice}") from None
     return point, folder
+
+
+def on_time(job: Job, point: Point) -> Point:
+    """The progress with the steps that are left time for, said where these are fewer than planned."""
+    steps = job.deadline.steps(point.step, job.asked.steps)
+    if steps == job.asked.steps:
+        return point
+    limit = duration(job.deadline.seconds)
+    job.log.say(f"the machine is slower than in the trial: {steps} steps, not {job.asked.steps}, fit into {limit}")
+    return replace(point, plan=steps)
 
 
 def looked_at(stage: Stage, point: Point, clock: PreviewClock) -> Point:

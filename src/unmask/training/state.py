@@ -60,6 +60,7 @@ class Point:
     tokens: int = 0  # trained on so far
     seconds: float = 0.0  # in steps so far
     began: int | None = None  # first step of its phase; None: not known
+    plan: int | None = None  # steps of the run from here on, where its clock has changed them
 
 
 class Damaged(UserError):
