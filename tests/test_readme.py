@@ -75,7 +75,7 @@ SMALL = {
     "train": "--steps 2 --model.width 16 --model.blocks 1 --model.heads 2 --text.length 32 --optim.batch 2 "
     "--run.eval-rows 2 --run.preview 0",
     "sample": "--length 40",
-    "infill": "--looks 2 --tries 2 --n 1",
+    "infill": "--passes 2 --tries 2 --n 1",
     "quality": "--n 2 --length 24",
     "frontier": "--n 2 --length 16 --steps 4",
     "report": "--samples 1 --length 16",

@@ -18,7 +18,7 @@ PAGES = sorted(page for page in ROOT.glob("docs/recipes/*.md") if page.name != "
 TUNED = "--steps 2 --optim.batch 2 --run.eval-rows 2 --run.preview 0"  # sizes that are the checkpoint's stay
 ROW = "--text.length 64"  # tokens: a description with its blanks
 SMALLER = {
-    'row["description"], top_p=0.7': 'row["description"], top_p=0.7, looks=2, tries=2',
+    'row["description"], top_p=0.7': 'row["description"], top_p=0.7, passes=2, tries=2',
 }
 VERSE = "ROMEO:\nWhat light through yonder window breaks?\n\n"
 BASES = "ACGTTGCAATGCCGTAGGCTAACGTTAGCCATGACGTATCGGATCCATGCAAGTCTAGGCATCTACG\n"

@@ -69,7 +69,7 @@ def chosen(model: Model, found: Gap, *, seed: int) -> Filled:
     """The best of four candidates of four lengths, as `unmask.infill` ranks them, the surest position first."""
     parts = [part.replace("\\", r"\\").replace("[", r"\[").replace("_", r"\_") for part in found.parts]
     text = parts[0] + UNKNOWN + parts[2]
-    best = infill(model, text, tries=4, looks=8, sampler="entropy", top_p=0.8, seed=seed, plain=True)[0]
+    best = infill(model, text, tries=4, passes=8, sampler="entropy", top_p=0.8, seed=seed, plain=True)[0]
     return Filled(best.blanks[0], best.calls)
 
 

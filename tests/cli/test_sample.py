@@ -195,7 +195,7 @@ def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp
         (("a[2]", "--file", "x"), "and not both"),
         (("plain",), "has no blank"),
         (("--file", "nowhere.txt"), "cannot read templates"),
-        (("a[2]", "--looks", "1"), "at least 2 forward passes"),
+        (("a[2]", "--passes", "1"), "at least 2 forward passes"),
     ],
 )
 def test_a_mistake_in_infill_exits_with_2(folder, capsys, arguments, told):

@@ -122,9 +122,9 @@ def test_a_model_samples_and_fills_blanks_and_scores_them_where_it_can(name, tmp
         with pytest.raises(UserError, match="both sides"):
             unmask.infill(model, "a[2]b")
         return
-    assert unmask.infill(model, "a[2]b", looks=4, **few)[0].text.startswith("a")
+    assert unmask.infill(model, "a[2]b", passes=4, **few)[0].text.startswith("a")
     tokens = torch.tensor(LETTERS.encode("abcabc"))
-    assert log_likelihood(model, tokens, torch.arange(6) < 2, looks=8).nats < 0
+    assert log_likelihood(model, tokens, torch.arange(6) < 2, passes=8).nats < 0
 
 
 def test_the_bound_is_the_same_whatever_else_is_in_the_batch(name, tmp_path):

@@ -127,7 +127,7 @@ def test_blanks_of_given_lengths_are_filled_alike(stories, address, capsys):
     template = "Lily saw a big [2] and [3]. She was happy."
     body = {"text": template, "n": 2, "seed": 3}
     told = httpx.post(f"{address}/v1/infill", json=body, timeout=120).json()
-    assert main(["infill", "stories", template, "--n", "2", "--seed", "3", "--looks", "2", "--json"]) == 0
+    assert main(["infill", "stories", template, "--n", "2", "--seed", "3", "--passes", "2", "--json"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(choice["text"] for choice in told["choices"]) == sorted(one["text"] for one in printed)
 

@@ -63,7 +63,7 @@ def test_a_member_of_one_file_trains_bounds_samples_infills_and_serves(text, tmp
     drawn = json.loads(capsys.readouterr().out)
     assert drawn["sampler"] == model.objective.facts.sampler
     if model.objective.facts.infills:
-        assert main(["infill", str(out), "a [2] had", "--looks", "2", "--json"]) == 0
+        assert main(["infill", str(out), "a [2] had", "--passes", "2", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["text"].startswith("a ")
     with serving(model) as address:
         body = {"prompt": "a ", "max_tokens": 6, "seed": 0}
@@ -84,7 +84,7 @@ def test_a_sampler_of_one_file_is_a_flag_a_request_and_an_argument(text, tmp_pat
     drawn = json.loads(capsys.readouterr().out)
     assert drawn["law"] == "approximate (every second token first, 3 calls)"
     assert drawn["calls"] == 3
-    assert main(["infill", str(out), "a [4] b", "--sampler", "toy-sampler", "--looks", "2", "--json"]) == 0
+    assert main(["infill", str(out), "a [4] b", "--sampler", "toy-sampler", "--passes", "2", "--json"]) == 0
     with serving(load(out)) as address:
         named = httpx.get(f"{address}/v1/models").json()["data"][0]["samplers"]
         (one,) = [sampler for sampler in named if sampler["name"] == "toy-sampler"]

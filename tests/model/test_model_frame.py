@@ -178,7 +178,7 @@ def test_patterns_stand_inside_the_frame(options, model, shown):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:this model was trained as a masked")
 def test_infilling_and_guidance_keep_the_frame_in_sight(model, shown):
-    for found in infill(model, "the ___ sat on the [1] .", n=3, longest=3, looks=4, seed=1):
+    for found in infill(model, "the ___ sat on the [1] .", n=3, longest=3, passes=4, seed=1):
         assert (found.tokens[0], found.tokens[-1]) == (CLS, SEP)
         assert not SPECIAL & set(found.tokens[1:-1])
         assert found.text.startswith("the")
@@ -186,7 +186,7 @@ def test_infilling_and_guidance_keep_the_frame_in_sight(model, shown):
         assert not SPECIAL & set(found.tokens[1:-1])
     check_frame(shown)
     tokens = torch.tensor(model.frame.around(model.tokenizer.encode(TEXT)))
-    assert log_likelihood(model, tokens, model.in_frame(tokens), looks=4).nats < 0
+    assert log_likelihood(model, tokens, model.in_frame(tokens), passes=4).nats < 0
     check_frame(shown)
 
 

@@ -298,7 +298,7 @@ def test_texts_for_a_blank_are_ranked_by_what_follows_too(tmp_path):
     rows = [torch.tensor([1, 2, token, 4, 5, 1]) for token in (3, 6, 7)]
     frozen = torch.tensor([True, True, False, True, True, True])
     assert model.objective.seen(frozen).tolist() == [True, True, False, True, False, False]
-    scores = [log_likelihood(model, row, frozen, looks=400, seed=1) for row in rows]
+    scores = [log_likelihood(model, row, frozen, passes=400, seed=1) for row in rows]
     noise = Noise(torch.zeros(1), torch.zeros(1, 6))
     with torch.no_grad():
         bounds = [

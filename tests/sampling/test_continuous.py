@@ -238,7 +238,7 @@ def test_plaid_is_shown_its_last_estimate_and_a_new_window_begins_without_one(po
 @pytest.mark.parametrize("name", ["plaid", "diffusion-lm"])
 def test_infilling_is_labelled_approximate(name, tmp_path):
     model = model_of(tmp_path / "m", SMALL[name])
-    found = unmask.infill(model, "ab[3]cd", looks=2, steps=3)[0]
+    found = unmask.infill(model, "ab[3]cd", passes=2, steps=3)[0]
     assert found.text.startswith("ab")
     assert found.text.endswith("cd")
     assert "held at its noised truth, approximate" in found.law

@@ -70,16 +70,16 @@ def test_a_pattern_holds_for_samples_prompts_and_blanks(model):
         assert re.fullmatch("ab [ef]+", one.text)
     for one in sample(model, n=5, prompt="ab ", control=Control(pattern="a(b|c) (.)[gh]+", whole=True)):
         assert re.fullmatch("ab .[gh]+", one.text)
-    for one in infill(model, "ab[3]c[2-4]", n=4, control=Control(one_of=("fed", "hh", "a")), looks=2):
+    for one in infill(model, "ab[3]c[2-4]", n=4, control=Control(one_of=("fed", "hh", "a")), passes=2):
         assert {*one.blanks} <= {"fed", "hh", "a"}
 
 
 def test_lengths_that_cannot_match_are_passed_over_and_none_at_all_is_an_error(model):
     control = Control(pattern="abc|abcde", exact_length=True)
-    found = infill(model, "a ___ b", n=9, longest=6, control=control, looks=2)
+    found = infill(model, "a ___ b", n=9, longest=6, control=control, passes=2)
     assert {one.lengths for one in found} <= {(3,), (5,)}
     with pytest.raises(UserError, match="can match"):
-        infill(model, "a[2]b", control=control, looks=2)
+        infill(model, "a[2]b", control=control, passes=2)
 
 
 @pytest.mark.slow
@@ -141,10 +141,10 @@ def test_every_control_is_a_flag_of_sample(folder, capsys):
 
 @pytest.mark.slow
 def test_every_control_is_a_flag_of_infill(folder, capsys):
-    flags = ["--pattern", "[ab]+", "--exact-length", "--looks", "2", "--json"]
+    flags = ["--pattern", "[ab]+", "--exact-length", "--passes", "2", "--json"]
     assert main(["infill", folder, "c[3]d[2]", *flags]) == 0
     assert re.fullmatch("c[ab]{3}d[ab]{2}", lines(capsys)[0]["text"])
-    assert main(["infill", folder, "c[3]d", "--sampler", "remask-conf:eta=0.5", "--json", "--looks", "2"]) == 0
+    assert main(["infill", folder, "c[3]d", "--sampler", "remask-conf:eta=0.5", "--json", "--passes", "2"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_policy_of_ones_own_draws_and_fills_and_gives_its_name_and_law(model):
     (one,) = unmask.sample(model, sampler=Rightmost(), length=9, seed=2, top_p=0.9)
     assert [event.position for event in one.trace] == list(range(8, -1, -1))
     assert (one.sampler, one.law) == ("Rightmost", "approximate (from right to left), sharpened by top-p 0.9")
-    (found,) = unmask.infill(model, "ab[3]cd", sampler=Rightmost(), looks=2)
+    (found,) = unmask.infill(model, "ab[3]cd", sampler=Rightmost(), passes=2)
     assert [event.position for event in found.trace] == [4, 3, 2]
     (stored,) = unmask.sample(model.with_sampling(sampler=Rightmost()), length=9, seed=2, top_p=0.9)
     assert stored.tokens == one.tokens
@@ -205,7 +205,7 @@ def test_models_of_sequences_draw_letters_and_nothing_else(kind, objective, tmp_
     assert {len(one.text) for one in drawn} == {12 - front}
     assert set("".join(one.text for one in drawn)) <= set(LETTERS[kind])
     if objective == "mdlm":
-        for one in unmask.infill(model, "ACG[6]AC", n=20, looks=2):
+        for one in unmask.infill(model, "ACG[6]AC", n=20, passes=2):
             assert re.fullmatch(f"ACG[{LETTERS[kind]}]{{6}}AC", one.text)
 
 
@@ -218,7 +218,7 @@ def test_the_end_of_a_sequence_is_drawn_where_it_can_end_a_text(tmp_path):
         {len(one.text) for one in unmask.sample(model, n=30, until=eos)},
     ):
         assert len(lengths) > 2
-    for one in unmask.infill(whole, "ACG[6]AC", n=20, looks=2):
+    for one in unmask.infill(whole, "ACG[6]AC", n=20, passes=2):
         assert re.fullmatch("ACG[ACGT]{6}AC", one.text)
 
 

@@ -122,5 +122,5 @@ def test_a_block_model_is_served_as_it_is_drawn(tmp_path):
     drawn = unmask.sample(model, prompt="The quick", length=69, seed=7, n=2)
     assert [one["text"] for one in told["choices"]] == [one.text[9:] for one in drawn]
     assert told["law"] == drawn[0].law
-    assert filled["choices"][0]["text"] == unmask.infill(model, "The [3] fox [4] dog.", seed=3, looks=4)[0].text
+    assert filled["choices"][0]["text"] == unmask.infill(model, "The [3] fox [4] dog.", seed=3, passes=4)[0].text
     assert scored["data"][0]["nats"] > 0

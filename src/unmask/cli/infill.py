@@ -49,7 +49,7 @@ class Settings:
     shortest: int = 1  # fewest tokens of ___
     longest: int = 8  # most tokens of ___
     tries: int = 16  # most choices of lengths to compare
-    looks: int = 32  # forward passes per candidate to score it; per length, at most 32 times as many to compare them
+    passes: int = 32  # forward passes to score a candidate; at most 32 times as many to compare lengths
     json: AsJson = False
     film: Path | None = None  # write an .html file that shows the first text emerging from masks
     recipe: Drawing = field(default_factory=Recipe)
@@ -67,7 +67,7 @@ def run(settings: Settings) -> None:
     if not settings.json:
         print(HEADER, file=sys.stderr, flush=True)
     for number, (text, template) in enumerate(zip(templates, parsed, strict=True)):
-        events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, looks=settings.looks)
+        events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, passes=settings.passes)
         if settings.json or not sys.stdout.isatty():
             best = [event for event in events if isinstance(event, Infilled)]
         else:

@@ -5,7 +5,7 @@
     unmask quality runs/mine --judge runs/ar --n 64 --train stories.txt
     unmask quality runs/dna --n 64 --kmers 6 --train held_out.fa
 
-A JUDGE is an autoregressive unmask model, a .gguf or llama2.c .bin file, or a causal model of transformers.
+A JUDGE is an autoregressive unmask model, a .gguf file, or a causal model of transformers.
 """
 
 import sys

@@ -47,7 +47,7 @@ def log_likelihood(
     frozen: Bool[Tensor, " l"],
     *,
     unseen: Bool[Tensor, " l"] | None = None,
-    looks: int = 32,
+    passes: int = 32,
     seed: int = 0,
 ) -> Estimate:
     """A lower bound on log p(free tokens | frozen tokens), in nats.
@@ -55,27 +55,27 @@ def log_likelihood(
     A block model does not see text after a blank. Such text is scored too: log p(free tokens and what follows | what
     is before them) ranks the texts for a blank as log p(free tokens | frozen tokens) would.
 
-    looks   forward passes, at stratified times or numbers of masks
+    passes  forward passes, at stratified times or numbers of masks
     unseen  frozen positions that the network sees as masks
 
     Texts with the same number of free tokens share random numbers, so their difference has a smaller error than
     either score.
     """
-    check_looks(looks)
+    check_passes(passes)
     scored_by(model)
     frozen = model.objective.seen(frozen)
     free = int((~frozen).sum())
     if free == 0:
         return Estimate(0.0, 0.0)
     source = torch.Generator().manual_seed(seed % 2**63)
-    t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6)
-    noise = Noise(t, torch.rand(looks, free, generator=source), keys(seed, torch.arange(looks)))
+    t = stratified(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
+    noise = Noise(t, torch.rand(passes, free, generator=source), keys(seed, torch.arange(passes)))
     found = bounds(model, tokens, frozen, noise.to(tokens.device), unseen=unseen)
-    return Estimate(found.mean().item(), (found.std() / looks**0.5).item())
+    return Estimate(found.mean().item(), (found.std() / passes**0.5).item())
 
 
 def log_likelihoods(
-    model: Model, texts: Int[Tensor, "c l"], frozen: Bool[Tensor, " l"], *, looks: int = 32, seed: int = 0
+    model: Model, texts: Int[Tensor, "c l"], frozen: Bool[Tensor, " l"], *, passes: int = 32, seed: int = 0
 ) -> list[Estimate]:
     """The same for several texts that share their frozen tokens, batched, to rank them.
 
@@ -83,23 +83,23 @@ def log_likelihoods(
     get the rest; any other is as far behind the best as it was. All share random numbers.
     """
     if len(texts) == 1:
-        return [log_likelihood(model, texts[0], frozen, looks=looks, seed=seed)]
-    check_looks(looks)
+        return [log_likelihood(model, texts[0], frozen, passes=passes, seed=seed)]
+    check_passes(passes)
     scored_by(model)
     frozen = model.objective.seen(frozen)
     free = int((~frozen).sum())
     if free == 0:
         return [Estimate(0.0, 0.0)] * len(texts)
-    early = max(2, looks // EARLY)
+    early = max(2, passes // EARLY)
     first = shared_bounds(model, texts, frozen, shared_noise(early, free, seed, 0))
     best = int(first.mean(1).argmax())
     behind = first[best] - first
     distance, error = behind.mean(1), behind.std(1) / early**0.5
     close = (distance <= FAR * error).nonzero().squeeze(1)
     whole = first
-    if len(close) > 1 and looks - early > 1:
-        more = shared_bounds(model, texts[close], frozen, shared_noise(looks - early, free, seed, 1))
-        whole = torch.cat([first, first.new_full((len(texts), looks - early), torch.nan)], 1)
+    if len(close) > 1 and passes - early > 1:
+        more = shared_bounds(model, texts[close], frozen, shared_noise(passes - early, free, seed, 1))
+        whole = torch.cat([first, first.new_full((len(texts), passes - early), torch.nan)], 1)
         whole[close, early:] = more
     top = Estimate(float(whole[best].mean()), float(whole[best].std() / whole.shape[1] ** 0.5))
     found = [
@@ -111,33 +111,33 @@ def log_likelihoods(
     return found
 
 
-def shared_noise(looks: int, free: int, seed: int, number: int) -> Noise:
+def shared_noise(passes: int, free: int, seed: int, number: int) -> Noise:
     """The random numbers of some forward passes, the same for every text with so many free tokens."""
     source = torch.Generator().manual_seed(seed_of(seed, number))
-    t = stratified(torch.rand(looks, generator=source)).clamp(1e-6, 1 - 1e-6)
-    rows = torch.arange(looks) + (number << 32)
-    return Noise(t, torch.rand(looks, free, generator=source), keys(seed, rows))
+    t = stratified(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
+    rows = torch.arange(passes) + (number << 32)
+    return Noise(t, torch.rand(passes, free, generator=source), keys(seed, rows))
 
 
 def shared_bounds(
     model: Model, texts: Int[Tensor, "c l"], frozen: Bool[Tensor, " l"], noise: Noise
-) -> Float[Tensor, "c looks"]:
+) -> Float[Tensor, "c passes"]:
     """`bounds` of every text with the same noise."""
-    count, looks = len(texts), len(noise.t)
+    count, passes = len(texts), len(noise.t)
     assert noise.key is not None
     repeated = Noise(noise.t.repeat(count), noise.u.repeat(count, 1), noise.key.repeat(count)).to(texts.device)
-    return bounds(model, texts.repeat_interleave(looks, 0), frozen, repeated).view(count, looks)
+    return bounds(model, texts.repeat_interleave(passes, 0), frozen, repeated).view(count, passes)
 
 
 @torch.inference_mode()
 def bounds(
     model: Model,
-    tokens: Int[Tensor, "*looks l"],
+    tokens: Int[Tensor, "*passes l"],
     frozen: Bool[Tensor, " l"],
     noise: Noise,
     *,
     unseen: Bool[Tensor, " l"] | None = None,
-) -> Float[Tensor, " looks"]:
+) -> Float[Tensor, " passes"]:
     """Estimates of log p(free tokens | frozen tokens), one per row of the noise, whose u is for free tokens only.
 
     tokens  the text, or one for each row
@@ -163,6 +163,6 @@ def bounds(
     return -torch.cat(sums).double()
 
 
-def check_looks(looks: int) -> None:
-    if looks < 2:
-        raise UserError(f"an estimate with a standard error needs at least 2 forward passes (looks); saw {looks}.")
+def check_passes(passes: int) -> None:
+    if passes < 2:
+        raise UserError(f"an estimate with a standard error needs at least 2 forward passes; saw {passes}.")

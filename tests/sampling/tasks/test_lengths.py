@@ -79,7 +79,7 @@ def test_the_posterior_is_that_of_the_chain(chain, text):
     task = Infill(model, parse(text, most=5))
     parts = [["abc".index(letter) for letter in part] for part in split(text)]
     choices = task.choices(16)
-    found = last(task.weigh(choices, looks=32, seed=1))
+    found = last(task.weigh(choices, passes=32, seed=1))
     truth = {one: log_marginal(world, parts, one) for one in choices}
     total = math.log(sum(map(math.exp, truth.values())))
     for lengths, chance, error in zip(found.choices, found.chance, found.error, strict=True):
@@ -100,7 +100,7 @@ def test_the_first_candidate_has_the_most_probable_length_whatever_their_number(
     for text in ("ab___ca", "b___b", "ca___ab", "cc___a", "a___bc"):
         parts = [["abc".index(letter) for letter in part] for part in text.split("___")]
         truth = {k: log_marginal(world, parts, (k,)) for k in range(1, 7)}
-        found = unmask.infill(model, text, n=n, longest=6, seed=n, looks=16)
+        found = unmask.infill(model, text, n=n, longest=6, seed=n, passes=16)
         assert len(found) == n or "different texts" in found[0].note
         assert len({one.text for one in found}) == len(found)
         gap = max(truth.values()) - truth[found[0].lengths[0]]
@@ -117,7 +117,7 @@ def test_an_inconsistent_network_is_weighed_by_the_bound(model):
         k: torch.tensor([*model.tokenizer.encode("ba"), *[model.mask] * k, *model.tokenizer.encode("d")])
         for k in (1, 2, 3)
     }
-    found = last(weigh(model, [(k,) for k in start], list(start.values()), looks=64, seed=3))
+    found = last(weigh(model, [(k,) for k in start], list(start.values()), passes=64, seed=3))
     truth = {}
     for k, row in start.items():
         blank = (row == model.mask).nonzero().flatten().tolist()
@@ -129,7 +129,7 @@ def test_an_inconsistent_network_is_weighed_by_the_bound(model):
 
 def test_the_choice_does_not_change_with_the_seed(chain):
     model, _ = chain
-    found = {unmask.infill(model, "cc___a", longest=6, seed=seed, looks=16)[0].lengths for seed in range(8)}
+    found = {unmask.infill(model, "cc___a", longest=6, seed=seed, passes=16)[0].lengths for seed in range(8)}
     assert len(found) == 1
 
 
@@ -137,7 +137,7 @@ def test_the_error_is_the_spread_over_seeds(chain):
     model, _ = chain
     letters = model.tokenizer.encode
     starts = [torch.tensor([*letters("abc"), *[model.mask] * k, *letters("bca")]) for k in (1, 4)]
-    found = [last(weigh(model, [(1,), (4,)], starts, looks=2, seed=seed)) for seed in range(60)]
+    found = [last(weigh(model, [(1,), (4,)], starts, passes=2, seed=seed)) for seed in range(60)]
     signed = torch.tensor([one.behind[1] * (1 if one.choices[0] == (1,) else -1) for one in found])
     typical = torch.tensor([one.error[1] for one in found]).square().mean().sqrt()
     assert 0.6 < float(signed.std() / typical) < 1.6

@@ -456,7 +456,7 @@ def test_an_autoregressive_model_continues_as_its_own_sampler_does(serve, causal
 def test_a_blank_of_no_given_length_takes_the_lengths_around_which_the_text_fits_best(client, masked):
     text, seed = "The ___ fox", 5
     task = Infill(masked, parse(text))
-    *_, posterior = task.weigh(task.choices(16), looks=8, seed=seed)
+    *_, posterior = task.weigh(task.choices(16), passes=8, seed=seed)
     best = [length for (length,) in posterior.lengths(10)]
     choices = client.post("/v1/infill", json={"text": text, "n": 10, "seed": seed}).json()["choices"]
     assert [len(choice["text"]) - len("The  fox") for choice in choices] == best
@@ -467,7 +467,7 @@ def test_a_blank_of_no_given_length_takes_the_lengths_around_which_the_text_fits
 def test_candidates_have_the_scores_of_python(client, masked):
     body = {"text": "The [2-3] fox", "n": 4, "seed": 5}
     told = {one["text"]: one["score"] for one in client.post("/v1/infill", json=body).json()["choices"]}
-    python = {one.text: one.score for one in infill(masked, body["text"], n=4, seed=5, looks=8)}
+    python = {one.text: one.score for one in infill(masked, body["text"], n=4, seed=5, passes=8)}
     assert told == pytest.approx(python, abs=1e-4)
     assert len(told) == 4
     (alone,) = client.post("/v1/infill", json={"text": "The [2] fox", "seed": 5}).json()["choices"]

@@ -3,7 +3,6 @@
     runs/ar, stories-ar      an autoregressive unmask model, trained here or shipped with the package
     gpt2-large, folder/      any causal model that transformers loads, from the hub or a folder: safetensors only
     folder/model.gguf        a GGUF file, through transformers
-    folder/model.bin         a model of llama2.c with its tok*.bin in the same folder
 
 Rows of a batch are padded at their ends, which a causal model does not see, so batching changes no number.
 """
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError, install
-from unmask.evaluation.quality import llama2c
 from unmask.evaluation.record import of_model
 from unmask.files import fingerprint
 from unmask.model.checkpoint import in_run, load
@@ -133,7 +131,7 @@ class Hugging:
 
 
 def judge(place: str) -> Judge:
-    """The judge at a place: an unmask model, a GGUF or llama2.c file, or a model that transformers loads."""
+    """The judge at a place: an unmask model, a GGUF file, or a model that transformers loads."""
     folder = in_run(Path(place))
     if (folder / NOTE).is_file() or place in shipped():
         model = load(place)
@@ -144,23 +142,12 @@ def judge(place: str) -> Judge:
             )
         model.text_tokenizer()
         return OwnJudge(model)
-    if place.endswith((".gguf", ".bin")) and not folder.is_file():
+    if place.endswith(".gguf") and not folder.is_file():
         raise UserError(f"there is no file {place}.")
-    if place.endswith(".bin"):
-        return _llama2c(folder)
     if place.endswith(".gguf"):
         return _hugging(str(folder.parent), place, fingerprint(folder), gguf_file=folder.name)
     weights = folder / FILE
     return _hugging(place, place, fingerprint(weights) if weights.is_file() else None)
-
-
-def _llama2c(path: Path) -> Judge:
-    try:
-        network = llama2c.read_network(path)
-        tokenizer = llama2c.read_llama2c_tokenizer(llama2c.tokens_beside(path), network.config.vocab_size)
-    except ImportError:
-        raise UserError(NEEDS) from None
-    return Hugging(network, tokenizer, str(path), fingerprint(path))
 
 
 def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
@@ -180,7 +167,7 @@ def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
         message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
             f"the judge {name} cannot be loaded: {message.rstrip('.')}. A judge is an autoregressive unmask model, a "
-            ".gguf file, a llama2.c .bin file, or the folder or hub name of a causal model with safetensors."
+            ".gguf file, or the folder or hub name of a causal model with safetensors."
         ) from None
     return Hugging(network, tokenizer, name, sha256)
 

@@ -29,7 +29,7 @@ from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
-from unmask.sampling.score import Estimate, check_looks, log_likelihoods, scored_by
+from unmask.sampling.score import Estimate, check_passes, log_likelihoods, scored_by
 from unmask.sampling.tasks.lengths import Posterior, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
@@ -83,9 +83,9 @@ class Infill:
             raise refusal
         return kept
 
-    def weigh(self, choices: Sequence[Lengths], *, looks: int, seed: int) -> Iterator[Posterior | None]:
+    def weigh(self, choices: Sequence[Lengths], *, passes: int, seed: int) -> Iterator[Posterior | None]:
         """None after every batch of forward passes, and last the posterior of these lengths."""
-        return weigh(self.model, choices, [self.start(one) for one in choices], looks=looks, seed=seed)
+        return weigh(self.model, choices, [self.start(one) for one in choices], passes=passes, seed=seed)
 
     def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
         return torch.tensor(self.row(lengths).tokens, device=self.model.device)
@@ -138,7 +138,7 @@ def infill(
     shortest: int = 1,
     longest: int = 8,
     tries: int = 16,
-    looks: int = 32,
+    passes: int = 32,
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Infilled]:
@@ -151,7 +151,7 @@ def infill(
     than `n` different texts are found, their `note` says so.
     shortest, longest   tokens of a blank written ___
     tries               the most choices of lengths to compare
-    looks               forward passes at most for the score of a candidate, and 32 times as many to compare lengths
+    passes              forward passes at most for the score of a candidate, and 32 times as many to compare lengths
     recipe, options     how to sample, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
@@ -160,15 +160,15 @@ def infill(
     told = too_long(model, parsed, tries)
     if told is not None:
         warnings.warn(told, stacklevel=2)
-    events = candidates(model, parsed, recipe, n=n, tries=tries, looks=looks)
+    events = candidates(model, parsed, recipe, n=n, tries=tries, passes=passes)
     return [event for event in events if isinstance(event, Infilled)]
 
 
 def candidates(
-    model: Model, template: Template, recipe: Recipe, *, n: int = 1, tries: int = 16, looks: int = 32
+    model: Model, template: Template, recipe: Recipe, *, n: int = 1, tries: int = 16, passes: int = 32
 ) -> Iterator[Moment | Infilled]:
     """A `Moment` after every network call of the draws, then `n` different candidates, best first."""
-    check_looks(looks)
+    check_passes(passes)
     scored_by(model)  # refuses a model that cannot fill blanks
     if n < 1:
         raise UserError(f"the number of candidates must be at least 1; saw {n}.")
@@ -177,7 +177,7 @@ def candidates(
     choices = task.choices(tries, constraint=method.constraint)
     for lengths in choices:
         check_length(sum(lengths))
-    posterior = found_posterior(task.weigh(choices, looks=looks, seed=recipe.seed))
+    posterior = found_posterior(task.weigh(choices, passes=passes, seed=recipe.seed))
     drawn: dict[str, tuple[int, Drawn]] = {}
     tried: Counter[int] = Counter()
     for event in different(task, method, recipe, posterior, n, tried):
@@ -187,7 +187,7 @@ def candidates(
             drawn[model.text_tokenizer().decode(event[1].tokens)] = event
     note = " ".join(filter(None, [posterior.note, fewer(len(drawn), n, tried.total())]))
     which, rows = [i for i, _ in drawn.values()], [row for _, row in drawn.values()]
-    likely = estimates(task, posterior, which, rows, looks=looks, seed=recipe.seed)
+    likely = estimates(task, posterior, which, rows, passes=passes, seed=recipe.seed)
     scores = plausibility(which, [posterior.chance[i] for i in which], [one.nats for one in likely])
     found = [
         finished(task, method, recipe, posterior, i, row, bound, score_, note)
@@ -287,7 +287,7 @@ def finished(
 
 
 def estimates(
-    task: Infill, posterior: Posterior, which: Sequence[int], rows: Sequence[Drawn], *, looks: int, seed: int
+    task: Infill, posterior: Posterior, which: Sequence[int], rows: Sequence[Drawn], *, passes: int, seed: int
 ) -> list[Estimate]:
     """log p(blanks | given) of each row; rows of one choice of lengths are compared with each other."""
     found: dict[int, Estimate] = {}
@@ -295,7 +295,7 @@ def estimates(
         start = task.start(posterior.choices[choice])
         own = [number for number, i in enumerate(which) if i == choice]
         texts = torch.tensor([rows[number].tokens for number in own]).to(start)
-        likely = log_likelihoods(task.model, texts, start != task.model.mask, looks=looks, seed=seed)
+        likely = log_likelihoods(task.model, texts, start != task.model.mask, passes=passes, seed=seed)
         found |= dict(zip(own, likely, strict=True))
     return [found[number] for number in range(len(rows))]
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from unmask.diffusion.times import stratified
 from unmask.model.model import Model
 from unmask.random import Noise, keys, seed_of
-from unmask.sampling.score import bounds, check_looks
+from unmask.sampling.score import bounds, check_passes
 from unmask.text.prompt.template import Lengths
 
 ROUND = 8  # forward passes of a round, at stratified numbers of masks
 FEWEST = 6  # rounds of every choice: fewer give no standard error to rely on
-MOST = 32  # the limit on forward passes per choice, in multiples of `looks`
+MOST = 32  # the limit on forward passes per choice, in multiples of `passes`
 DOUBT = 3.0  # standard errors: a choice this close to the best may be the best
 
 
@@ -54,7 +54,7 @@ class Posterior:
         behind, error = self.behind[self.rivals[0]], self.error[self.rivals[0]]
         return (
             f"blanks of {first} and {second} tokens fit about equally well: their log-likelihoods differ by "
-            f"{behind:.2f} ± {error:.2f} nats after {self.passes} forward passes. Raise looks to tell them apart."
+            f"{behind:.2f} ± {error:.2f} nats after {self.passes} forward passes. Raise passes to tell them apart."
         )
 
     def turns(self, taken: Counter[int], without: frozenset[int] = frozenset()) -> Iterator[int]:
@@ -79,21 +79,21 @@ def written(lengths: Lengths) -> str:
 
 
 def weigh(
-    model: Model, choices: Sequence[Lengths], starts: Sequence[Int[Tensor, " _"]], *, looks: int = 32, seed: int = 0
+    model: Model, choices: Sequence[Lengths], starts: Sequence[Int[Tensor, " _"]], *, passes: int = 32, seed: int = 0
 ) -> Iterator[Posterior | None]:
     """None after every batch of forward passes, and last the posterior of the choices.
 
     starts  the row of each choice, with masks in its blanks
-    looks   sets the limit: MOST · looks forward passes per choice
+    passes  sets the limit: MOST · passes forward passes per choice
     """
-    check_looks(looks)
+    check_passes(passes)
     given = int((~unpredicted(model, starts[0])).sum())
     if len(choices) == 1 or given == 0:
         yield posterior_of(choices, [torch.zeros(2, dtype=torch.float64)] * len(choices), passes=0)
         return
     size = min(ROUND, given)
-    most = max(FEWEST, MOST * looks // size)
-    target, racing = min(most, max(FEWEST, 2 * looks // size)), list(range(len(choices)))
+    most = max(FEWEST, MOST * passes // size)
+    target, racing = min(most, max(FEWEST, 2 * passes // size)), list(range(len(choices)))
     fits = [torch.zeros(0, dtype=torch.float64) for _ in choices]
     while True:
         for i in racing:

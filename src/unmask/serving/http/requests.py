@@ -37,7 +37,7 @@ KEPT = 2**28  # bytes of all cached constraints
 LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
 GUIDES = 16  # cached guidance objects, which share the model
 TRIES = 16  # choices of lengths to compare
-LOOKS = 8  # as in `unmask infill`: at most 32 times as many forward passes for each choice
+PASSES = 8  # as in `unmask infill`: at most 32 times as many forward passes for each choice
 MOVES = 2**34  # limit on `Constraint.work` · (positions of a request): the cost of a call
 MEMORY = 2**28  # limit on the numbers that a sampler stores for one request: 1 GB
 
@@ -256,7 +256,7 @@ class Requests:
         """The posterior of these lengths, last; None after every batch of forward passes."""
         self.check_infills()
         self.check_rows(1, body.n)
-        return self.task(body).weigh(choices, looks=LOOKS, seed=request_seed(body) % 2**63)
+        return self.task(body).weigh(choices, passes=PASSES, seed=request_seed(body) % 2**63)
 
     def likely(self, filling: Filling, row: int) -> float:
         """log p(blanks | given) of a finished candidate; 0, without a forward pass, if there is no other."""
@@ -265,7 +265,7 @@ class Requests:
         tokens = torch.tensor(filling.rows[row], device=self.model.device)
         frozen = torch.ones_like(tokens, dtype=torch.bool)
         frozen[list(filling.came[row])] = False
-        return log_likelihood(self.model, tokens, frozen, looks=LOOKS, seed=filling.seed).nats
+        return log_likelihood(self.model, tokens, frozen, passes=PASSES, seed=filling.seed).nats
 
     def check_infills(self) -> None:
         if not self.model.objective.facts.infills:
