@@ -197,7 +197,7 @@ def test_generate_yields_a_moment_a_call_and_then_the_samples(model):
         ({"sampler": "analytic"}, "it needs scores"),
         ({"steps": 8}, "has no number of steps"),
         ({"until": ""}, "end mark is empty"),
-        ({"temperature": -1}, "temperature must not be negative"),
+        ({"temperature": -1}, "temperature must be 0"),
         ({"top_p": 0}, "top-p must lie in"),
         ({"batch": 0}, "at least one sample"),
         ({"stride": 4}, "give the window too"),
