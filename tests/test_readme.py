@@ -326,13 +326,13 @@ for page, blocks in json.loads(Path("pages.json").read_text()).items():
 
 @pytest.mark.slow
 def test_the_demo_shows_a_story_fills_a_blank_trains_and_bounds(tmp_path, capsys):
-    assert main(["demo", "--steps", "4", "--out", str(tmp_path / "demo")]) == 0
+    assert main(["demo", "--minutes", "0.01", "--out", str(tmp_path / "demo")]) == 0
     out = "".join(capsys.readouterr())
     for said in (
         "Once upon a time",
         "network calls",
         "Lily went to the park",
-        "mdlm: steps 2 to 4",
+        "mdlm: steps 6 to 20",
         "nats per token",
         "unmask serve",
     ):

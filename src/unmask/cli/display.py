@@ -15,20 +15,22 @@ class LiveBar:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}")
-        self.bar = Bar(*columns, console=console)
-        self.task = self.bar.add_task("", total=None, now="")
+        texts = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[left]}", "{task.fields[now]}")
+        self.bar = Bar(TextColumn("{task.description}"), BarColumn(), *map(TextColumn, texts), console=console)
+        self.task = self.bar.add_task("", total=0, now="", left="")
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False)
 
     def advance(self, step: int, total: int, name: str, numbers: Sequence[str]) -> None:
+        learned, _, speed, left = numbers
+        self.bar.update(self.task, now="  ".join((learned, speed)))
+        self.tick(step, total, name, left)
+
+    def tick(self, step: int, total: int, name: str, left: str) -> None:
         if not self.bar.live.is_started:
             self.bar.start()
-        learned, _, speed, left = numbers
-        self.bar.update(
-            self.task, description=name, completed=step, total=total, now="  ".join((learned, speed, left))
-        )
+        self.bar.update(self.task, description=name, completed=step, total=total, left=left)
 
     def close(self) -> None:
         if self.bar.live.is_started:

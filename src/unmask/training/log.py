@@ -34,6 +34,9 @@ class Screen(Protocol):
     def advance(self, step: int, total: int, name: str, numbers: Sequence[str]) -> None:
         """Show the numbers of the latest steps: as a line that stays, or in the place of those before."""
 
+    def tick(self, step: int, total: int, name: str, left: str) -> None:
+        """Show that another step is done, and the time that is left, where this can be shown in place."""
+
     def close(self) -> None:
         """Nothing more is shown."""
 
@@ -50,6 +53,9 @@ class Lines:
 
     def advance(self, step: int, total: int, name: str, numbers: Sequence[str]) -> None:
         self.say("  ".join((f"step {step}", *numbers)))
+
+    def tick(self, step: int, total: int, name: str, left: str) -> None:
+        return
 
     def close(self) -> None:
         return
@@ -125,6 +131,10 @@ class Log:
 
     def step(self, progress: Progress) -> None:
         self.window.append(progress)
+        if not self.rank:
+            pace = sum(one.seconds for one in self.window) / len(self.window)
+            left = f"{duration((self.asked.steps - progress.step) * pace)} left"
+            self.screen.tick(progress.step, self.asked.steps, self.name, left)
         if progress.step % self.asked.run.log_every == 0:
             self.flush()
 
