@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
+from torch.distributions import Normal, kl_divergence
 
 from unmask.diffusion.continuous import posterior, posterior_variance
 from unmask.diffusion.diffusion_lm import DiffusionLM, Embedding, Printed, shares
@@ -231,6 +232,36 @@ def quadrature(objective, parts, function, *, printed=False):
         last = found.x if printed else found.mean + width * clean
         totals.append(total + (weights * objective.ends(found.x, last, x0, parts, mask=3)[:, 0]).sum())
     return torch.stack(totals)
+
+
+@pytest.mark.parametrize("variance", ["small", "large"])
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_bound_is_the_sum_of_divergences_between_explicit_normal_laws(steps, clamp, variance):
+    """q has x_i ~ N(α_i E_w, σ_i²) and x_0 ~ N(E_w, v); p is the sampler, step by step."""
+    objective, parts = world(denoiser, steps=steps, clamp=clamp, variance=variance)
+    levels, table = objective.levels(torch.device("cpu")), parts["embedding"]
+    v = objective.first_spread(levels)
+    expected = []
+    for w in range(WORDS):
+        mean = TABLE[w, 0]
+        last = torch.sigmoid(levels[-1])
+        total = kl_divergence(Normal((1 - last).sqrt() * mean, last.sqrt()), Normal(0.0, 1.0))
+        logits = table.rounding((mean + v.sqrt() * AT)[:, None])[:, :WORDS]
+        total = total - (OF * logits.log_softmax(-1)[:, w]).sum()
+        for i in range(steps):
+            noise = torch.sigmoid(levels[i + 1])
+            z = ((1 - noise).sqrt() * mean + noise.sqrt() * AT)[:, None, None]
+            found = denoiser(z, torch.full((len(z),), 1000 * i / steps))
+            found = table.nearest(found, 3) if clamp else found
+            (q, own), (p, _) = (posterior(z, x, levels[i], levels[i + 1]) for x in (mean.expand_as(z), found))
+            wide = objective.spread(levels[i], levels[i + 1])
+            laws = (q, v.sqrt()), (p, v.sqrt())
+            if i:
+                laws = (q, own.sqrt()), (p, wide.sqrt())
+            total = total + (OF * kl_divergence(*(Normal(*law) for law in laws))[:, 0, 0]).sum()
+        expected.append(total)
+    assert torch.allclose(quadrature(objective, parts, denoiser), torch.stack(expected), rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -1,0 +1,23 @@
+"""Markov chains of letters, against counts by hand."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FILE = spec_from_file_location("letter_chains", Path(__file__).parents[2] / "bench" / "letter_chains.py")
+letter_chains = module_from_spec(FILE)
+FILE.loader.exec_module(letter_chains)
+
+
+def test_letters_are_read_and_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("ab\n<|endoftext|>\nz\n<|endoftext|>\n")
+    assert letter_chains.read_letters(tmp_path / "a.txt").tolist() == [1, 2, 0, 26]
+    train, test = np.array([1, 2, 1, 2, 1, 3]), np.array([1, 2, 3])
+    whole = 6 + 27 * 0.1
+    alone = [3.1 / whole, 2.1 / whole, 1.1 / whole]
+    assert letter_chains.bits_per_letter(train, test, 0) == pytest.approx(-sum(map(log2, alone)) / 3)
+    after = [2.1 / (3 + 2.7), 0.1 / (2 + 2.7)]  # b after a twice of three times; c after b never
+    assert letter_chains.bits_per_letter(train, test, 1) == pytest.approx(-sum(map(log2, after)) / 2)
