@@ -25,8 +25,10 @@ from unmask.evaluation.likelihood.passes import evaluate
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.random import Noise
-from unmask.text.corpus.passages import Cut, Document, Passage, cut
 from unmask.text.corpus.tokenized import read_documents
+from unmask.text.layout import Marks, cut, layout_of
+from unmask.text.row import Row
+from unmask.text.stretch import Document
 from unmask.text.tokens.vocabulary import build_tokenizer
 
 AIM = 0.01  # nats a token
@@ -58,7 +60,7 @@ def sentence(source: random.Random) -> str:
     return f"{'those' if plural else 'that'} {noun}{'s' if plural else ''} {where} {verb}{end} the {other}. "
 
 
-def small_model(seconds: float) -> tuple[Transformer, int, list[Passage]]:
+def small_model(seconds: float) -> tuple[Transformer, int, list[Row]]:
     """A network trained on made-up sentences for some time, its mask, and rows it has not seen."""
     source = random.Random(0)
     text = "".join(sentence(source) for _ in range(20_000))
@@ -80,18 +82,18 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Passage]]:
         optimizer.step()
         step += 1
     print(f"trained {step} steps in {seconds:.0f} s: the last batch pays {nats.mean().item():.3f} nats a token")
-    passages, _ = cut([Document(held, len(held))], Cut(length=128))
+    passages, _ = cut([Document(held, len(held))], layout_of("stream", Marks()), length=128)
     return network.freeze(), tokenizer.mask, passages
 
 
-def reference(network: Transformer, passages: Sequence[Passage], mask: int, seed: int) -> float:
+def reference(network: Transformer, passages: Sequence[Row], mask: int, seed: int) -> float:
     """One evaluation as the reference does it: t spread over batches of 16 rows, t ≥ 0.001, weight 1/t."""
     return by_time(network, passages, mask, seed, stratified)
 
 
 def by_time(
     network: Transformer,
-    passages: Sequence[Passage],
+    passages: Sequence[Row],
     mask: int,
     seed: int,
     times: Callable[[torch.Tensor], torch.Tensor],
@@ -105,8 +107,8 @@ def by_time(
     return total / x.numel()
 
 
-def ours(name: str) -> Callable[[Transformer, Sequence[Passage], int, int], float]:
-    def run(network: Transformer, passages: Sequence[Passage], mask: int, seed: int) -> float:
+def ours(name: str) -> Callable[[Transformer, Sequence[Row], int, int], float]:
+    def run(network: Transformer, passages: Sequence[Row], mask: int, seed: int) -> float:
         for tally in evaluate(network, passages, estimator(name), mask=mask, seed=seed):
             if tally.complete:
                 break
@@ -129,7 +131,9 @@ def main(settings: Settings) -> None:
         model = load(settings.model)
         network, mask = model.network, model.mask
         data = read_documents(settings.data, model.text_tokenizer())
-        passages, _ = cut(data.documents, Cut(length=model.spec.length, eos=model.text_tokenizer().eos))
+        passages, _ = cut(
+            data.documents, layout_of("stream", Marks(eos=model.text_tokenizer().eos)), length=model.spec.length
+        )
     else:
         with torch.enable_grad():
             network, mask, passages = small_model(settings.seconds)

@@ -20,7 +20,7 @@ from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import Denoiser
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training.loop import begin, train
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases
@@ -57,7 +57,7 @@ def steps(objective: Objective, *, everywhere: bool = False) -> Iterator[float]:
     real = torch.ones(ROWS, SHAPE.length, dtype=torch.bool)
     tokens = torch.randint(SHAPE.vocab - 1, (ROWS, SHAPE.length), generator=torch.Generator().manual_seed(0))
     state = begin(Denoiser(network, objective), asked)
-    for progress in train(state, phases(asked)[0], asked, lambda _: Batch(tokens, real), mask=SHAPE.vocab - 1):
+    for progress in train(state, phases(asked)[0], asked, lambda _: Rows.of(tokens, real), mask=SHAPE.vocab - 1):
         yield progress.seconds
 
 

@@ -29,7 +29,7 @@ from unmask.diffusion.times import Stratified
 from unmask.model import cost
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import Denoiser
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
@@ -64,7 +64,7 @@ def ours(a: Architecture, batch: int, *, compiled: bool = False) -> Iterator[flo
         begin(Denoiser(Transformer(a), asked.objective), asked),
         phases(asked)[0],
         asked,
-        lambda step: Batch(tokens(a, batch, step), real),
+        lambda step: Rows.of(tokens(a, batch, step), real),
         mask=a.vocab - 1,
     )
     for progress in steps:
@@ -171,8 +171,8 @@ def data() -> None:
     """What reading, shuffling and noise of a batch cost, against a step."""
     from unmask.text.corpus.batches import Batches
     from unmask.text.corpus.corpus import Corpus
+    from unmask.text.corpus.packed import packed
     from unmask.text.corpus.prepare import prepare
-    from unmask.text.corpus.rows import Packed
     from unmask.text.corpus.sources import gather
     from unmask.text.tokens.vocabulary import build_tokenizer
 
@@ -182,7 +182,7 @@ def data() -> None:
         text.write_text("".join(chr(97 + i % 26) if i % 7 else " " for i in range(2_000_000)))
         with gather(text) as sources:
             list(prepare(sources, build_tokenizer("byte"), Path(folder) / "data"))
-        batches = Batches(Packed(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
+        batches = Batches(packed(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
         taken = []
         for step in range(200):
             began = time.perf_counter()

@@ -41,6 +41,7 @@ OPTIM, MUON = (
 VALIDATION, KERNELS = "training/test_validation.py", "contracts/test_kernels.py"
 XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_diffusionbert.py"
 OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
+LAYOUT = "contracts/test_layouts.py"
 SCORING = "contracts/test_objectives.py::test_evaluation_scoring_and_serving_measure_what_was_trained"
 LAWS, REMASK = "sampling/test_laws.py", "sampling/policies/test_remask.py"
 LOGITS, GUIDANCE = "sampling/test_logits.py", "sampling/test_guidance.py"
@@ -54,15 +55,36 @@ WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_a
 HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
 
 MUTATIONS = {
+    "a text of a model of documents is scored without its end": Mutation(
+        "text/layout.py", "stride=None, separate=self.closed)", "stride=None, separate=False)", LAYOUT
+    ),
+    "learned padding is counted": Mutation(
+        "text/layouts/rows.py",
+        "yield self.ended(row, length) if",
+        "yield self.ended(row, length, Role.FREE) if",
+        LAYOUT,
+    ),
+    "padding of training is counted": Mutation(
+        "text/layouts/rows.py", "< ends, Role.FREE, Role.END)", "< ends, Role.FREE, Role.FREE)", LAYOUT
+    ),
+    "an answer of a document has no end": Mutation(
+        "text/layouts/rows.py", "min(length, len(row.tokens) + 1), Role.FREE)", "len(row.tokens), Role.FREE)", LAYOUT
+    ),
+    "letters that stand for nothing are scored": Mutation(
+        "text/layout.py", "np.isin(row.tokens, self.marks.unscored) &", "np.isin(row.tokens, ()) &", LAYOUT
+    ),
+    "a stored layout is not read": Mutation(
+        "model/checkpoint.py", "trained_layout=found.layout", "trained_layout=None", LAYOUT
+    ),
     "the special tokens of an encoder are hidden": Mutation(
-        "text/corpus/rows.py",
-        "text = torch.from_numpy(~self.frame.marks(tokens))",
-        "text = real",
+        "text/layouts/framed.py",
+        "return Written(tokens, self.given(tokens, roles))",
+        "return Written(tokens, roles)",
         "model/test_model_frame.py::test_training_hides_and_counts_text_alone",
     ),
     "an encoder draws special tokens": Mutation(
-        "sampling/recipe.py",
-        "tokenizer.specials - {model.mask}",
+        "text/layouts/framed.py",
+        "tokenizer.specials - {tokenizer.mask}",
         "tokenizer.specials - tokenizer.specials",
         "model/test_model_frame.py::test_no_sampler_draws_or_changes_a_special_token",
     ),
@@ -375,7 +397,7 @@ MUTATIONS = {
         "evaluation/likelihood/test_passes_memory.py",
     ),
     "baselines: words of the marks": Mutation(
-        "text/corpus/passages.py", "len(text.split())", "len(text.split()) + 1", "text/corpus/test_passages.py"
+        "text/stretch.py", "len(text.split())", "len(text.split()) + 1", "text/test_layout.py"
     ),
     "carried memory dropped": Mutation(
         "training/loop.py", "torch.cat(sums.memory) if sums.memory else None", "None", LOOP
@@ -483,7 +505,7 @@ MUTATIONS = {
     ),
     "a prompt without its document's eos": Mutation(
         "sampling/tasks/continuation.py",
-        "return model.writes_documents if self.document is None else self.document",
+        "return model.layout.documents if self.document is None else self.document",
         "return bool(self.document)",
         ROWS,
     ),

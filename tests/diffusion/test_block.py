@@ -22,7 +22,7 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
 from unmask.random import Noise
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training.loop import given
 from unmask.training.origin import inherited_sampling
 
@@ -150,7 +150,7 @@ def test_a_row_cut_to_a_random_length_is_the_shorter_text(before, length):
     network, x0, noise = random_network(before=before), text(2), noise_of(2)
     denoiser = Denoiser(network, BlockDiffusion(4))
     real = torch.arange(12) < torch.tensor([[length], [12]])
-    frozen, lengths = given(Batch(x0, real))
+    frozen, lengths = given(Rows.of(x0, real))
     found, _ = denoiser(x0, noise, mask=MASK, frozen=frozen, lengths=lengths)
     short, _ = denoiser(x0[:1, :length], Noise(noise.t[:1], noise.u[:1, :length]), mask=MASK)
     torch.testing.assert_close(found.bound[:1, :length], short.bound, rtol=1e-9, atol=1e-9)

@@ -1,12 +1,14 @@
 """Rows out of the tiny worlds, and the evaluation loop run for some passes."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from exact import ChainWorld
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import Likelihood, Tally, evaluate, summary
-from unmask.text.corpus.passages import Passage
+from unmask.text.row import Row
 
 
 def texts_of(world: ChainWorld, rows: int, *, seed: int = 0) -> torch.Tensor:
@@ -18,11 +20,14 @@ def texts_of(world: ChainWorld, rows: int, *, seed: int = 0) -> torch.Tensor:
     return torch.stack(x, 1)
 
 
-def passages_of(texts: torch.Tensor, *, given: int = 0) -> list[Passage]:
-    return [Passage(row.numpy(), given, float(len(row) - given), number) for number, row in enumerate(texts)]
+def passages_of(texts: torch.Tensor, *, given: int = 0) -> list[Row]:
+    return [
+        replace(Row.after(given, row.numpy(), bytes=float(len(row) - given)), document=number)
+        for number, row in enumerate(texts)
+    ]
 
 
-def tally_of(world, passages: list[Passage], name: str = "count", *, passes: int = 1, seed: int = 0, **more) -> Tally:
+def tally_of(world, passages: list[Row], name: str = "count", *, passes: int = 1, seed: int = 0, **more) -> Tally:
     budget = more.pop("budget", 64)
     one = estimator(name, budget=budget, **more)
     for tally in evaluate(world.network, passages, one, mask=world.mask, seed=seed, budget=budget):
@@ -31,7 +36,7 @@ def tally_of(world, passages: list[Passage], name: str = "count", *, passes: int
     return tally
 
 
-def number_of(world, passages: list[Passage], name: str = "count", **more) -> Likelihood:
+def number_of(world, passages: list[Row], name: str = "count", **more) -> Likelihood:
     return summary(tally_of(world, passages, name, **more))
 
 

@@ -23,8 +23,10 @@ from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.passages import Cut, Document, cut
-from unmask.text.corpus.rows import Packed
+from unmask.text.corpus.packed import packed
+from unmask.text.layout import cut
+from unmask.text.layouts.framed import FramedLayout
+from unmask.text.stretch import Document
 from unmask.training.loop import given
 from unmask.training.noise import draw
 
@@ -34,7 +36,7 @@ TEXT = "the old man saw the big dog and the cat ."
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     found = small_bert(tmp_path_factory.mktemp("encoder"))
-    assert (found.mask, found.frame.first, found.frame.last, found.frame.pad) == (MASK, CLS, SEP, PAD)
+    assert (found.mask, *found.layout.marks[:3]) == (MASK, CLS, SEP, PAD)
     return found
 
 
@@ -77,8 +79,8 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sedd", "mlm", "
 @pytest.mark.parametrize("objective", ["mdlm", *SLOW])
 def test_training_hides_and_counts_text_alone(way, objective, model, shown, tmp_path):
     documents = [TEXT, "the cat sat on the mat .", "it was red"]
-    packed = Packed(corpus(tmp_path, model.tokenizer, documents), 10, way, framed=True)
-    rows = packed.rows(range(len(packed)))
+    whole = packed(corpus(tmp_path, model.tokenizer, documents), 10, FramedLayout.packed(way, training=True))
+    rows = whole.rows(range(len(whole)))
     frozen, lengths = given(rows)
     frame = torch.isin(rows.tokens, torch.tensor([PAD, CLS, SEP]))
     assert torch.equal(frozen, frame)
@@ -103,7 +105,7 @@ def test_training_hides_and_counts_text_alone(way, objective, model, shown, tmp_
 def test_every_estimator_gives_the_frame_and_counts_the_text(name, model, shown):
     documents = [Document(np.array(model.tokenizer.encode(text)), len(text)) for text in (TEXT, "the cat ran")]
     for way, length in (("rows", 9), ("stream", 9), ("wrap", 6)):
-        passages, dropped = cut(documents, Cut(way, length, bos=CLS, eos=SEP, frame=model.frame))
+        passages, dropped = cut(documents, model.layout.evaluated(way), length=length)
         total = sum(len(document.tokens) for document in documents)
         assert sum(row.scored for row in passages) == total - dropped
         assert max(len(row.tokens) for row in passages) <= length
@@ -185,8 +187,9 @@ def test_infilling_and_guidance_keep_the_frame_in_sight(model, shown):
     for found in sample(model, n=2, length=10, prompt="the old man", guidance=2.0):
         assert not SPECIAL & set(found.tokens[1:-1])
     check_frame(shown)
-    tokens = torch.tensor(model.frame.around(model.tokenizer.encode(TEXT)))
-    assert log_likelihood(model, tokens, model.in_frame(tokens), passes=4).nats < 0
+    row = model.layout.part(model.tokenizer.encode(TEXT))
+    tokens, frozen = torch.from_numpy(row.tokens), torch.from_numpy(row.frozen)
+    assert log_likelihood(model, tokens, frozen, passes=4).nats < 0
     check_frame(shown)
 
 

@@ -23,7 +23,7 @@ from unmask.sampling.recipe import Method, Recipe
 from unmask.sampling.rejection import Rejection
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
-from unmask.sampling.tasks.rows import Drawn, Row, draw_rows
+from unmask.sampling.tasks.rows import Drawn, TaskRow, draw_rows
 from unmask.text.prompt.canvas import blank
 
 
@@ -91,7 +91,7 @@ def test_rejection_gives_the_models_law_given_the_pattern():
     law = {text: p / sum(given.values()) for text, p in given.items()}
     process = Rejection(Masked(), matching("a.b|.c+", words), 200)
     method = Method("first-hitting", "", process, world.network, FirstHitting(), LogitOptions())
-    row, recipe = Row([world.mask] * 3), Recipe(batch=5000)
+    row, recipe = TaskRow([world.mask] * 3), Recipe(batch=5000)
     drawn = draw_rows(method, row, n=5000, recipe=recipe, mask=world.mask, device=torch.device("cpu"))
     rows = [one for one in drawn if isinstance(one, Drawn)]
     assert [one.row for one in rows] == list(range(5000))

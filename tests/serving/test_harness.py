@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import lm_eval
 import pytest
@@ -59,18 +60,18 @@ def test_the_bound_of_a_masked_model_is_near_its_mean_over_orders(folder):
 @pytest.mark.parametrize("objective", ["ar", "mdlm"])
 def test_greedy_is_told_for_the_greedy_continuation_and_no_other(folder, objective):
     one = Harness(str(folder / objective))
-    passage = one.passage("abc", " ab")
+    passage = one.row("abc", " ab")
     ids = passage.tokens.copy()
-    for at in range(passage.given, len(ids)):  # write the likeliest token, place by place
+    for at in range(int(passage.frozen.sum()), len(ids)):  # write the likeliest token, place by place
         x = torch.from_numpy(ids)[None].clone()
         if objective == "mdlm":
             x[:, at:] = one.model.mask
         logits = one.model.network.logits(x, torch.zeros(1), torch.tensor([at]))
         logits[:, one.model.mask] = -torch.inf
         ids[at] = int(logits.argmax())
-    assert greedy(one.model, passage._replace(tokens=ids))
+    assert greedy(one.model, replace(passage, tokens=ids))
     ids[-1] = (ids[-1] + 1) % one.model.mask
-    assert not greedy(one.model, passage._replace(tokens=ids))
+    assert not greedy(one.model, replace(passage, tokens=ids))
 
 
 def test_a_long_text_is_scored_whole_and_each_by_itself(folder):

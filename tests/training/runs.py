@@ -16,7 +16,7 @@ from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
 from unmask.settings import described
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
 from unmask.training.optimizers.adamw import AdamW
@@ -53,13 +53,13 @@ OTHERS = {
 CHAIN = Chain.make()
 
 
-def rows_of(team: Team, step: int) -> Batch:
+def rows_of(team: Team, step: int) -> Rows:
     """The rows of one process: some are shorter than others, so that a process has fewer tokens than another."""
     rows = CHAIN.rows(ASKED.optim.batch, step)
     real = torch.arange(LENGTH) < torch.arange(LENGTH - len(rows), LENGTH)[:, None].clamp(min=5)
     mine = len(rows) // team.world
     part = slice(team.rank * mine, (team.rank + 1) * mine)
-    return Batch(rows[part], real[part])
+    return Rows.of(rows[part], real[part])
 
 
 def begun(team: Team, seed: int = 1, asked: Train = ASKED) -> State:
@@ -74,7 +74,7 @@ def steps(current: State, start: int, stop: int, team: Team, asked: Train = ASKE
 
 def scored(current: State, team: Team) -> list[float]:
     """Validation of three batches, which two processes cannot share equally."""
-    batches = [Batch(CHAIN.rows(4, seed), torch.ones(4, LENGTH, dtype=torch.bool)) for seed in (100, 101, 102)]
+    batches = [Rows.of(CHAIN.rows(4, seed), torch.ones(4, LENGTH, dtype=torch.bool)) for seed in (100, 101, 102)]
     with ema.in_place(current.shadow, list(current.denoiser.parameters())):
         score = validate(current.denoiser, batches, ASKED.objective, mask=MASK, seed=1, team=team)
     return [score.bound, score.error]

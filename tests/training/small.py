@@ -13,7 +13,7 @@ from unmask.diffusion.times import Count
 from unmask.model.backbone import build
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.denoiser import Denoiser
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Run, Text, Train
@@ -62,7 +62,7 @@ class Chain:
         return torch.stack(rows, 1)
 
     def batch(self, size: int):
-        return lambda step: Batch(self.rows(size, step), torch.ones(size, LENGTH, dtype=torch.bool))
+        return lambda step: Rows.of(self.rows(size, step), torch.ones(size, LENGTH, dtype=torch.bool))
 
 
 def settings(**changes) -> Train:

@@ -13,6 +13,7 @@ from unmask.model.backbone import build
 from unmask.model.backbones.bert import BertSpec
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
+from unmask.text.layouts.framed import FramedLayout
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.data import opened, packing, starting_spec
 from unmask.training.settings import Text, Train
@@ -64,7 +65,7 @@ def test_tuning_on_a_hundred_sentences_beats_the_unigram_entropy(objective, hub,
     quiet = ["--run.preview", "0", "--run.eval-every", "150", "--optim.lr", "3e-3", "--objective.name", objective]
     assert main(["train", "--init", str(hub), *files, *short, *quiet]) == 0
     model = load(run)
-    assert (model.packing, model.objective.name) == ("padded", objective)
+    assert (model.layout, model.objective.name) == (FramedLayout.packed("padded").on(model.layout.marks), objective)
     assert model.spec.positions == 32
     assert model.spec.length <= 16  # the longest sentence and its frame
     frozen = load(hub).network.state_dict()["pooler.dense.weight"]
@@ -84,7 +85,7 @@ def test_the_rows_of_an_encoder_are_wrapped_or_padded(hub, tmp_path):
     assert (
         main(["train", *common, "--text.documents", "file", "--text.length", "20", "--out", str(tmp_path / "a")]) == 0
     )
-    assert load(tmp_path / "a").packing == "wrap"
+    assert load(tmp_path / "a").layout.word == "wrap"
     assert main(["train", *common, "--text.pack", "stream", "--out", str(tmp_path / "b")]) == 2
     asked = Train(data="x", out="y", init=str(hub), text=Text(length=20))
     assert starting_spec(asked).framed

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training import ema
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases
@@ -17,7 +17,7 @@ STEPS = {"mdlm": 300, "d3pm": 300, "sedd": 300, "ar": 100}
 
 
 def held_out():
-    return [Batch(CHAIN.rows(512, 10_000 + i), torch.ones(512, LENGTH, dtype=torch.bool)) for i in range(2)]
+    return [Rows.of(CHAIN.rows(512, 10_000 + i), torch.ones(512, LENGTH, dtype=torch.bool)) for i in range(2)]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.processes.team import Alone
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training import ema, noise, optim
 from unmask.training.loop import Diverged, begin, gradients, train
 from unmask.training.phases import continued, phases, sight
@@ -48,7 +48,7 @@ def test_loss_bound_and_gradient_of_a_step_are_those_of_the_objective_per_real_t
     asked = ASKED[name]
     rows, real = CHAIN.rows(16, 0), torch.arange(LENGTH) < torch.arange(5, 21)[:, None]
     told = replace(asked, optim=replace(asked.optim, micro=5, clip=0.0))
-    _, (first,) = trained(told, steps=1, batch=lambda step: Batch(rows, real))
+    _, (first,) = trained(told, steps=1, batch=lambda step: Rows.of(rows, real))
     denoiser, drawn = network(asked), noise.draw(16, LENGTH, seed=asked.seed, step=0)
     found, _ = denoiser(rows, drawn, mask=MASK, frozen=~real, lengths=real.sum(1))
     tokens = asked.objective.counted(real)
@@ -73,7 +73,10 @@ def test_the_gradients_of_two_processes_are_those_of_one_on_average():
     asked, rows = settings(), CHAIN.rows(16, 0)
 
     def gradient(part, team):
-        state, batch = begin(network(asked), asked), Batch(rows[part], torch.ones(rows[part].shape, dtype=torch.bool))
+        state, batch = (
+            begin(network(asked), asked),
+            Rows.of(rows[part], torch.ones(rows[part].shape, dtype=torch.bool)),
+        )
         gradients(state, state.denoiser, batch, 0, phases(asked)[0], asked, mask=MASK, team=team)
         return torch.cat([p.grad.flatten() for p in state.denoiser.parameters()])
 
@@ -120,7 +123,7 @@ def test_what_the_network_carries_reaches_the_same_rows_of_the_next_step():
     asked = settings(objective=Autoregressive(), model=RecurrentSpec(width=16))
     asked = replace(asked, optim=replace(asked.optim, lr=0.0, micro=5))
     rows, denoiser = CHAIN.rows(16, 0), network(asked)
-    state, (_, second) = trained(asked, steps=2, batch=lambda step: Batch(rows.roll(-step, 0), rows >= 0))
+    state, (_, second) = trained(asked, steps=2, batch=lambda step: Rows.of(rows.roll(-step, 0), rows >= 0))
     with torch.no_grad():
         _, memory = denoiser(rows, noise.draw(16, LENGTH, seed=0, step=0), mask=MASK)
         told, memory = denoiser(rows.roll(-1, 0), noise.draw(16, LENGTH, seed=0, step=1), mask=MASK, memory=memory)
@@ -146,7 +149,7 @@ def test_padding_changes_nothing():
     real = torch.arange(LENGTH) < torch.full((16, 1), 9)
 
     def padded(fill):
-        return lambda step: Batch(rows.masked_fill(~real, fill), real)
+        return lambda step: Rows.of(rows.masked_fill(~real, fill), real)
 
     _, a = trained(asked, steps=2, batch=padded(0))
     _, b = trained(asked, steps=2, batch=padded(3))

@@ -7,7 +7,7 @@ import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
 from unmask.diffusion.times import Stratified
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training import noise
 from unmask.training.loop import DROPOUT, TRAIN, VALID, given
 from unmask.training.validation import validate
@@ -18,7 +18,7 @@ CHAIN = Chain.make()
 def batches():
     """Rows of many lengths, so that a mean of means is not the mean."""
     real = torch.arange(LENGTH) < torch.arange(3, LENGTH + 1, 2)[:, None]
-    return [Batch(CHAIN.rows(7, 1), real), Batch(CHAIN.rows(4, 2), torch.ones(4, LENGTH, dtype=torch.bool))]
+    return [Rows.of(CHAIN.rows(7, 1), real), Rows.of(CHAIN.rows(4, 2), torch.ones(4, LENGTH, dtype=torch.bool))]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -49,11 +49,11 @@ def test_the_score_is_nats_over_tokens_with_its_error_over_rows(name):
     assert score.error == pytest.approx(float((n - mean * c).square().sum().sqrt() / c.sum()), rel=1e-4)
 
 
-def learned_padding() -> Batch:
+def learned_padding() -> Rows:
     """Rows as the packing `rows` makes them: the first token is given, padding is learned and not counted."""
     place, ends = torch.arange(LENGTH), torch.arange(3, LENGTH + 1, 2)[:, None]
     free = (place > 0).expand(len(ends), LENGTH)
-    return Batch(CHAIN.rows(len(ends), 3), free & (place < ends), free)
+    return Rows.of(CHAIN.rows(len(ends), 3), free & (place < ends), free)
 
 
 @pytest.mark.parametrize("name", ["mdlm", "ar"])
@@ -65,7 +65,7 @@ def test_the_nats_of_learned_padding_count_and_its_tokens_do_not(name):
     score = validate(denoiser, [rows], asked.objective, mask=MASK, seed=5)
     drawn = noise.draw(*rows.tokens.shape, seed=5, step=0, use=VALID)
     with torch.no_grad():  # every position is seen, and all but the first are predicted
-        found, _ = denoiser(rows.tokens, drawn, mask=MASK, objective=asked.objective.precise(), frozen=~rows.free)
+        found, _ = denoiser(rows.tokens, drawn, mask=MASK, objective=asked.objective.precise(), frozen=rows.frozen)
     assert score.bound == pytest.approx(float(found.bound.sum() / rows.real.sum()), rel=1e-5)
     assert given(rows)[1] is None  # the network is not told where a row ends
 

@@ -80,7 +80,7 @@ def measure_and_print(settings: Settings, team: Team) -> None:
     answer = measure.result(work, tally, seconds=seconds)
     answer["record"]["processes"] = team.world
     if settings.write:
-        lines = measure.by_row(tally, tokens=settings.each_token, by_document=work.how.pack == "rows")
+        lines = measure.by_row(tally, tokens=settings.each_token, by_document=work.by_document)
         write_text(settings.write, "".join(json.dumps(line) + "\n" for line in lines))
     deliver(answer, likelihood_lines(answer), as_json=settings.json, out=settings.out)
 

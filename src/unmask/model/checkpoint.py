@@ -36,6 +36,7 @@ from unmask.model.weights import (
 from unmask.plugins import plugin_names
 from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
+from unmask.text.layout import Layout, recorded_layout
 from unmask.text.tokens.files import TOKENIZER_FILES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import check_links
@@ -109,6 +110,7 @@ def load(
         parts=dict(parts.to(place).items()),
         state={name: value.to(place) for name, value in state.items()},
         new_head=new_head,
+        trained_layout=found.layout,
     )
 
 
@@ -172,16 +174,18 @@ def save(
     parts: Mapping[str, nn.Module] | None = None,
     state: Mapping[str, Tensor] | None = None,
     new_head: bool = False,
+    layout: Layout | None = None,
 ) -> Path:
     """Write a checkpoint of the network; the folder appears only when it is complete.
 
     `dtype` is the type of the weights in the file. The self-test is recorded with the rounded weights. `new_head`
-    stores that its head for masked words was never trained.
+    stores that its head for masked words was never trained. `layout`: None, if it follows from the settings.
     """
     folder, objective = Path(folder), objective_of(objective)
     if tokenizer is not None:
         check_tokenizer(tokenizer, network.spec, mask, folder)
-    said = {"objective": described(objective), "step": step, "ema": ema, "settings": dict(settings or {})}
+    layout = layout or recorded_layout(settings or {}, tokenizer, framed=network.spec.framed)
+    said = noted(objective, layout) | {"step": step, "ema": ema, "settings": dict(settings or {})}
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
         write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
@@ -207,6 +211,11 @@ def write(
         tokenizer.save(folder, network.spec.inputs)
     kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(folder))
     write_note(folder, said, kept, mask=mask, objective=objective, tokenizer=tokenizer)
+
+
+def noted(objective: Objective, layout: Layout | None) -> dict[str, Any]:
+    """The components that unmask.json stores."""
+    return {"objective": described(objective)} | ({} if layout is None else {"layout": described(layout)})
 
 
 def with_new_head(new_head: bool) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from typing import Any
 
 from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
-from unmask.model.checkpoint import load, save, with_new_head, write_note
+from unmask.model.checkpoint import load, noted, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, recognised
 from unmask.model.model import Model
 from unmask.model.weights import FILE, INDEX, files_of, write_tensors
-from unmask.settings import described
 from unmask.text.tokens.export import is_partial
 
 OURS = "unmask"
@@ -82,7 +81,7 @@ def convert(
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
                 model.tokenizer.save(draft, model.spec.inputs)
             said = {
-                "objective": described(model.objective),
+                **noted(model.objective, model.trained_layout),
                 "step": model.step,
                 "ema": model.ema,
                 "settings": dict(model.settings),
@@ -114,5 +113,6 @@ def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
         parts=model.parts,
         state=model.state,
         new_head=model.new_head,
+        layout=model.trained_layout,
     )
     return model

@@ -19,6 +19,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.weights import Tensors, tensors_in
 from unmask.registry import Registry
+from unmask.text.layout import Layout
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import read_object
 
@@ -53,6 +54,7 @@ class Found:
     settings: dict[str, Any] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None  # of published models whose files come without one
     fresh: str = ""  # how the names of tensors begin that the files lack and that are made anew: a head; empty: none
+    layout: Layout | None = None  # of the rows that it was trained on; None: it follows from the settings
 
 
 class Format(ABC):

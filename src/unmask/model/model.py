@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import unmask
@@ -14,7 +15,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec
-from unmask.text.tokens.frame import Frame, frame_of
+from unmask.text.layout import Layout, Marks, recorded_layout, usual_layout
 from unmask.text.tokens.tokenizer import Tokenizer
 
 HOME = Path(unmask.__file__).parent / "shipped"
@@ -37,6 +38,7 @@ class Model:
     parts: Mapping[str, nn.Module] = field(default_factory=dict)  # learned parts of the objective
     state: Mapping[str, Tensor] = field(default_factory=dict)  # of the objective
     new_head: bool = False  # its head for masked words was never trained
+    trained_layout: Layout | None = None  # as stored; None: it follows from the rest
 
     @property
     def spec(self) -> Spec:
@@ -51,33 +53,13 @@ class Model:
         learned = [*self.network.parameters(), *(p for part in self.parts.values() for p in part.parameters())]
         return sum(parameter.numel() for parameter in learned)
 
-    @property
-    def packing(self) -> str | None:
-        """How its training rows were packed: stream, wrap, rows, padded; None: not recorded."""
-        text = self.settings.get("text")
-        return str(text["pack"]) if isinstance(text, Mapping) and "pack" in text else None
-
-    @property
-    def writes_documents(self) -> bool:
-        """Whether it was trained on documents that end with an eos, one after another or one per row."""
-        return self.packing in ("stream", "rows") and self.tokenizer is not None and self.tokenizer.eos is not None
-
-    @property
-    def learned_padding(self) -> bool:
-        """Whether a row of its training was one document, from a bos to its eos and then eos up to the end."""
-        return self.packing == "rows"
-
-    @property
-    def frame(self) -> Frame | None:
-        """The special tokens around each of its texts, which are given; None: it has none, as all but encoders."""
-        if not self.spec.framed or self.tokenizer is None:
-            return None
-        return frame_of(self.tokenizer.bos, self.tokenizer.eos, self.tokenizer.pad)
-
-    def in_frame(self, tokens: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
-        """Which of some tokens belong to the frame."""
-        ids = () if self.frame is None else self.frame.ids
-        return torch.isin(tokens, tokens.new_tensor(ids))
+    @cached_property
+    def layout(self) -> Layout:
+        """How a text becomes a row, with the marks of its tokenizer."""
+        about = self.settings, self.tokenizer
+        framed, marks = self.spec.framed, Marks.of(self.tokenizer, leads=self.objective.leads)
+        layout = self.trained_layout or recorded_layout(*about, framed=framed) or usual_layout(*about, framed=framed)
+        return layout.on(marks)
 
     @property
     def sampling(self) -> Mapping[str, Any]:

@@ -303,13 +303,7 @@ class Predictor(nn.Module):
         if flip:
             assert self.partners is not None
             first = self.partners[first[::-1]].tolist()
-        before, after = self.marks
-        if second is None:
-            ids = [*before, *first, *after]
-            return ids, len(ids)
-        assert self.tokenizer.eos is not None
-        one = [*before, *first, *[self.tokenizer.eos] * self.trained.separators]
-        return [*one, *second, *after], len(one)
+        return self.model.layout.pair(first, second, separators=self.trained.separators, around=self.marks)
 
     def vectors(self, batch: Batch) -> Float[Tensor, "b d"]:
         """One vector for each row."""

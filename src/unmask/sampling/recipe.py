@@ -5,7 +5,6 @@ value, or else the plain one, which changes nothing. Combined with a model, a re
 the law of its samples, and the network.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_type_hints
@@ -26,9 +25,7 @@ from unmask.sampling.process import Process, Step, run
 from unmask.sampling.rejection import Rejection
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
-from unmask.text.tokens.alphabets import undrawn
 
-UNUSED = re.compile(r"\[unused\d+\]")
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
 
 
@@ -177,11 +174,9 @@ def method_for(
         options = replace(options, repeatable=tuple(sorted(model.tokenizer.specials)))
         options = replace(options, spacers=model.tokenizer.spacers) if healed else options
     wanted = (control.constraint(model) if constraint is None else constraint(control)) or None
-    if model.frame is not None:
-        silent = framing(model, ends=ends or control.ends) + (unused(model) if wanted is None else ())
+    if model.tokenizer is not None:
+        silent = model.layout.undrawn(model.tokenizer, ends=ends or control.ends, constrained=wanted is not None)
         options = replace(options, banned=(*options.banned, *silent))
-    elif wanted is None and model.tokenizer is not None:  # a pattern says itself which letters are drawn
-        options = replace(options, banned=(*options.banned, *undrawn(model.tokenizer, ends=ends)))
     options = replace(
         options,
         hook=control.hook(model) if hook is None else hook(control),
@@ -193,17 +188,6 @@ def method_for(
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
     return Method(text, law, process, model.network, policy, options, wanted)
-
-
-def framing(model: Model, *, ends: bool) -> tuple[int, ...]:
-    """The special tokens that an encoder never draws; `ends`: its end token may be drawn, where a text may stop."""
-    tokenizer = model.text_tokenizer()
-    return tuple(sorted(tokenizer.specials - {model.mask} - ({tokenizer.eos} if ends else set())))
-
-
-def unused(model: Model) -> tuple[int, ...]:
-    """Places that the vocabulary of an encoder keeps free, [unused7]: in no text that it was trained on."""
-    return tuple(id for id, piece in enumerate(model.text_tokenizer().pieces) if UNUSED.fullmatch(piece))
 
 
 def policy_in_force(model: Model, given: Recipe, recipe: Recipe) -> Policy:

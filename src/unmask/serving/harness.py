@@ -22,8 +22,9 @@ from unmask.model.checkpoint import load
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
-from unmask.sampling.tasks.continuation import Sample, beginning, generate
-from unmask.text.corpus.passages import Document, Passage
+from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.text.row import Row
+from unmask.text.stretch import Document
 
 try:
     from lm_eval.api.instance import Instance
@@ -72,7 +73,7 @@ class Harness(LM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """log p(continuation | context), and whether greedy decoding from left to right gives the continuation."""
-        passages = [self.passage(*request.args) for request in requests]
+        passages = [self.row(*request.args) for request in requests]
         paid = iter(self.nats([passage for passage in passages if passage.scored]))
         found = []
         for request, passage in zip(requests, passages, strict=True):
@@ -85,10 +86,7 @@ class Harness(LM):
         """log p of whole texts; a text longer than the model's length is cut into adjacent pieces."""
         owners, passages = [], []
         for number, request in enumerate(requests):
-            (text,) = request.args
-            document = Document.of(text, np.array(self.tokenizer.encode(text), np.int64))
-            length = self.model.spec.length
-            rows = measure.text_rows(self.model, document, length=length) if len(document.tokens) else []
+            rows = self.text_rows(*request.args)
             owners += [number] * len(rows)
             passages += rows
         totals = np.bincount(np.array(owners, int), self.nats(passages), len(requests))
@@ -96,6 +94,11 @@ class Harness(LM):
         for request, answer in zip(requests, found, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
         return found
+
+    def text_rows(self, text: str) -> list[Row]:
+        """The rows of a whole text, as `evaluate` has them."""
+        document = Document.of(text, np.array(self.tokenizer.encode(text), np.int64))
+        return self.model.layout.text(document, length=self.model.spec.length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The continuation of each context, up to the first of its stop texts."""
@@ -107,21 +110,20 @@ class Harness(LM):
             found.append(answer)
         return found
 
-    def passage(self, context: str, continuation: str) -> Passage:
+    def row(self, context: str, continuation: str) -> Row:
         """A continuation and as much of its context as the model can see."""
         # A space between the two belongs to the continuation, because tokens begin with a space.
         kept = context.rstrip()
         continuation, context = context[len(kept) :] + continuation, kept
         before, ids = self.tokenizer.encode_batch([context, continuation])
-        room = self.model.spec.length - len(ids) - measure.marks_around(self.model)
+        layout, length = self.model.layout, self.model.spec.length
+        room = length - len(ids) - layout.extra
         if room < 0:
-            raise UserError(
-                f"a continuation has {len(ids)} tokens, and the model can see {self.model.spec.length} at once."
-            )
+            raise UserError(f"a continuation has {len(ids)} tokens, and the model can see {length} at once.")
         before = before[len(before) - min(len(before), room) :]
-        return measure.answer_row(self.model, before, Document.of(continuation, ids), number=0)
+        return layout.exchange(before, Document.of(continuation, ids), length=length)
 
-    def nats(self, passages: Sequence[Passage]) -> np.ndarray:
+    def nats(self, passages: Sequence[Row]) -> np.ndarray:
         """−log p of each passage in nats, the mean over the passes."""
         if not passages:
             return np.zeros(0)
@@ -147,16 +149,17 @@ class Harness(LM):
         stops = [stops] if isinstance(stops, str) else list(stops)
         wanted = int(options.get("max_gen_toks", TOKENS))
         temperature = float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0
-        most = self.model.spec.length - (self.model.frame is not None)  # a frame ends after the text
-        wanted = min(wanted, most - 1)
+        layout, most = self.model.layout, self.model.spec.length
+        document = layout.closed and layout.documents
+        marks = layout.opening(document=document)
+        wanted = min(wanted, most - len(layout.closing()) - 1)
         ids = self.tokenizer.encode(context)
-        given = len(beginning(self.model, self.tokenizer, ids))
-        ids = ids[max(0, given + wanted - most) :]
-        given = len(beginning(self.model, self.tokenizer, ids))
+        ids = ids[max(0, len(marks) + len(layout.closing()) + len(ids) + wanted - most) :]
+        given = len(marks) + len(ids)
         recipe = self.recipe.changed(temperature=temperature)
         end = stops[0] if len(stops) == 1 else None
-        whole = given + wanted + (self.model.frame is not None)
-        events = generate(self.model, recipe, length=whole, prompt=ids, until=end, document=False)
+        whole = given + wanted + len(layout.closing())
+        events = generate(self.model, recipe, length=whole, prompt=ids, until=end, document=document)
         sample = next(event for event in events if isinstance(event, Sample))
         text = self.tokenizer.decode(sample.tokens)[len(self.tokenizer.decode(sample.tokens[:given])) :]
         ends = [text.index(stop) for stop in stops if stop and stop in text]
@@ -164,7 +167,7 @@ class Harness(LM):
 
 
 @torch.no_grad()
-def greedy(model: Model, passage: Passage) -> bool:
+def greedy(model: Model, passage: Row) -> bool:
     """Whether greedy decoding from left to right gives the passage's own token at every position."""
     x = torch.from_numpy(np.asarray(passage.tokens, np.int64))[None]
     x = x.to(model.device)

@@ -7,7 +7,7 @@ import torch
 from unmask.processes.threads import computing_with
 from unmask.studies.plan import steps_of, total_flops, train_of, vocabulary
 from unmask.studies.study import Row, Study
-from unmask.text.corpus.rows import Batch
+from unmask.text.row import Rows
 from unmask.training.estimate import USUAL_SHARE, matrix_rate, step_rate
 from unmask.training.settings import Train
 
@@ -39,5 +39,5 @@ class Pace:
 def tried(settings: Train, vocab: int) -> float:
     """The matrix rate with which the usual share is right, from some steps on random tokens."""
     shape = settings.optim.batch, settings.text.length
-    batch = Batch(torch.randint(vocab - 1, shape), torch.ones(shape, dtype=torch.bool))
+    batch = Rows.of(torch.randint(vocab - 1, shape), torch.ones(shape, dtype=torch.bool))
     return step_rate(settings, lambda step: batch, rows=len(batch.tokens), vocab=vocab, mask=vocab - 1)

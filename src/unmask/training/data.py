@@ -15,19 +15,20 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.model.backbone import Spec
-from unmask.text.corpus.batches import Batches, LaneRows, Lanes, in_order
+from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.intervals import read_bed
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
+from unmask.text.corpus.packed import Packed
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.repeats import repeats
-from unmask.text.corpus.rows import WHOLE, Batch, Packed
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
+from unmask.text.layout import Marks, training_layout
+from unmask.text.row import Rows
 from unmask.text.tokens import bases
-from unmask.text.tokens.alphabets import unscored
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
 from unmask.training.sizes import packed_for, vocabulary_for
@@ -55,10 +56,10 @@ class Data:
     def warning(self) -> str:
         """What to say of sequences that are in no row; empty: there are none."""
         rows = self.batches.packed
-        if not rows.too_short:
+        if not rows.spans.too_short:
             return ""
         return (
-            f"{rows.too_short:,} of {rows.corpus.documents:,} training sequences are shorter than a row of "
+            f"{rows.spans.too_short:,} of {rows.corpus.documents:,} training sequences are shorter than a row of "
             f"{rows.length} and are left out: a smaller --length takes them in."
         )
 
@@ -69,7 +70,7 @@ class Data:
             found += np.bincount(corpus.read(start, min(start + COUNTED, corpus.tokens)), minlength=len(found))
         return torch.from_numpy(found)
 
-    def valid(self, rows: int) -> Sequence[Batch | LaneRows]:
+    def valid(self, rows: int) -> Sequence[Rows]:
         """About the first `rows` held-out rows, in batches; in lanes, if the training rows are."""
         if self.held_out is None or not rows:
             return []
@@ -83,18 +84,18 @@ class Data:
 
 def opened(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
-    length, way, share = asked.text.length, packing(asked, folder), asked.text.valid
-    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if way in WHOLE else length)
-    if way in WHOLE and train.stop is not None:  # no document was held out, and a part of one would not do
-        train, held_out = Corpus.open(folder), train.divided(0)[1]
+    length, share = asked.text.length, asked.text.valid
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
-    known = unscored(tokenizer)
-    rows = Packed(train, length, way, spec.framed, known)
+    layout = training_layout(packing(asked, folder), Marks.of(tokenizer), framed=spec.framed)
+    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if layout.whole else length)
+    if layout.whole and train.stop is not None:  # no document was held out, and a part of one would not do
+        train, held_out = Corpus.open(folder), train.divided(0)[1]
+    rows = Packed(train, length, layout)
     strands = strands_of(tokenizer, asked)
     return Data(
         tokenizer,
         lanes_for(spec, rows, asked) if spec.carries else batches_for(rows, asked, strands),
-        Packed(held_out, length, way, spec.framed, known) if held_out.tokens else None,
+        Packed(held_out, length, layout) if held_out.tokens else None,
     )
 
 

@@ -11,7 +11,8 @@ from unmask.model import cost
 from unmask.model.backbone import Spec, build
 from unmask.model.denoiser import Denoiser
 from unmask.model.room import machine_bytes
-from unmask.training.loop import Progress, Rows, begin, train
+from unmask.text.row import Rows
+from unmask.training.loop import Progress, begin, train
 from unmask.training.phases import Phase, continued, phases, spec_of
 from unmask.training.settings import Train
 

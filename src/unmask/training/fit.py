@@ -8,20 +8,12 @@ import torch
 
 from unmask.processes.team import Team
 from unmask.processes.threads import chosen_outside, computing_with, fewest_as_fast
+from unmask.text.layout import Marks, training_layout
 from unmask.training.data import document_lengths, has_regions, opened, starting_spec
 from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
 from unmask.training.phases import continued, phases, spec_of
 from unmask.training.settings import Train
 from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized, tuning_encoder
-
-PACKED = {
-    "rows": "the documents are short: one per row of {length} tokens, with its end (--text.pack stream joins them)",
-    "stream": "documents are joined and cut into rows of {length} tokens (--text.pack rows: one per row)",
-    "windows": "rows of {length} tokens are cut within the intervals (--text.pack stream joins them)",
-    "padded": "the documents are short: one per row of {length} tokens (--text.pack wrap joins them)",
-    "wrap": "documents are joined and cut into rows of {length} tokens (--text.pack padded: one per row)",
-}
-
 
 TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads is tried
 
@@ -45,7 +37,8 @@ def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, f
     if spec.framed and asked.init:
         asked = tuning_encoder(asked, given=order.given)
     if chosen:
-        say(PACKED[asked.text.pack].format(length=asked.text.length))
+        layout = training_layout(asked.text.pack, Marks(0, 0), framed=spec.framed)
+        say(layout.chosen.format(length=asked.text.length))
     if order.minutes:
         return for_minutes(order, team, say, asked, folder)
     return with_threads(asked, folder, team, say)

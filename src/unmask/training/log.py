@@ -164,7 +164,7 @@ class Log:
     def preview(self, model: Model) -> None:
         """Show a few samples, drawn as `unmask sample` will draw them; a long grid is shortened."""
         recipe = preview_recipe(model, most=STEPS, seed=self.asked.seed)
-        for sample in generate(model, recipe, n=self.asked.run.preview, document=model.writes_documents):
+        for sample in generate(model, recipe, n=self.asked.run.preview, document=model.layout.documents):
             if isinstance(sample, Sample):
                 self.say(f"  | {' '.join(sample.text.split())}")
 

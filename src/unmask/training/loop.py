@@ -19,6 +19,7 @@ from unmask.model.backbone import Backbone
 from unmask.model.denoiser import Denoiser
 from unmask.processes.team import Alone, Team
 from unmask.random import seed_of
+from unmask.text.row import Rows
 from unmask.training import ema, noise, optim
 from unmask.training.phases import Phase, sight
 from unmask.training.settings import Train
@@ -26,34 +27,9 @@ from unmask.training.settings import Train
 TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of random numbers that must not share any
 
 
-@runtime_checkable
-class Rows(Protocol):
-    """A batch: its tokens, those that count, and those that are hidden and learned."""
-
-    @property
-    def tokens(self) -> Int[Tensor, "b l"]: ...
-
-    @property
-    def real(self) -> Bool[Tensor, "b l"]: ...
-
-    @property
-    def free(self) -> Bool[Tensor, "b l"] | None:
-        """None: the real tokens; the rest is padding at the end, which the network does not see."""
-
-    @property
-    def lengths(self) -> Int[Tensor, " b"] | None:
-        """With `free`: the positions of each row that the network sees; None: all."""
-
-    @property
-    def begins(self) -> bool:
-        """Whether they begin new texts: what the network remembers of the step before is not theirs."""
-
-
 def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
     """The tokens of a batch that are never hidden, and the lengths of its rows; None: no token, whole rows."""
-    if rows.free is not None:
-        return ~rows.free, rows.lengths
-    return (None, None) if bool(rows.real.all()) else (~rows.real, rows.real.sum(1))
+    return rows.frozen, rows.lengths
 
 
 @dataclass

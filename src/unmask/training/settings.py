@@ -4,14 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
-from unmask.errors import UserError
+from unmask.errors import UserError, unknown
 from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads
 from unmask.settings import also, at_least, check_shares
+from unmask.text.layout import LAYOUTS
 from unmask.training.optim import OPTIMIZERS, Optim
-
-Pack = Literal["auto", "stream", "wrap", "rows", "padded", "windows"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,9 @@ class Text:
         0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
     )
     length: Annotated[int, also("--length")] = 128  # tokens per row
-    pack: Annotated[Pack, also("--pack")] = "auto"  # rows: a document each, its end learned; windows: within one
+    pack: Annotated[str, also("--pack")] = (
+        "auto"  # stream, wrap, padded, rows: a document each, its end learned; windows: within one; auto: by the data
+    )
     lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
     documents: Annotated[str, also("--documents")] = (
         "auto"  # unit of a document in .txt files: file, line, paragraph, separator
@@ -46,6 +47,8 @@ class Text:
         at_least(3, length=self.length)
         at_least(0, vocab=self.vocab)
         check_shares(valid=self.valid)
+        if self.pack != "auto" and self.pack not in LAYOUTS:
+            raise unknown("packing", self.pack, ["auto", *LAYOUTS])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.model import cost
 from unmask.model.backbone import Spec
-from unmask.text.corpus.rows import length_for, packing_for
+from unmask.text.corpus.packed import length_for, packing_for
 from unmask.training.estimate import FEWEST, estimate
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import continued, phases, spec_of
@@ -57,7 +57,7 @@ def packed_for(
     pack = text.pack
     if pack == "auto":
         joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
-        pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[assignment, arg-type]
+        pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[arg-type]
         if regions and not (framed or asked.model.carries):
             pack = "windows"
     length = text.length

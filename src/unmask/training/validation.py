@@ -8,8 +8,9 @@ import torch
 from unmask.diffusion.objective import Objective
 from unmask.model.denoiser import Denoiser
 from unmask.processes.team import Alone, Team
+from unmask.text.row import Rows
 from unmask.training import noise
-from unmask.training.loop import VALID, Rows, given
+from unmask.training.loop import VALID, given
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Error bars that mean what they say: the printed error is the spread of repeated runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from unmask.errors import UserError
 from unmask.evaluation.likelihood import draws
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import batches, evaluate, summary
+from unmask.text.row import Row
 
 WORLD = ChainWorld.random(letters=5, length=16)
 TEXTS = texts_of(WORLD, 48)
@@ -71,7 +74,7 @@ def test_the_error_of_weighted_orders_is_their_spread():
 
 def test_rows_of_one_document_count_as_one_draw_of_text():
     alike = [
-        row._replace(document=number // 4)
+        replace(row, document=number // 4)
         for number, row in enumerate(passages_of(TEXTS[::4].repeat_interleave(4, 0)))
     ]
     tally = tally_of(WORLD, alike, "order", budget=1 << 14)
@@ -111,7 +114,7 @@ def test_numbers_do_not_depend_on_the_size_of_batches():
 
 
 def test_batches_hold_rows_of_one_length_and_every_row_once():
-    rows = [row._replace(tokens=row.tokens[: 3 + number % 3]) for number, row in enumerate(ROWS)]
+    rows = [Row.after(0, row.tokens[: 3 + number % 3]) for number, row in enumerate(ROWS)]
     work = batches(rows, budget=20, seed=3)
     assert sorted(number for batch in work for number in batch) == list(range(len(rows)))
     for batch in work:

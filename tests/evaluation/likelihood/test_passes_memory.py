@@ -12,9 +12,11 @@ from unmask.evaluation.likelihood.passes import carried_batches, evaluate, summa
 from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec
 from unmask.model.denoiser import NetworkView
 from unmask.processes.team import Alone
-from unmask.text.corpus.passages import Cut, Document, cut
+from unmask.text.layout import Marks, cut, layout_of
+from unmask.text.stretch import Document
 
 MASK = 9
+LEADS = Marks(bos=0, eos=0, leads=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def measured(net, passages, **options):
 @pytest.mark.parametrize("changes", [{"memory": 100}, {"same_length": True}], ids=str)
 def test_the_likelihood_of_a_stream_is_that_of_one_pass_over_it(changes):
     net, documents = network(**changes), texts(13, 21, 1)
-    passages, _ = cut(documents, Cut("stream", 5, causal=True, eos=0))
+    passages, _ = cut(documents, layout_of("stream", LEADS), length=5)
     found = measured(net, passages)[-1]
     stream = torch.tensor([[0, *[id for one in documents for id in (*one.tokens, 0)]]])
     whole = Autoregressive().nats(net.logits, stream, mask=MASK).bound
@@ -64,10 +66,10 @@ def test_the_likelihood_of_a_stream_is_that_of_one_pass_over_it(changes):
 @pytest.mark.slow
 def test_documents_in_rows_of_their_own_begin_without_a_memory_and_share_batches():
     net, documents = network(), texts(12, 12, 7, 12, 3)
-    passages, _ = cut(documents, Cut("rows", 5, causal=True, eos=0))
+    passages, _ = cut(documents, layout_of("rows", LEADS), length=5)
     found = measured(net, passages, budget=10)[-1]
     for number, document in enumerate(documents):
-        alone, _ = cut([document], Cut("rows", 5, causal=True, eos=0))
+        alone, _ = cut([document], layout_of("rows", LEADS), length=5)
         one = measured(net, alone)[-1]
         own = [i for i, passage in enumerate(passages) if passage.document == number]
         assert np.allclose(found.nats[0][own], one.nats[0], rtol=1e-5)
@@ -79,7 +81,7 @@ def test_documents_in_rows_of_their_own_begin_without_a_memory_and_share_batches
 @pytest.mark.slow
 def test_two_processes_share_texts_and_never_split_one():
     net = network()
-    passages, _ = cut(texts(12, 12, 7, 12, 3), Cut("rows", 5, causal=True, eos=0))
+    passages, _ = cut(texts(12, 12, 7, 12, 3), layout_of("rows", LEADS), length=5)
     whole = measured(net, passages, budget=5)[-1].nats[0]
     shares = []
     for rank in range(2):

@@ -12,7 +12,6 @@ from contracts.members import LETTERS, network_of
 from model.golden import FOLDER, arrays_of, distance
 from unmask.diffusion.block import BlockDiffusion
 from unmask.errors import UserError
-from unmask.evaluation.likelihood.measure import lead_of
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
@@ -34,7 +33,7 @@ def published(folder, **keys):
 def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     model, cases = load(published(tmp_path / "hub")), arrays_of(FOLDER / "block" / "block_tiny_cases.npz")
     assert model.objective == BlockDiffusion(4, given_first=True)
-    assert model.packing == "stream"
+    assert model.layout.name == "stream"
     x0 = cases["x0"].long()
     shown = model.log_probs(cases["bs4_xt"].long()).gather(2, x0[..., None]).squeeze(2)
     assert distance(shown[:, :4], cases["bs4_logp_x0"][:, :4]) < 1e-4, "the first block has nothing before it"
@@ -140,7 +139,7 @@ def test_a_text_begins_after_a_bos_where_the_first_token_is_never_predicted(tmp_
         folder, network_of(spec), mask=LETTERS.mask, objective=BlockDiffusion(4, given_first=True), tokenizer=LETTERS
     )
     model = load(folder)
-    assert lead_of(model) == LETTERS.bos
+    assert model.layout.marks.lead == [LETTERS.bos]
     assert unmask.sample(model, length=9, seed=1)[0].tokens[0] == LETTERS.bos
     x0 = torch.randint(8, (2, 12))
     found = model.objective.nats(

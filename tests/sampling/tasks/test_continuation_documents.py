@@ -38,7 +38,7 @@ def test_samples_are_as_long_as_the_documents_and_nothing_is_glued(tmp_path):
     text = ["--text.documents", "line", "--text.tokenizer", "character"]
     assert main(["train", "--data", str(data), "--out", str(out), *text, *sizes, *quiet]) == 0
     model = unmask.load(out)
-    assert (model.packing, model.spec.length) == ("rows", 24)
+    assert (model.layout.name, model.spec.length) == ("rows", 24)
     drawn = [sample.text for sample in unmask.sample(model, n=400, seed=3, batch=100)]
     lengths, real = [len(text) for text in drawn], [len(word) for word in words]
     assert abs(statistics.mean(lengths) - statistics.mean(real)) < 0.8  # the standard error is 0.2

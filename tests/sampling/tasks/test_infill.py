@@ -60,7 +60,8 @@ def test_the_score_is_the_log_probability_of_the_lengths_and_the_distance_from_t
 
 def test_how_well_the_given_text_fits_is_a_probability(model):
     letters = [id for id in range(model.spec.vocab) if id != model.mask]
-    fits = [rounds(model, torch.tensor([model.mask, last]), 0, 2, size=1, seed=0).mean() for last in letters]
+    starts, blank = [torch.tensor([model.mask, last]) for last in letters], torch.tensor([True, False])
+    fits = [rounds(model, start, blank, 0, 2, size=1, seed=0).mean() for start in starts]
     assert sum(map(math.exp, fits)) == pytest.approx(1, abs=1e-3)
 
 

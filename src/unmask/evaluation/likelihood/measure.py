@@ -18,10 +18,10 @@ from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.processes.team import Team
-from unmask.text.corpus.passages import WAYS, Cut, Document, Passage, cut, given_and_answer, tokens_fingerprint
 from unmask.text.corpus.tokenized import TokenizedText
-from unmask.text.tokens.alphabets import alphabet_of, unscored
-from unmask.text.tokens.frame import SIZE
+from unmask.text.layout import cut
+from unmask.text.row import Role, Row
+from unmask.text.stretch import Document, tokens_fingerprint
 
 T = TypeVar("T")
 UNITS = {
@@ -64,17 +64,18 @@ class Measurement:
     """A measurement to run: a model, rows of text and an estimator."""
 
     model: Model
-    passages: Sequence[Passage]
+    passages: Sequence[Row]
     estimator: Estimator
     how: How  # with every `auto` and 0 resolved
     data: Mapping[str, Any]  # for the record
+    by_document: bool = True  # each row belongs to one document
 
 
 def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     """The rows of some documents, and the estimator, for a model."""
     how, estimator = settle_measurement(model, how)
-    shape = cut_of(model, how)
-    passages, dropped = cut(data.documents, shape)
+    layout, stride = model.layout.evaluated(how.pack), how.stride or None
+    passages, dropped = cut(data.documents, layout, length=how.length, stride=stride, separate=how.separate)
     # A memory goes from row to row: the first rows then, not some of all.
     kept = passages[: how.rows or None] if model.spec.carries else spread_evenly(passages, how.rows)
     about = {
@@ -88,61 +89,18 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
         "tokens_dropped": dropped,
         "replaced": dict(data.replaced),
     }
-    return Measurement(model, kept, estimator, how, about)
-
-
-def cut_of(model: Model, how: How) -> Cut:
-    """How documents become rows for a model."""
-    tokenizer = model.text_tokenizer()
-    return Cut(
-        way=how.pack,
-        length=how.length,
-        stride=how.stride or None,
-        separate=how.separate,
-        bos=tokenizer.bos,
-        eos=tokenizer.eos,
-        causal=model.objective.leads,
-        padded=how.pack == "rows" and model.learned_padding and not model.objective.leads,
-        frame=model.frame,
-        unscored=unscored(tokenizer),
-    )
-
-
-def text_rows(model: Model, text: Document, *, length: int) -> list[Passage]:
-    """The rows of a text by itself, as `evaluate` has them: where rows are documents it has an end, else none."""
-    how = How(pack="rows", length=length, separate=model.learned_padding)
-    return cut([text], cut_of(model, how))[0]
-
-
-def answer_row(model: Model, given: np.ndarray, answer: Document, *, number: int) -> Passage:
-    """An answer to a given text. Where rows are documents, the row has the bos, the end and the padding of one."""
-    known, length = unscored(model.text_tokenizer()), model.spec.length
-    if model.learned_padding and not model.objective.leads and len(given) + len(answer.tokens) < length:
-        whole = Document(np.array([*given, *answer.tokens], np.int64), 0)
-        (row,) = text_rows(model, whole, length=length)
-        size, words = float(answer.bytes), float(answer.words)
-        return row._replace(given=1 + len(given), bytes=size, words=words, document=number, unscored=known)
-    return given_and_answer(given, answer, number=number, lead=lead_of(model), frame=model.frame, unscored=known)
-
-
-def marks_around(model: Model) -> int:
-    """The tokens that the row of an answer has besides the given text and the answer."""
-    if model.learned_padding:
-        return 1
-    return SIZE if model.frame is not None else int(lead_of(model) is not None)
+    return Measurement(model, kept, estimator, how, about, layout.apart)
 
 
 def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Measurement:
     """Answers to prompts, one row each: the prompt is given, the answer is scored."""
     how, estimator = settle_measurement(model, how)
-    tokenizer, lead = model.text_tokenizer(), lead_of(model)
-    passages = []
+    tokenizer, passages = model.text_tokenizer(), list[Row]()
     for number, (prompt, answer) in enumerate(entries):
         before, ids = tokenizer.encode_batch([prompt, answer])
-        if len(ids) and (lead is not None or len(before) or not model.objective.leads):
-            row = answer_row(model, before, Document.of(answer, ids), number=number)
-            if row.scored > 0:
-                passages.append(row)
+        row = model.layout.exchange(before, Document.of(answer, ids), length=model.spec.length, number=number)
+        if len(ids) and row.scored > 0 and (row.frozen[0] or not model.objective.leads):
+            passages.append(row)
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
     kept = spread_evenly(passages, how.rows)
@@ -155,15 +113,9 @@ def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, da
     if how.estimator == "auto" and can_leave_one_out(model):
         how = replace(how, estimator="pseudo")
     how, estimator = settle_measurement(model, how)
-    passages = pairs.passages(entries, model.text_tokenizer(), lead=lead_of(model), frame=model.frame)
+    passages = pairs.sentence_rows(entries, model)
     about = {"sha256": tokens_fingerprint(passages), "pairs": len(entries)}
     return Measurement(model, passages, estimator, replace(how, pack="rows"), {**data, **about})
-
-
-def lead_of(model: Model) -> int | None:
-    """The token that a causal network sees before the first one: bos, or eos if there is no bos."""
-    tokenizer = model.text_tokenizer()
-    return None if not model.objective.leads else tokenizer.eos if tokenizer.bos is None else tokenizer.bos
 
 
 def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
@@ -185,7 +137,7 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
     length = how.length or model.spec.length
     rows = max(1, how.batch_tokens // length)
     check_room(model.objective, rows=rows, vocab=model.spec.vocab, less="--batch-tokens")
-    pack = pack_of(model) if how.pack == "auto" else how.pack
+    pack = model.layout.evaluated(how.pack).word
     passes = how.passes
     if not estimator.chance:
         passes = 1
@@ -193,18 +145,6 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
         passes = PASSES
     how = replace(how, estimator=estimator.name, pack=pack, length=length, steps=steps, passes=passes)
     return how, estimator
-
-
-def pack_of(model: Model) -> str:
-    """The packing that the model was trained with; for a published model that of the paper, of sequences no marks."""
-    if model.packing in WAYS:
-        return str(model.packing)
-    if model.packing == "padded" or model.frame is not None:
-        return "rows"
-    if model.tokenizer is not None and alphabet_of(model.tokenizer) is not None:
-        return "windows"
-    marks = model.tokenizer is not None and None not in (model.tokenizer.bos, model.tokenizer.eos)
-    return "wrap" if "model_type" in model.settings and marks else "stream"
 
 
 def can_leave_one_out(model: Model) -> bool:
@@ -251,7 +191,7 @@ def measured(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
 
 def result(work: Measurement, tally: Tally, *, seconds: float, **more: Any) -> dict[str, Any]:
     """The result as an object: the numbers, their error bars and the record."""
-    likelihood = summary(tally, by_document=work.how.pack == "rows")
+    likelihood = summary(tally, by_document=work.by_document)
     number = {
         **asdict(likelihood),
         "perplexity": likelihood.perplexity,
@@ -307,10 +247,9 @@ def by_row(tally: Tally, *, tokens: bool = False, by_document: bool = False) -> 
         line["words"] += passage.words
         line["bytes"] += passage.bytes
         if tokens and not tally.estimator.weighted:
-            end = len(passage.tokens) - passage.padding
-            kept = ~passage.frozen[:end]
-            each = tally.each[number][:end][kept] / seen.sum()
-            each[-1] += tally.each[number][end:].sum() / seen.sum()  # padding is part of the document's end
-            line.setdefault("ids", []).extend(passage.tokens[:end][kept].tolist())
+            counted = passage.roles == Role.FREE
+            each = tally.each[number][counted] / seen.sum()
+            each[-1] += tally.each[number][passage.roles == Role.END].sum() / seen.sum()  # part of the document's end
+            line.setdefault("ids", []).extend(passage.tokens[counted].tolist())
             line.setdefault("token_nats", []).extend(each.tolist())
     yield from held.values()

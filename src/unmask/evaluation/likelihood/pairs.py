@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.text.corpus.passages import Passage, framed
-from unmask.text.tokens.alphabets import unscored
-from unmask.text.tokens.frame import Frame
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.model.model import Model
+from unmask.text.row import Row
+from unmask.text.stretch import Document
 
 FIELDS = ("sentence_good", "sentence_bad")
 
@@ -25,30 +24,20 @@ class Accuracy:
     standard_error: float  # over pairs
 
 
-def passages(
-    records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, lead: int | None, frame: Frame | None = None
-) -> list[Passage]:
-    """The sentences of pairs, good and bad in turn; `lead` and `frame` are put around each and not scored."""
+def sentence_rows(records: Sequence[Mapping[str, Any]], model: Model) -> list[Row]:
+    """The sentences of pairs, good and bad in turn, each between the marks that stand around a text."""
     if not records:
         raise UserError("there are no pairs to compare.")
     texts = [record[field] for record in records for field in FIELDS]
-    front = [] if lead is None else [lead]
-    found = []
-    for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True)):
-        if len(ids) + len(front) < 2:
+    rows = []
+    for number, (text, ids) in enumerate(zip(texts, model.text_tokenizer().encode_batch(texts), strict=True)):
+        row = model.layout.exchange((), Document.of(text, ids), length=model.spec.length, number=number // 2)
+        if len(row.tokens) < 2:
             raise UserError(f"pair {number // 2 + 1}: the sentence {text!r} has too few tokens to be scored.")
-        row = Passage(
-            np.array([*front, *ids], np.int64),
-            len(front),
-            len(text.encode()),
-            number // 2,
-            words=len(text.split()),
-            unscored=unscored(tokenizer),
-        )
         if row.scored < 1:
             raise UserError(f"pair {number // 2 + 1}: {text!r} has no letter that is scored.")
-        found.append(framed(row, frame))
-    return found
+        rows.append(row)
+    return rows
 
 
 def accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:

@@ -14,7 +14,7 @@ from unmask.model.denoiser import NetworkView
 from unmask.processes.team import Team
 from unmask.random import stream
 from unmask.shapes import Network
-from unmask.text.corpus.passages import Passage
+from unmask.text.row import Row
 
 LONGEST = 64  # bytes per word: what has more between white space is no text of words
 
@@ -23,7 +23,7 @@ LONGEST = 64  # bytes per word: what has more between white space is no text of 
 class Tally:
     """The nats so far; the arrays of an incomplete pass are filled in place while the loop runs."""
 
-    passages: Sequence[Passage]
+    passages: Sequence[Row]
     estimator: Estimator
     times: tuple[np.ndarray, ...]  # per pass: the time of every row
     nats: tuple[np.ndarray, ...]  # per pass: nats of every row, NaN if not scored yet
@@ -95,7 +95,7 @@ class Likelihood:
         return self.nats / self.bytes / math.log(2)
 
 
-def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[int]]:
+def batches(passages: Sequence[Row], *, budget: int, seed: int = 0) -> list[list[int]]:
     """The rows of each forward pass: of equal length, so that nothing is padded.
 
     Batches are in random order, so that the first ones are a fair sample. The list depends on the arguments alone, so
@@ -117,7 +117,7 @@ def batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[
     return [batched[i] for i in order]
 
 
-def carried_batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) -> list[list[list[int]]]:
+def carried_batches(passages: Sequence[Row], *, budget: int, seed: int = 0) -> list[list[list[int]]]:
     """For a network with a memory: texts of equal lengths go together, and each of their batches follows another.
 
     A text is a passage and those that continue it. Texts are in random order, their passages are not.
@@ -143,7 +143,7 @@ def carried_batches(passages: Sequence[Passage], *, budget: int, seed: int = 0) 
 @torch.no_grad()
 def evaluate(
     network: Network,
-    passages: Sequence[Passage],
+    passages: Sequence[Row],
     estimator: Estimator,
     *,
     mask: int,
@@ -209,7 +209,7 @@ def _together(
 
 def _nats(
     network: Network,
-    passages: Sequence[Passage],
+    passages: Sequence[Row],
     rows: list[int],
     estimator: Estimator,
     t: np.ndarray,

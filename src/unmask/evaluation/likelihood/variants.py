@@ -25,6 +25,7 @@ from unmask.evaluation.likelihood import estimators
 from unmask.model.model import Model
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
+from unmask.text.row import Row
 from unmask.text.tokens.alphabets import check_alphabet, unscored
 from unmask.text.tokens.bases import complement
 
@@ -230,7 +231,7 @@ def _case(variant: Variant, text: str, ids: np.ndarray, model: Model, length: in
     ref, alt = (int(tokenizer.encode_batch([letter])[0][0]) for letter in (variant.ref, variant.alt))
     if {ref, alt} & set(unscored(tokenizer)):
         raise UserError(f"{variant.where}: {variant.ref} to {variant.alt} has a letter that stands for no base.")
-    room = length if model.frame is None else length - 2
+    room = length - len(model.layout.part([]).tokens)
     start = min(max(0, at - room // 2), max(0, len(ids) - room))
     return Case(ids[start : start + room], at - start, ref, alt)
 
@@ -241,17 +242,17 @@ def _turned(case: Case, partners: np.ndarray) -> Case:
     return Case(tokens, len(tokens) - 1 - case.at, int(partners[case.ref]), int(partners[case.alt]))
 
 
-def _framed(model: Model, case: Case) -> Case:
-    if model.frame is None:
-        return case
-    return case._replace(tokens=np.array(model.frame.around(case.tokens.tolist()), np.int64), at=case.at + 1)
+def _row(model: Model, case: Case) -> tuple[Case, Row]:
+    """A case between the marks of the model's rows, and the row."""
+    row = model.layout.part(case.tokens)
+    return case._replace(tokens=row.tokens, at=case.at + int(len(row.tokens) > len(case.tokens))), row
 
 
 @torch.inference_mode()
 def _pseudo(model: Model, cases: Sequence[Case], *, passes: int, seed: int, budget: int) -> list[tuple[float, float]]:
     """log p(alt | the rest) − log p(ref | the rest), for cases of one length at a time."""
     found: list[tuple[float, float]] = [(0.0, 0.0)] * len(cases)
-    shown = [_framed(model, case) for case in cases]
+    shown = [_row(model, case)[0] for case in cases]
     lengths = np.array([len(case.tokens) for case in shown])
     for length in np.unique(lengths).tolist():
         mine = np.flatnonzero(lengths == length)
@@ -276,9 +277,8 @@ def _likelihoods(
     how = estimators.estimator(
         model.objective.bounded().estimator, objective=model.objective, parts=model.parts, state=model.state
     )
-    known = torch.tensor(unscored(model.text_tokenizer()), dtype=torch.long)
     found = []
-    for case in (_framed(model, case) for case in cases):
+    for case, row in (_row(model, case) for case in cases):
         count = passes if how.chance else 1
         source = torch.Generator().manual_seed(seed)
         t = stratified(torch.rand(count, generator=source, dtype=torch.float64))
@@ -286,9 +286,7 @@ def _likelihoods(
         ref = torch.from_numpy(case.tokens.copy())
         alt = ref.clone()
         alt[case.at] = case.alt
-        frozen = torch.isin(ref, known)
-        if model.frame is not None:
-            frozen |= torch.from_numpy(model.frame.marks(case.tokens))
+        frozen = torch.from_numpy(row.frozen)
         gained = _nats(model, how, ref, t, u, frozen, budget) - _nats(model, how, alt, t, u, frozen, budget)
         spread = float(gained.std() / count**0.5) if count > 1 else 0.0
         found.append((float(gained.mean()), spread))
@@ -327,8 +325,8 @@ def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray
     check_sees_both_sides(model)
     tokenizer = model.text_tokenizer()
     ids = tokenizer.encode_batch([text])[0].astype(np.int64)
-    shown = ids if model.frame is None else np.array(model.frame.around(ids.tolist()), np.int64)
-    before, length, found = 0 if model.frame is None else 1, len(shown), []
+    shown = model.layout.part(ids).tokens
+    before, length, found = int(len(shown) > len(ids)), len(shown), []
     for some in np.array_split(np.arange(len(ids)), -(-len(ids) * length // budget)):
         tokens = torch.from_numpy(shown).repeat(len(some), 1)
         at = torch.from_numpy(some) + before

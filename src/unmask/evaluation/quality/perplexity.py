@@ -17,7 +17,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood import error_bars
 from unmask.evaluation.quality.judges import Judge, costs
-from unmask.text.corpus.passages import windows
+from unmask.text.stretch import windows
 
 MEANS = {
     "pooled": "exp of the mean over all tokens that are not eos and the first eos of each block, as in MDLM",

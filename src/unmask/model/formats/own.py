@@ -2,6 +2,7 @@
 
 unmask.json records the training (objective, step, EMA, settings, version, the tokenizer's fingerprint), the sha256 of
 the weights and a self-test. Version 1 stored only the name of the objective; its fields were among the settings.
+Version 3 stores the layout of its rows too; of an older file it follows from the settings.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.official import architecture_of, config_of, mask_of
 from unmask.settings import fitted, merged
+from unmask.text.layout import LAYOUTS, Layout
 
 KIND = "unmask"  # model_type of a network that the published layout does not support
 
@@ -34,7 +36,7 @@ class Own(Format):
             spec: Spec = spec_from(config)
         else:
             spec = architecture_of(config, files.tensors)
-        return Found(spec, mask_of(config, spec), objective, settings)
+        return Found(spec, mask_of(config, spec), objective, settings, layout=layout_from(note.get("layout")))
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if isinstance(spec, Architecture):
@@ -75,6 +77,18 @@ def objective_from(said: Any, settings: Mapping[str, Any]) -> Objective:
         raise UserError(f"unmask.json does not say which objective the network was trained with; it says {said!r}.")
     values = {name: value for name, value in said.items() if name != "name"}
     return merged(OBJECTIVES.entry(said["name"]).make(), values, "objective")
+
+
+def layout_from(table: Any) -> Layout | None:
+    """The layout in unmask.json: a table with all of its fields; None: an older file has none."""
+    if table is None:
+        return None
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise UserError(
+            f"unmask.json does not say how the rows of the training were laid out; it says {table!r:.60}."
+        )
+    values = {name: value for name, value in table.items() if name != "name"}
+    return merged(LAYOUTS.entry(table["name"]).make(), values, "layout")
 
 
 def from_version_1(name: str, trained: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
-from unmask.sampling.tasks.rows import Event, Moment, Row, draw_rows, shortened
+from unmask.sampling.tasks.rows import Event, Moment, TaskRow, draw_rows, shortened
 from unmask.text.prompt.canvas import Canvas
 from unmask.text.prompt.stop import Until
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
@@ -31,43 +31,43 @@ class Continue:
     document: bool | None = None  # start a document, after an eos; None: if the model was trained on documents
 
     def begins_document(self, model: Model) -> bool:
-        return model.writes_documents if self.document is None else self.document
+        return model.layout.documents if self.document is None else self.document
 
-    def may_end(self, model: Model, until: str | None = None) -> bool:
+    def ends(self, model: Model, until: str | None = None) -> bool:
         """Whether the end token may be drawn: the text ends before it, or the model has learned where texts end."""
         eos = model.text_tokenizer().eos
         if eos is not None and until == model.text_tokenizer().pieces[eos]:
             return True
-        return model.frame is None and (model.writes_documents or self.begins_document(model))
+        return model.layout.may_end(document=self.begins_document(model))
 
-    def row(self, model: Model, *, constrained: bool = False) -> Row:
+    def row(self, model: Model, *, constrained: bool = False) -> TaskRow:
         """The row to be filled. A pattern applies to the drawn text only, so a space before it stays."""
-        tokenizer, prompt = model.text_tokenizer(), self.prompt
+        tokenizer, prompt, document = model.text_tokenizer(), self.prompt, self.begins_document(model)
         healed = heals(prompt, tokenizer) and not constrained
         if healed:
             prompt = prompt[:-1]
-        given = beginning(model, tokenizer, prompt, document=self.begins_document(model))
-        after, frame = encode_given(tokenizer, self.suffix), model.frame
+        before, after = prompt_ids(model, prompt), encode_given(tokenizer, self.suffix)
         if after and not model.objective.facts.infills:
             raise UserError(
                 f"a model of the objective {model.objective.name} cannot fill in before given text: leave the suffix "
                 "out."
             )
-        if frame is not None:
-            after = [*after, frame.last]
+        given = len(before) + len(model.layout.opening(document=document))
+        if model.objective.leads and not given:
+            raise UserError("this model's tokenizer has no token for a text to begin with: give a prompt.")
+        rest = len(after) + len(model.layout.closing())
         total = model.spec.length if self.length is None else self.length
-        if self.new is not None:
-            total = len(given) + self.new + len(after)
+        total = total if self.new is None else given + self.new + rest
         check_length(total)
-        blanks = total - len(given) - len(after)
+        blanks = total - given - rest
         if blanks < 1:
             raise UserError(
-                f"the prompt has {len(given) + len(after)} tokens and the canvas {total}: nothing is left to fill. "
+                f"the prompt has {given + rest} tokens and the canvas {total}: nothing is left to fill. "
                 "Shorten the prompt or ask for a greater length."
             )
-        spaced = [i == len(given) for i in range(total)] if healed else []
-        closing = 0 if frame is None else 1
-        return Row([*given, *[model.mask] * blanks, *after], len(given), spaced, healed, closing)
+        row = model.layout.prompt(before, blanks, after, mask=model.mask, document=document)
+        spaced = [i == given for i in range(total)] if healed else []
+        return TaskRow.of(row, start=given, spaced=spaced, healed=healed)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def generate(
     tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
     task = Continue(prompt, length, document=document)
     row = task.row(model, constrained=constrained)
-    method = method_for(model, recipe, healed=row.heals, ends=task.may_end(model, until))
+    method = method_for(model, recipe, healed=row.heals, ends=task.ends(model, until))
     row = shortened(row, method.constraint, mask=model.mask, device=model.device)
     if recipe.control.guidance != 1 and row.start <= row.closing:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
@@ -169,28 +169,13 @@ def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
     return isinstance(prompt, str) and len(prompt) > 1 and prompt.endswith(" ") and bool(tokenizer.spacers)
 
 
-def beginning(
-    model: Model, tokenizer: Tokenizer, prompt: str | Sequence[int], *, document: bool = False
-) -> list[int]:
-    """The first tokens of a text: a document follows the eos of the previous one, or is a row that begins with bos.
-
-    The text of an encoder follows the first token of its frame. A model whose first token is always given, as an
-    autoregressive one, needs a token before the text, its bos.
-    """
-    ids = encode_given(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
+def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
+    """The ids of a prompt."""
+    ids = encode_given(model.text_tokenizer(), prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
     if wrong:
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")
-    if model.frame is not None:
-        return [model.frame.first, *ids]
-    if not model.objective.leads:
-        if document and tokenizer.eos is None:
-            raise UserError("this model's tokenizer has no eos token, so no beginning of a document can be marked.")
-        first = tokenizer.bos if model.learned_padding else tokenizer.eos
-        return [first, *ids] if document and first is not None else ids
-    if tokenizer.bos is None:
-        raise UserError("this model's tokenizer has no bos token for a text to begin with: name one.")
-    return [tokenizer.bos, *ids]
+    return ids
 
 
 def all_ended(canvas: Canvas, end: Until, tokenizer: Tokenizer, start: int) -> bool:

@@ -31,9 +31,9 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_passes, log_likelihoods, scored_by
 from unmask.sampling.tasks.lengths import Posterior, weigh
-from unmask.sampling.tasks.rows import Drawn, Event, Moment, Row, canvas_of, draw_rows
+from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, healed, parse
-from unmask.text.tokens.frame import SIZE
+from unmask.text.row import Role
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -53,13 +53,20 @@ class Infill:
     def template(self) -> Template:
         return self.given if self.constrained else healed(self.given, self.model.text_tokenizer())
 
-    def row(self, lengths: Lengths) -> Row:
+    def row(self, lengths: Lengths) -> TaskRow:
         """The row to be filled, with blanks of these lengths."""
         laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
-        if self.model.frame is not None:
-            laid = [(self.model.frame.first, False), *laid, (self.model.frame.last, False)]
-        spaced = [spaced for _, spaced in laid] if self.template.heals else []
-        return Row([id for id, _ in laid], 0, spaced, self.template.heals)
+        ids, layout = [id for id, _ in laid], self.model.layout
+        row = layout.filled(ids, mask=self.model.mask, length=self.model.spec.length)
+        spaced = [False] * len(row.tokens)
+        first = len(layout.opening(document=layout.closed)) if layout.closed else 0
+        spaced[first : first + len(laid)] = [spaced for _, spaced in laid]
+        return TaskRow.of(row, spaced=spaced if self.template.heals else [], healed=self.template.heals)
+
+    def size(self, lengths: Lengths) -> int:
+        """The tokens that a row with blanks of these lengths needs at least."""
+        layout = self.model.layout
+        return len(self.template.tokens(self.model.text_tokenizer(), lengths)) + layout.extra * layout.closed
 
     def choices(
         self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
@@ -67,7 +74,7 @@ class Infill:
         """Possible lengths of the blanks, as far as the text fits and the constraint can be satisfied."""
         found = self.template.lengths(tries)
         if longest is not None:
-            given = len(self.row((0,) * len(self.template.blanks)).tokens)
+            given = self.size((0,) * len(self.template.blanks))
             found = [lengths for lengths in found if given + sum(lengths) <= longest]
         if constraint is None:
             return found
@@ -85,7 +92,8 @@ class Infill:
 
     def weigh(self, choices: Sequence[Lengths], *, passes: int, seed: int) -> Iterator[Posterior | None]:
         """None after every batch of forward passes, and last the posterior of these lengths."""
-        return weigh(self.model, choices, [self.start(one) for one in choices], passes=passes, seed=seed)
+        marks = [torch.tensor([role == Role.MARK for role in self.row(one).roles]) for one in choices]
+        return weigh(self.model, choices, [self.start(one) for one in choices], marks, passes=passes, seed=seed)
 
     def start(self, lengths: Lengths) -> Int[Tensor, " l"]:
         return torch.tensor(self.row(lengths).tokens, device=self.model.device)
@@ -313,10 +321,10 @@ def filled(
 
 def too_long(model: Model, template: Template, tries: int) -> str | None:
     """A warning for a text longer than the model was trained on; None when it fits."""
-    trained, tokenizer = model.spec.length, model.text_tokenizer()
+    trained = model.spec.length
     longest = template.lengths(tries)[-1]
     check_length(sum(longest))
-    length = len(template.tokens(tokenizer, longest)) + (0 if model.frame is None else SIZE)
+    length = Infill(model, template, constrained=True).size(longest)
     if length <= trained:
         return None
     return (

@@ -79,15 +79,24 @@ def written(lengths: Lengths) -> str:
 
 
 def weigh(
-    model: Model, choices: Sequence[Lengths], starts: Sequence[Int[Tensor, " _"]], *, passes: int = 32, seed: int = 0
+    model: Model,
+    choices: Sequence[Lengths],
+    starts: Sequence[Int[Tensor, " _"]],
+    marks: Sequence[Bool[Tensor, " _"]] = (),
+    *,
+    passes: int = 32,
+    seed: int = 0,
 ) -> Iterator[Posterior | None]:
     """None after every batch of forward passes, and last the posterior of the choices.
 
     starts  the row of each choice, with masks in its blanks
+    marks   which of its tokens are marks around the text, and not scored; empty: none
     passes  sets the limit: MOST · passes forward passes per choice
     """
     check_passes(passes)
-    given = int((~unpredicted(model, starts[0])).sum())
+    frozen = [start == model.mask for start in starts]
+    frozen = [blank | mark.to(blank.device) for blank, mark in zip(frozen, marks or frozen, strict=True)]
+    given = int((~frozen[0]).sum())
     if len(choices) == 1 or given == 0:
         yield posterior_of(choices, [torch.zeros(2, dtype=torch.float64)] * len(choices), passes=0)
         return
@@ -97,7 +106,8 @@ def weigh(
     fits = [torch.zeros(0, dtype=torch.float64) for _ in choices]
     while True:
         for i in racing:
-            fits[i] = torch.cat([fits[i], rounds(model, starts[i], len(fits[i]), target, size=size, seed=seed)])
+            more = rounds(model, starts[i], frozen[i], len(fits[i]), target, size=size, seed=seed)
+            fits[i] = torch.cat([fits[i], more])
             yield None
         found = posterior_of(choices, fits, passes=target * size)
         if not found.rivals or target >= most:
@@ -108,21 +118,23 @@ def weigh(
 
 
 def rounds(
-    model: Model, start: Int[Tensor, " l"], first: int, last: int, *, size: int, seed: int
+    model: Model,
+    start: Int[Tensor, " l"],
+    frozen: Bool[Tensor, " l"],
+    first: int,
+    last: int,
+    *,
+    size: int,
+    seed: int,
 ) -> Float[Tensor, " rounds"]:
     """log p(given | where the blanks are) by each of the rounds first..last − 1."""
-    blank, frozen = start == model.mask, unpredicted(model, start)
+    blank = start == model.mask
     some = start.masked_fill(blank, 0 if model.mask else 1)  # any token but the mask: it is never used
     noises = [round_noise(int((~frozen).sum()), size, seed, number) for number in range(first, last)]
     noise = Noise(torch.cat([one.t for one in noises]), torch.cat([one.u for one in noises]))
     key = keys(seed, torch.arange(first * size, last * size))
     found = bounds(model, some, frozen, Noise(noise.t, noise.u, key).to(start.device), unseen=blank)
     return found.view(-1, size).mean(1).cpu()
-
-
-def unpredicted(model: Model, start: Int[Tensor, " l"]) -> Bool[Tensor, " l"]:
-    """What is not scored: blanks, and the frame of an encoder."""
-    return (start == model.mask) | model.in_frame(start)
 
 
 def round_noise(given: int, size: int, seed: int, number: int) -> Noise:

@@ -1,6 +1,6 @@
 """Rows: a task's input with blanks, filled a batch at a time, with a trace: which token came at which call."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -11,39 +11,60 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.process import Step
 from unmask.sampling.recipe import Method, Recipe
 from unmask.text.prompt.canvas import Canvas, of_rows
+from unmask.text.row import Role, Row
 
 
 @dataclass(frozen=True)
-class Row:
+class TaskRow:
     """One row of ids, masks at its blanks."""
 
     tokens: list[int]
     start: int = 0  # first position after the prompt
     spaced: list[bool] = field(default_factory=list)  # where a token must begin with a space; empty: nowhere
     healed: bool = False  # the first drawn token contains the space at the end of the prompt
-    closing: int = 0  # tokens of a frame at its end
+    roles: tuple[int, ...] = ()  # what each token is for; empty: masks are drawn, all else is given
+
+    @classmethod
+    def of(cls, row: Row, *, start: int = 0, spaced: Sequence[bool] = (), healed: bool = False) -> "TaskRow":
+        return cls(row.tokens.tolist(), start, list(spaced), healed, tuple(row.roles.tolist()))
+
+    @property
+    def closing(self) -> int:
+        """The marks at its end."""
+        return next((i for i, role in enumerate(reversed(self.roles)) if role != Role.MARK), 0)
+
+    @property
+    def text(self) -> slice:
+        """Its tokens without the marks around them."""
+        opening = next((i for i, role in enumerate(self.roles) if role != Role.MARK), 0)
+        return slice(opening, len(self.tokens) - self.closing)
 
     @property
     def heals(self) -> bool:
         return any(self.spaced)
 
 
-def canvas_of(rows: list[Row], *, mask: int, device: torch.device) -> Canvas:
+def canvas_of(rows: list[TaskRow], *, mask: int, device: torch.device) -> Canvas:
     """Rows, of one length or of several, as a canvas."""
     spaced = [row.spaced or [False] * len(row.tokens) for row in rows]
     return of_rows([row.tokens for row in rows], mask=mask, spaced=spaced).to(device)
 
 
-def shortened(row: Row, constraint: Constraint | None, *, mask: int, device: torch.device) -> Row:
+def shortened(row: TaskRow, constraint: Constraint | None, *, mask: int, device: torch.device) -> TaskRow:
     """The row without blanks at its end that no match can need: after the longest match and its end token."""
     end = len(row.tokens) - row.closing
     if constraint is None or row.tokens[end - 1] != mask:
         return row
-    inner = replace(row, tokens=row.tokens[:end], spaced=row.spaced[:end])
+    inner = replace(row, tokens=row.tokens[:end], spaced=row.spaced[:end], roles=row.roles[:end])
     room = constraint.room(canvas_of([inner], mask=mask, device=device))
     if row.closing and not constraint.allowed:  # the frame is the end token of the longest match
         room = max(room - row.closing, row.start + 1)
-    return replace(row, tokens=row.tokens[:room] + row.tokens[end:], spaced=row.spaced[:room] + row.spaced[end:])
+    return replace(
+        row,
+        tokens=row.tokens[:room] + row.tokens[end:],
+        spaced=row.spaced[:room] + row.spaced[end:],
+        roles=row.roles[:room] + row.roles[end:],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,7 @@ class Drawn:
 
 def draw_rows(
     method: Method,
-    row: Row,
+    row: TaskRow,
     *,
     n: int,
     recipe: Recipe,

@@ -18,12 +18,12 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.patterns.regex import Check, unchecked
 from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policies.parallel import Klass
-from unmask.sampling.recipe import Method, Recipe, framing, method_for, unused
+from unmask.sampling.recipe import Method, Recipe, method_for
 from unmask.sampling.score import log_likelihood
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
-from unmask.sampling.tasks.rows import Row, canvas_of, shortened
+from unmask.sampling.tasks.rows import TaskRow, canvas_of, shortened
 from unmask.serving.cache import Cache
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
@@ -31,7 +31,6 @@ from unmask.serving.progress import Filling, Growing
 from unmask.serving.refusal import wrong
 from unmask.serving.tick import begun
 from unmask.text.prompt.template import Lengths, parse
-from unmask.text.tokens.alphabets import undrawn
 
 KEPT = 2**28  # bytes of all cached constraints
 LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
@@ -103,12 +102,10 @@ class Controls:
         """A pattern, or none, combined with sets of allowed tokens."""
         if pattern.constrains:
             return within_memory(replace(self.compiled(pattern, check), allowed=dict(places)))
-        if self.model.frame is None:
-            named = {id for _, ids in places for id in ids}
-            silent = undrawn(self.model.text_tokenizer(), ends=self.model.writes_documents)
-            banned = tuple(id for id in silent if id not in named)
-        else:
-            banned = framing(self.model, ends=False) + unused(self.model)
+        layout = self.model.layout
+        named = set[int]() if layout.fixed else {id for _, ids in places for id in ids}
+        silent = layout.undrawn(self.model.text_tokenizer(), ends=layout.documents)
+        banned = tuple(id for id in silent if id not in named)
         free = anything(self.model.text_tokenizer().size, mask=self.model.mask, banned=banned)
         return within_memory(Constraint(free, allowed=dict(places)).on(self.model.device))
 
@@ -180,7 +177,7 @@ class Requests:
         tasks = [Continue(prompt, new=body.max_tokens, suffix=body.suffix) for prompt in body.prompts]
         asked = [task.row(self.model, constrained=constrained) for task in tasks]
         self.check_length(max(len(row.tokens) for row in asked))
-        ends = any(task.may_end(self.model) for task in tasks)
+        ends = any(task.ends(self.model) for task in tasks)
         method = self.controls.method(body, recipe, healed=any(row.heals for row in asked), ends=ends)
         rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
         stops = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
@@ -199,7 +196,7 @@ class Requests:
         given = sum(len(row.tokens) - body.max_tokens for row in asked)
         return self.filling(method, body, recipe, rows, answers, given)
 
-    def shortened(self, rows: Sequence[Row], method: Method, body: Drawing) -> list[Row]:
+    def shortened(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
         """Rows as long as the longest match."""
         mask, device = self.model.mask, self.model.device
         try:
@@ -231,13 +228,13 @@ class Requests:
         """The task of a template, parsed once."""
         return Infill(self.model, parse(body.text), field_of(body) is not None)
 
-    def of_tokens(self, body: InfillRequest) -> Row:
+    def of_tokens(self, body: InfillRequest) -> TaskRow:
         """The row of a request with token ids, null at the blanks."""
         mask, vocab = self.model.mask, self.model.spec.vocab
         bad = [id for id in body.tokens if id is not None and (not 0 <= id < vocab or id == mask)]
         if bad:
             raise wrong(f"token ids must lie in 0..{vocab - 1}, null for a blank; saw {bad[0]}.", param="tokens")
-        return Row([mask if id is None else id for id in body.tokens])
+        return TaskRow([mask if id is None else id for id in body.tokens])
 
     def lengths(self, body: InfillRequest) -> list[Lengths]:
         """Possible lengths of a template's blanks, as far as the text fits; empty for a request with token ids."""
@@ -245,7 +242,7 @@ class Requests:
             return []
         task, longest = self.task(body), self.limits.of_text(self.model.spec.length)
         blanks = task.template.blanks
-        given = len(task.row((0,) * len(blanks)).tokens)
+        given = task.size((0,) * len(blanks))
         self.check_length(given + sum(blank.least for blank in blanks))
         try:
             return task.choices(TRIES, constraint=self.controls.constraint(body), longest=longest)
@@ -295,7 +292,7 @@ class Requests:
         method: Method,
         body: Drawing,
         recipe: Recipe,
-        rows: Sequence[Row],
+        rows: Sequence[TaskRow],
         answers: list[Growing],
         given: int,
         numbers: Sequence[int] | None = None,
@@ -336,7 +333,7 @@ def request_seed(body: Drawing) -> int:
     return secrets.randbits(31) if body.seed is None else body.seed
 
 
-def check_controls(body: Drawing, recipe: Recipe, rows: Sequence[Row], *, mask: int) -> None:
+def check_controls(body: Drawing, recipe: Recipe, rows: Sequence[TaskRow], *, mask: int) -> None:
     """Refuse controls that have no effect on these rows."""
     if recipe.control.guidance != 1 and any(all(id == mask for id in row.tokens) for row in rows):
         raise wrong("guidance compares the model with and without the given text: give a prompt.", param="guidance")

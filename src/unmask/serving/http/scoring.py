@@ -9,7 +9,6 @@ import torch
 from fastapi import FastAPI, Request
 
 from unmask.evaluation.likelihood.estimators import Estimator, estimator
-from unmask.evaluation.likelihood.measure import text_rows
 from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
 from unmask.model.denoiser import NetworkView
 from unmask.serving.engine import Engine
@@ -19,9 +18,8 @@ from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
 from unmask.serving.refusal import late, wrong
-from unmask.text.corpus.passages import Document, Passage
-from unmask.text.tokens.alphabets import unscored
-from unmask.text.tokens.frame import SIZE
+from unmask.text.row import Row
+from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import encode_given
 
 
@@ -31,19 +29,18 @@ def estimator_of(requests: Requests) -> Estimator:
     return estimator(objective=model.objective.bounded(), parts=model.parts, state=model.state)
 
 
-def passage_of(requests: Requests, text: str) -> Passage:
+def row_of(requests: Requests, text: str) -> Row:
     """The row of a text, as `evaluate` has it."""
     model = requests.model
-    tokenizer = model.text_tokenizer()
-    ids = encode_given(tokenizer, text)
+    ids = encode_given(model.text_tokenizer(), text)
     if not ids:
         raise wrong("a text to score must not be empty.", param="texts")
-    if {*ids} <= {*unscored(tokenizer)}:
-        raise wrong("a text to score has no letter that is scored: N and unknown letters are given.", param="texts")
-    requests.check_length(len(ids) + model.objective.leads + (0 if model.frame is None else SIZE))
+    requests.check_length(len(ids) + model.layout.extra)
     document = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
-    (row,) = text_rows(model, document, length=max(model.spec.length, len(ids) + SIZE))
-    return row
+    rows = model.layout.text(document, length=max(model.spec.length, len(ids) + model.layout.extra))
+    if not rows:
+        raise wrong("a text to score has no letter that is scored: N and unknown letters are given.", param="texts")
+    return rows[0]
 
 
 def next_batch(tallies: Iterator[Tally]) -> Tally:
@@ -60,7 +57,7 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
     deadline = monotonic() + requests.limits.seconds
     how = estimator_of(requests)
     for index, text in enumerate(body.texts):
-        passage = await engine.between(lambda text=text: passage_of(requests, text), again=index > 0)  # type: ignore[misc]
+        passage = await engine.between(lambda text=text: row_of(requests, text), again=index > 0)  # type: ignore[misc]
         # The same row `passes` times: its numbers of masks are then stratified.
         rows = [passage] * (body.passes if how.chance else 1)
         network, device = NetworkView(requests.model.network), requests.model.device

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.random import shuffled, stream
-from unmask.text.corpus.rows import Batch, Packed, without
+from unmask.text.corpus.packed import Packed
+from unmask.text.row import Role, Rows
 
 CUT = 3  # the purpose of a random stream
 STRAND = 1  # distinguishes the coins of strands from the order of the rows
@@ -33,13 +31,13 @@ class Batches:
 
     def __post_init__(self) -> None:
         check_size(self.size)
-        if self.cut and self.packed.way != "stream":
+        if self.cut and not self.packed.layout.continuous:
             raise UserError(
                 f"random lengths are for rows of a stream: use --text.pack stream, or --text.lengths whole. Rows "
-                f"packed as {self.packed.way!r} have the lengths of their documents, or marks at their ends."
+                f"packed as {self.packed.layout.name!r} have the lengths of their documents, or marks at their ends."
             )
 
-    def at(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
+    def at(self, step: int, *, rank: int = 0, world: int = 1) -> Rows:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
         numbers, mine = self.numbers(step, rank=rank, world=world), rows_of(rank, self.size, world)
         turned = None
@@ -49,8 +47,8 @@ class Batches:
         if not self.cut:
             return found
         lengths = [self.length_at(step, int(place)) for place in mine]
-        short = Batch(found.tokens, torch.arange(self.packed.length) < torch.tensor(lengths)[:, None])
-        return without(short, self.packed.unscored)
+        beyond = torch.arange(self.packed.length) >= torch.tensor(lengths)[:, None]
+        return found._replace(roles=found.roles.masked_fill(beyond, Role.PAD))
 
     def length_at(self, step: int, place: int) -> int:
         """The length of a row of a step: the whole row, or uniform from 2 on."""
@@ -68,16 +66,6 @@ class Batches:
         return numbers
 
 
-class LaneRows(NamedTuple):
-    """A batch of lanes."""
-
-    tokens: Int[Tensor, "b l"]
-    real: Bool[Tensor, "b l"]
-    free: None = None
-    lengths: None = None
-    begins: bool = False  # the first rows of their lanes: what a network remembers of the step before is not theirs
-
-
 @dataclass(frozen=True)
 class Lanes:
     """Endless batches for networks that carry a memory: row i of a step continues row i of the step before.
@@ -92,10 +80,10 @@ class Lanes:
 
     def __post_init__(self) -> None:
         check_size(self.size)
-        if self.packed.way != "stream":
+        if not self.packed.layout.continuous:
             raise UserError(
                 f"a network that carries a memory reads one text after another: use --text.pack stream, not "
-                f"{self.packed.way}."
+                f"{self.packed.layout.name}."
             )
         if self.rows < 1:
             raise UserError(
@@ -114,12 +102,12 @@ class Lanes:
         """Tokens of a lane that are predicted."""
         return self.rows * (self.packed.length - 1)
 
-    def at(self, step: int, *, rank: int = 0, world: int = 1) -> LaneRows:
+    def at(self, step: int, *, rank: int = 0, world: int = 1) -> Rows:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
         place = step % self.rows
         starts = rows_of(rank, self.size, world) * self.tokens + place * (self.packed.length - 1)
         tokens = self.packed.stretches(starts)
-        return LaneRows(tokens, torch.ones_like(tokens, dtype=torch.bool), begins=place == 0)
+        return Rows(tokens, torch.full_like(tokens, Role.FREE, dtype=torch.int8), begins=place == 0)
 
 
 def check_size(size: int) -> None:
@@ -135,7 +123,7 @@ def rows_of(rank: int, size: int, world: int) -> np.ndarray:
     return rank * mine + np.arange(mine)
 
 
-def in_order(packed: Packed, size: int) -> Iterator[Batch]:
+def in_order(packed: Packed, size: int) -> Iterator[Rows]:
     """Every row once, in the order of the data; the last batch may be smaller. For evaluation."""
     for start in range(0, len(packed), size):
         yield packed.rows(range(start, min(start + size, len(packed))))

@@ -11,8 +11,8 @@ from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
-from unmask.text.corpus.passages import Document, tokens_fingerprint
 from unmask.text.corpus.sources import Source, gather
+from unmask.text.stretch import Document, tokens_fingerprint
 from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 
 TOGETHER = 256  # documents tokenized at once

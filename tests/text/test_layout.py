@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.corpus.passages import Cut, Document, cut, tokens_fingerprint, windows
+from unmask.text.layout import Marks, cut, layout_of
+from unmask.text.layouts.stream import StreamLayout
+from unmask.text.row import Role
+from unmask.text.stretch import Document, tokens_fingerprint, windows
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "detokenizers.json").read_text())
 EOS = 99
+MARKS = Marks(98, EOS)
 
 
 def documents(*sizes: int) -> list[Document]:
@@ -37,61 +41,62 @@ def test_windows_score_every_token_that_is_not_given_exactly_once(total, length,
 def test_wrapped_rows_are_those_of_the_reference(case):
     bos, eos = case["bos"], case["eos"]
     docs = [Document(np.array(doc[:-1]), 1) for doc in case["docs"]]  # the recorded ones end in eos
-    how = Cut("wrap", case["block_size"], bos=bos, eos=eos)
+    how, length = layout_of("wrap", Marks(bos, eos)), case["block_size"]
     if not case["out"]:
         with pytest.raises(UserError, match="not one row"):
-            cut(docs, how)
+            cut(docs, how, length=length)
         return
-    rows, dropped = cut(docs, how)
+    rows, dropped = cut(docs, how, length=length)
     assert [row.tokens.tolist() for row in rows] == case["out"]
     assert dropped == sum(map(len, case["docs"])) - sum(len(row) - 2 for row in case["out"])
 
 
 def test_what_is_left_of_every_thousand_documents_is_dropped_when_wrapping():
-    rows, dropped = cut(documents(*[3] * 2500), Cut("wrap", 302, bos=98, eos=EOS))
+    rows, dropped = cut(documents(*[3] * 2500), layout_of("wrap", MARKS), length=302)
     assert [len(row.tokens) for row in rows] == [302] * (13 + 13 + 6)  # 4000, 4000 and 2000 tokens, each cut apart
     assert dropped == 2500 * 4 - 32 * 300
 
 
 def test_padded_rows_are_those_of_training_and_count_documents_and_their_ends():
     """Documents of 2, 5 and 0 tokens in rows of 5: the second goes on in another row."""
-    rows, dropped = cut(documents(2, 5, 0), Cut("rows", 5, bos=98, eos=EOS, padded=True))
+    rows, dropped = cut(documents(2, 5, 0), layout_of("rows", MARKS), length=5)
     assert [row.tokens.tolist() for row in rows] == [[98, 0, 1, EOS, EOS], [98, 2, 3, 4, 5], [98, 6, EOS, EOS, EOS]]
-    assert [(row.given, row.padding, row.scored, row.document) for row in rows] == [
-        (1, 1, 3, 0),
-        (1, 0, 4, 1),
-        (1, 2, 2, 1),
+    mark, free, end = Role.MARK, Role.FREE, Role.END
+    assert [(row.roles.tolist(), row.document) for row in rows] == [
+        ([mark, free, free, free, end], 0),
+        ([mark, free, free, free, free], 1),
+        ([mark, free, free, end, end], 1),
     ]
     assert [row.bytes for row in rows] == [6, 12, 3]
     assert dropped == 0
     with pytest.raises(UserError, match="have no stride"):
-        Cut("rows", 5, stride=2, bos=98, eos=EOS, padded=True)
+        cut(documents(2), layout_of("rows", MARKS), length=5, stride=2)
 
 
 @pytest.mark.parametrize("way", ["stream", "rows"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_stream_and_rows_drop_nothing_and_their_bytes_add_up(way, causal):
     docs = documents(5, 0, 11, 2)
-    rows, dropped = cut(docs, Cut(way, 4, eos=EOS, causal=causal))
+    rows, dropped = cut(docs, StreamLayout(separated=way == "rows", marks=Marks(eos=EOS, leads=causal)), length=4)
     assert dropped == 0
-    scored = np.concatenate([row.tokens[row.given :] for row in rows]).tolist()
+    scored = np.concatenate([row.tokens[~row.frozen] for row in rows]).tolist()
     assert scored == [*range(5), EOS, *range(5, 16), EOS, 16, 17, EOS]
     assert sum(row.bytes for row in rows) == pytest.approx(3 * 18)
     if causal:
-        assert all(row.given >= 1 for row in rows)
+        assert all(row.frozen[0] for row in rows)
         assert rows[0].tokens[0] == EOS  # something to look at before the first token
 
 
 def test_rows_belong_to_their_documents():
-    rows, _ = cut(documents(5, 0, 3, 9), Cut("rows", 4, eos=None))
+    rows, _ = cut(documents(5, 0, 3, 9), StreamLayout(separated=True), length=4)
     assert [row.document for row in rows] == [0, 0, 2, 3, 3, 3]
-    stream, _ = cut(documents(5, 3, 9), Cut("stream", 4, eos=None))
+    stream, _ = cut(documents(5, 3, 9), StreamLayout(), length=4)
     assert [row.document for row in stream] == [0, 0, 2, 2, 2]
 
 
 def test_a_stride_turns_the_overlap_into_context():
-    rows, _ = cut(documents(10), Cut("stream", 6, stride=3, eos=None))
-    assert [(row.tokens.tolist(), row.given) for row in rows] == [
+    rows, _ = cut(documents(10), StreamLayout(), length=6, stride=3)
+    assert [(row.tokens.tolist(), int(row.frozen.sum())) for row in rows] == [
         ([0, 1, 2, 3, 4, 5], 0),
         ([3, 4, 5, 6, 7, 8], 3),
         ([6, 7, 8, 9], 3),
@@ -99,7 +104,7 @@ def test_a_stride_turns_the_overlap_into_context():
 
 
 def test_a_causal_network_without_a_first_mark_leaves_one_token_unscored():
-    rows, dropped = cut(documents(10), Cut("stream", 6, causal=True))
+    rows, dropped = cut(documents(10), StreamLayout(marks=Marks(leads=True)), length=6)
     assert sum(row.scored for row in rows) == 9
     assert dropped == 1
 
@@ -111,34 +116,39 @@ def test_the_fingerprint_tells_texts_and_their_borders_apart():
 
 def test_nonsense_is_refused():
     with pytest.raises(UserError, match="Did you mean 'stream'"):
-        Cut("steam")
+        layout_of("steam", MARKS)
     with pytest.raises(UserError, match="no token is skipped; saw 9"):
-        Cut("stream", 8, stride=9)
-    with pytest.raises(UserError, match="the tokenizer lacks one of them"):
-        Cut("wrap", 8, eos=EOS)
+        cut(documents(5), StreamLayout(), length=8, stride=9)
+    with pytest.raises(UserError, match="needs a tokenizer with bos and eos"):
+        cut(documents(5), layout_of("wrap", Marks(eos=EOS)), length=8)
     with pytest.raises(UserError, match="not one row of 64 to score"):
-        cut(documents(5), Cut("wrap", 64, bos=98, eos=EOS))
+        cut(documents(5), layout_of("wrap", MARKS), length=64)
     with pytest.raises(UserError, match="0 tokens in 2 documents"):
-        cut(documents(0, 0), Cut("stream", 8, eos=EOS))
+        cut(documents(0, 0), layout_of("stream", MARKS), length=8)
 
 
 @pytest.mark.parametrize(
-    "shape", [Cut(length=5, eos=EOS), Cut("rows", 5, eos=EOS), Cut(length=5, causal=True, eos=EOS)]
+    "shape",
+    [
+        StreamLayout(marks=Marks(eos=EOS)),
+        StreamLayout(separated=True, marks=Marks(eos=EOS)),
+        StreamLayout(marks=Marks(eos=EOS, leads=True)),
+    ],
 )
 def test_words_are_divided_among_tokens_as_bytes_are_and_marks_have_none(shape):
     text = [Document.of("a b  c\nd", np.arange(8)), Document.of("é", np.arange(3))]
     assert [(one.bytes, one.words) for one in text] == [(8, 4), (2, 1)]
-    passages, _ = cut(text, shape)
-    given = 0 if shape.causal is False or shape.lead is not None else 1
+    passages, _ = cut(text, shape, length=5)
+    given = 0 if shape.marks.leads is False or shape.marks.lead else 1
     assert sum(one.words for one in passages) == pytest.approx(5 - given * 4 / 8)
     assert sum(one.bytes for one in passages) == pytest.approx(10 - given)
-    assert [one.continues for one in passages] == [shape.causal and i > 0 for i in range(len(passages))]
+    assert [one.continues for one in passages] == [shape.marks.leads and i > 0 for i in range(len(passages))]
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_windows_have_no_marks_and_unscored_ids_are_given_and_have_no_bytes(causal):
-    how = Cut(way="windows", length=4, bos=EOS, eos=EOS, causal=causal, unscored=(2, 7))
-    passages, dropped = cut(documents(6, 3), how)
+    how = layout_of("windows", Marks(EOS, EOS, unscored=(2, 7), leads=causal))
+    passages, dropped = cut(documents(6, 3), how, length=4)
     assert all(EOS not in passage.tokens for passage in passages)
     scored = [id for p in passages for id in p.tokens[~p.frozen].tolist()]
     first = {0, 6} if causal else set()  # a causal network sees one token before it predicts

@@ -2,12 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from unmask.text.layout import Marks
+from unmask.text.layouts.framed import FramedLayout
+from unmask.text.row import Role
 from unmask.text.tokens import tokenizer as ours
-from unmask.text.tokens.frame import Frame, frame_of
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -44,8 +45,7 @@ WORDS = [
 
 def framed(folder, text):
     found = ours.Tokenizer.load(folder)
-    frame = frame_of(found.bos, found.eos, found.pad)
-    return frame.around(found.encode(text))
+    return FramedLayout().on(Marks.of(found)).part(found.encode(text)).tokens.tolist()
 
 
 def theirs(peer, text):
@@ -53,11 +53,10 @@ def theirs(peer, text):
     return peer(text, split_special_tokens=True)["input_ids"]
 
 
-def test_a_frame_knows_its_own_tokens():
-    frame = Frame(5, 6, 0)
-    assert frame.around([7, 8]) == [5, 7, 8, 6]
-    assert frame.marks(np.array(frame.around([7, 0]))).tolist() == [True, False, True, True]
-    assert frame_of(None, 6, 0) is None
+def test_special_tokens_are_marks_wherever_they_stand():
+    row = FramedLayout().on(Marks(5, 6, 0)).part([7, 0])
+    assert row.tokens.tolist() == [5, 7, 0, 6]
+    assert row.roles.tolist() == [Role.MARK, Role.FREE, Role.MARK, Role.MARK]
 
 
 def test_wordpieces_are_those_of_bert(tmp_path):
