@@ -80,7 +80,6 @@ SMALL = {
     "frontier": "--n 2 --length 16 --steps 4",
     "report": "--samples 1 --length 16",
     "evaluate": "--rows 2 --passes 2",
-    "classifier": "--steps 2",
     "classify": "--epochs 1 --rows 8 --batch 8 --seeds 1 --length 16",
 }
 SMALLER = [
@@ -254,7 +253,7 @@ def made_small(words: list[str]) -> list[str]:
         rest[rest.index("--minutes") + 1] = "0.02"
     if "--resume" in rest or "--minutes" in rest or rest[0].endswith(".jsonl"):
         return [verb, *rest]
-    flags = SMALL.get(verb, "").split()
+    flags = ("--steps 2" if "--guide" in rest else SMALL.get(verb, "")).split()
     if "caduceus" in rest:
         at = flags.index("--model.heads")
         del flags[at : at + 2]

@@ -174,7 +174,16 @@ def trained(tmp_path_factory):
     tiny.checkpoint(folder / "model")
     data = folder / "data.jsonl"
     data.write_text("".join(json.dumps({"text": text, "label": name}) + "\n" for text, name in rising(None)))
-    command = ["classifier", str(folder / "model"), str(data), "--out", str(folder / "head"), "--steps", "150"]
+    command = [
+        "classify",
+        str(folder / "model"),
+        str(data),
+        "--guide",
+        "--out",
+        str(folder / "head"),
+        "--steps",
+        "150",
+    ]
     assert main(command) == 0
     return folder
 
@@ -186,6 +195,15 @@ def test_one_command_trains_a_head_that_is_right_on_held_out_texts_and_worse_on_
     assert right["0.9"] <= right["0"]
     assert note["labels"] == ["high", "low"]
     assert sorted(path.name for path in (trained / "head").iterdir()) == ["classifier.json", "head.safetensors"]
+
+
+@pytest.mark.parametrize("more", [["--number"], ["--seeds", "2"], ["--pair", "other"], ["--resume"]])
+def test_a_guide_is_one_classifier_of_single_texts(trained, capsys, more):
+    asked = ["classify", str(trained / "model"), str(trained / "data.jsonl"), "--guide", "--out", str(trained / "no")]
+    assert main([*asked, *more]) == 2
+    assert "--guide takes no" in capsys.readouterr().err
+    assert main(asked[:-2]) == 2
+    assert "--out FOLDER" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("exact_pull", [False, True])

@@ -8,6 +8,7 @@ unmask classify runs/mood new.csv --predict --out answers.csv
 unmask classify runs/sst2 SST-2 --predict --out dev.csv                     dev score; SST-2.tsv is for the test set
 unmask classify stories pairs.tsv --field one --pair other --label score --number --out runs/near
 unmask classify runs/dna human_ocr_ensembl --data-root data --out runs/ocr     Genomic Benchmarks by name
+unmask classify stories reviews.csv --guide --out runs/guide                  for `unmask sample --classifier`
 unmask classify bert-base-uncased SST-2 --out runs/sst2                       GLUE by name, with its protocol
 """
 
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from unmask.cli.classifier import train_guide
 from unmask.cli.flags import Place, Placing
 from unmask.cli.numbers import numbers
 from unmask.errors import UserError
@@ -31,6 +33,7 @@ from unmask.processes.threads import use_threads
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
 from unmask.text.corpus.examples import Columns, read_examples
 from unmask.training.answers import Answers, answer
+from unmask.training.classifier import Head
 from unmask.training.classify import TrialLog, run_trials
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.scores import chosen_scores
@@ -43,6 +46,7 @@ from unmask.training.tuning import Tune
 from unmask.untrusted import read_object
 
 Flat = tyro.conf.arg(name="")
+GUIDE = Head()  # what --guide trains by default
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Settings:
     resume: bool = False  # go on with a run that was stopped
     predict: bool = False  # no training: MODEL is a folder that an earlier run wrote
     protocol: str = "auto"  # published settings as defaults: caduceus, hyenadna, mdlm, glue, plain; auto: the data's
+    guide: bool = False  # train a small classifier on the frozen model, to guide `unmask sample --classifier`
     number: bool = False  # predict a number, not a class
     metrics: tuple[str, ...] = ()  # scores to report, the one that chooses the best weights first
     seeds: int = 1  # trials, each with a seed of its own; mean, deviation and range are printed
@@ -71,10 +76,31 @@ class Settings:
         return Tuning(**given, device=self.place.device, dtype=self.place.dtype)
 
 
+def guide(settings: Settings) -> None:
+    """A classifier for guidance: single texts, classes, one seed."""
+    if settings.predict or settings.resume or settings.number or settings.columns.pair or settings.seeds > 1:
+        raise UserError(
+            "--guide takes no --predict, --resume, --number, --pair or --seeds: it trains one small classifier."
+        )
+    if not (settings.model and settings.data and settings.out):
+        raise UserError("give the model, the labelled texts and --out FOLDER.")
+    columns, tune = settings.columns, settings.tune
+    train_guide(
+        settings.place.load(settings.model),
+        Path(settings.data),
+        Path(settings.out),
+        text="text" if columns.field == "auto" else columns.field,
+        label=columns.label,
+        head=Head(steps=tune.steps, batch=tune.batch, lr=tune.lr, seed=settings.seed),
+    )
+
+
 def default(arguments: list[str]) -> Settings:
     """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
     that the classifier was trained with."""
     asked = first_reading(arguments)
+    if asked.guide:
+        return Settings(seed=GUIDE.seed, tune=Tune(steps=GUIDE.steps, batch=GUIDE.batch, lr=GUIDE.lr))
     found = with_flat(Settings(), usual_settings(asked.protocol, asked.data))
     return replace(found, columns=stored_columns(asked.model)) if asked.predict else found
 
@@ -98,6 +124,8 @@ def stored_columns(model: str) -> Columns:
 
 def run(settings: Settings) -> None:
     use_threads(settings.place.threads)
+    if settings.guide:
+        return guide(settings)
     if settings.predict:
         predict(settings)
         return

@@ -27,13 +27,14 @@ from unmask.plugins import take_plugins
 
 FOLDER = Path(__file__).parent
 GROUPS = {  # what a person wants, and the verbs for it, the common ones first
-    "Train a model": ("train", "prepare", "classify", "classifier"),
+    "Train a model": ("train", "prepare", "classify"),
     "Use a model": ("sample", "infill", "serve", "variants", "demo"),
     "Measure a model": ("evaluate", "quality", "frontier", "report", "study"),
     "Share a model": ("inspect", "convert", "push"),
 }
 RENAMED = {  # verbs of old, and what to type instead
     "animate": "unmask sample MODEL --film FILE.html, or unmask infill MODEL TEMPLATE --film FILE.html",
+    "classifier": "unmask classify MODEL DATA --guide --out FOLDER",
     "compare": "unmask report A.json B.json",
     "doctor": "unmask inspect",
     "plot": "unmask report RUN RUN --out curves",

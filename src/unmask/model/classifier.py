@@ -103,7 +103,9 @@ def load_classifier(folder: str | Path, model: Model) -> Classifier:
     folder = Path(folder)
     for name in (NOTE, HEAD):
         if not (folder / name).is_file():
-            raise UserError(f"{folder} is not a classifier: it has no {name}. Train one with `unmask classifier`.")
+            raise UserError(
+                f"{folder} is not a classifier: it has no {name}. Train one with `unmask classify --guide`."
+            )
     try:
         note = read_object(folder / NOTE)
         labels, made_for, told = [str(label) for label in note["labels"]], note["model"], note["tokenizer"]
@@ -115,12 +117,12 @@ def load_classifier(folder: str | Path, model: Model) -> Classifier:
         raise UserError(
             f"the classifier in {folder} was trained on another vocabulary ({note.get('vocab')} ids, tokenizer "
             f"{str(told)[:12]}) than the model's ({model.spec.vocab} ids, tokenizer {str(own)[:12]}). "
-            "Train one on this model: `unmask classifier`."
+            "Train one on this model: `unmask classify --guide`."
         )
     if model.folder is None or made_for != weights_fingerprint(model.folder):
         raise UserError(
             f"the classifier in {folder} was trained on the trunk of another model with this vocabulary: its weights "
-            "do not fit this one. Use it with its own model, or train one on this model: `unmask classifier`."
+            "do not fit this one. Use it with its own model, or train one on this model: `unmask classify --guide`."
         )
     classifier = Classifier(model.network, labels)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}

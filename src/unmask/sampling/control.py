@@ -25,7 +25,7 @@ class Control:
     exact_length: bool = False  # the match fills all tokens: no eos or padding after it
     reject: int = 0  # rejection sampling: at most N tries, keep what matches; 0: restrict each draw
     guidance: float = 1.0  # classifier-free guidance weight; 1: none; above 1: follow the prompt more
-    classifier: str | Path | None = None  # a folder that `unmask classifier` wrote
+    classifier: str | Path | None = None  # a folder that `unmask classify --guide` wrote
     towards: str | None = None  # the label to guide towards
     pull: float = 1.0  # weight of the classifier
     exact_pull: bool = False  # evaluate the classifier for every token instead of a first-order estimate; slow
