@@ -57,6 +57,18 @@ def test_what_is_finished_is_kept(whole, tmp_path, capsys):
     assert "started" not in capsys.readouterr().err
 
 
+def test_drafts_of_killed_measurements_are_removed(tmp_path):
+    path = written(tmp_path)
+    assert ran(path, tmp_path / "out") == 0
+    result = next((tmp_path / "out").glob("rows/*/seed-1/*/result.json"))
+    result.unlink()
+    draft = result.with_name(".result.json.draft-12345")
+    draft.write_text("{")
+    assert ran(path, tmp_path / "out") == 0
+    assert result.is_file()
+    assert not draft.exists()
+
+
 def test_training_seconds_are_those_of_all_steps_though_a_stop_came_between(whole):
     for row in table(whole)["rows"]:
         [metrics] = (whole / "rows" / slug(row["name"]) / "seed-1").glob("train-*/run/metrics.jsonl")

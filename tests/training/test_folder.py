@@ -4,17 +4,22 @@ import json
 import os
 import resource
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load
 
 from training.small import Chain
+from unmask import settings as toml
 from unmask.cli.main import main
 from unmask.files import draft_of, is_draft
 from unmask.processes.lock import locked
 from unmask.training import metrics, state
+from unmask.training.fit import Order
+from unmask.training.log import Lines
 from unmask.training.phases import phases
+from unmask.training.run import run
 from unmask.training.settings import Train
 
 SMALL = [
@@ -302,3 +307,12 @@ def test_a_phase_that_has_begun_stays_where_it_began_whatever_the_steps():
     assert [phase.start for phase in phases(asked, step=800, began=250)] == [0, 250]  # it was a run of 1,000 steps
     assert [phase.start for phase in phases(asked, step=250, began=0)] == [0, 1000]  # the first phase goes on
     assert [phase.start for phase in phases(asked, step=1500, began=0)] == [0, 1500]  # it was longer than it is now
+
+
+def test_the_number_of_threads_of_a_run_stays_when_it_is_resumed_with_the_first_settings(out):
+    stored = toml.read_toml(out / "settings.toml", Train())
+    assert stored.run.threads != "auto"
+    first = replace(stored, steps=3, out=str(out), run=replace(stored.run, threads="auto"))
+    for _ in run(Order(first, resume=True), Lines(quiet=True)):
+        pass
+    assert toml.read_toml(out / "settings.toml", Train()).run.threads == stored.run.threads

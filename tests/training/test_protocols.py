@@ -2,7 +2,7 @@
 
 from unmask.text.corpus.benchmarks import GENOMIC
 from unmask.training.protocols import PROTOCOLS, usual_settings, with_flat
-from unmask.training.trials import Tuning
+from unmask.training.tuning import Tuning
 
 LENGTHS = {
     "dummy_mouse_enhancers_ensembl": 1024,

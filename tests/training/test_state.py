@@ -19,9 +19,9 @@ from unmask.settings import described
 from unmask.training import metrics
 from unmask.training import state as disk
 from unmask.training.loop import begin, train
+from unmask.training.note import Point
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import phases
-from unmask.training.state import Point
 
 CHAIN = Chain.make()
 

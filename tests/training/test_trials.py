@@ -14,16 +14,10 @@ from unmask.files import fingerprint
 from unmask.model.checkpoint import load
 from unmask.model.predictor import Predictor, Reading
 from unmask.text.corpus.examples import Columns
+from unmask.training.results import RESULT, results_of, summary_of
 from unmask.training.split import Split
-from unmask.training.trials import (
-    RESULT,
-    Tuning,
-    opened,
-    results_of,
-    summary_of,
-    trials,
-)
-from unmask.training.tuning import Tune
+from unmask.training.trials import opened, trials
+from unmask.training.tuning import Tune, Tuning
 
 SMALL = Tune(epochs=2, batch=8, lr=3e-3, eval_every=3, save_every=2)
 

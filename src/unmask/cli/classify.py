@@ -36,13 +36,10 @@ from unmask.training.answers import Answers, answer
 from unmask.training.classifier import Head
 from unmask.training.classify import TrialLog, run_trials
 from unmask.training.protocols import usual_settings, with_flat
+from unmask.training.results import RESULT
 from unmask.training.scores import chosen_scores
 from unmask.training.split import Split
-from unmask.training.trials import (
-    RESULT,
-    Tuning,
-)
-from unmask.training.tuning import Tune
+from unmask.training.tuning import Tune, Tuning
 from unmask.untrusted import read_object
 
 Flat = tyro.conf.arg(name="")

@@ -28,7 +28,7 @@ from unmask.model.format import NOTE
 from unmask.model.model import Model
 from unmask.model.predictor import HEAD, is_predictor
 from unmask.model.predictor import NOTE as PREDICTOR_NOTE
-from unmask.training import state
+from unmask.training.note import read_point
 from unmask.untrusted import check_links, read_object
 
 ALONG = (CARD, "NOTICE", "LICENSE", "LICENSE.txt")  # files beside the model that are published with it
@@ -97,7 +97,7 @@ def validated(model: Model) -> float | None:
     """The bound of the model on the held-out rows of its run, if it was measured there."""
     assert model.folder is not None
     try:
-        point = state.read_point(model.folder)
+        point = read_point(model.folder)
     except UserError:  # not a checkpoint of a run, or not one that can be resumed: it has weights all the same
         return None
     return point.best if point.best_step == model.step else None

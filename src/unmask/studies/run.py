@@ -21,7 +21,7 @@ from typing import Any, Literal
 import tomli_w
 
 from unmask.errors import UserError
-from unmask.files import write_json, write_whole
+from unmask.files import clear_drafts, write_json, write_whole
 from unmask.processes.lock import locked
 from unmask.processes.threads import COUNT, computing_with
 from unmask.studies import corpus
@@ -136,6 +136,7 @@ def started(task: Task, how: How) -> Running:
     held.enter_context(locked(task.folder / LOCK))
     began = time.monotonic()
     try:
+        clear_drafts(task.folder)  # of a process that was killed
         prepare(task, how)
         if not task.command:
             process: subprocess.Popen[bytes] | Inside = Inside(0)

@@ -15,19 +15,10 @@ from unmask.settings import described
 from unmask.text.corpus.manifest import loss_lines
 from unmask.training.estimate import duration
 from unmask.training.protocols import usual_settings, with_flat
+from unmask.training.results import RESULT, names_of, results_of, summary_of
 from unmask.training.split import Labelled, repeat_lines
-from unmask.training.trials import (
-    RESULT,
-    Event,
-    Trial,
-    Tuning,
-    names_of,
-    opened,
-    parts_line,
-    results_of,
-    summary_of,
-    trials,
-)
+from unmask.training.trials import Event, Trial, opened, parts_line, trials
+from unmask.training.tuning import Tuning
 
 LOG_EVERY = 5.0  # seconds between log lines
 

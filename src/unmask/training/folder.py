@@ -10,6 +10,7 @@ If a new run fails before its first step, settings.toml goes again: the correcte
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,18 @@ def claim(
     folder = data_folder(asked, out, say, replace=new and known_data(out) == data_at(out / "data") != "")
     keep_data(out, folder)
     check_trainable(folder)
-    if not (out / SETTINGS).is_file():
-        asked = fit(asked, folder)
+    asked = with_stored_threads(asked, out) if (out / SETTINGS).is_file() else fit(asked, folder)
     opened(asked, folder)
     if resume or not (out / SETTINGS).exists():
         write_whole(out / SETTINGS, toml.dumps(asked))
     point = state.recovered(out, say, keep=asked.run.keep)
     metrics.forget(out, point.step)
+
+
+def with_stored_threads(asked: Train, out: Path) -> Train:
+    """The settings with the threads that the run was begun with, unless it asks for a number: sums depend on it."""
+    stored = toml.read_toml(out / SETTINGS, Train()).run.threads
+    return asked if asked.run.threads != "auto" else replace(asked, run=replace(asked.run, threads=stored))
 
 
 def forget_failure(asked: Train, kind: type[BaseException] | None, *_: Any) -> None:

@@ -15,9 +15,9 @@ from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.training import metrics
 from unmask.training.estimate import duration, estimate, matrix_rate, run_seconds
 from unmask.training.loop import Progress
+from unmask.training.note import Point
 from unmask.training.phases import Phase, phases
 from unmask.training.settings import Train
-from unmask.training.state import Point
 from unmask.training.validation import Validation
 
 STEPS = 64  # most steps of a preview's grid

@@ -19,11 +19,11 @@ from unmask.training.fit import Order, fitted, threads_of
 from unmask.training.folder import claimed
 from unmask.training.log import Lines, Log, Screen
 from unmask.training.loop import Progress, begin
+from unmask.training.note import Point, read_point
 from unmask.training.origin import denoiser_of, inherited_sampling, origin_of
 from unmask.training.phases import phases
 from unmask.training.settings import Train, settled
 from unmask.training.stage import Job, Stage, run_phase
-from unmask.training.state import Point
 
 
 def train(
@@ -115,7 +115,7 @@ def run_plans(asked: Train, data: Data, log: Log, stop: list[int], team: Team) -
 def last_point(asked: Train) -> Point:
     """The progress in a run's last checkpoint."""
     done = state.steps_in(Path(asked.out))
-    return state.read_point(state.folder_of(Path(asked.out), done[-1])) if done else Point()
+    return read_point(state.folder_of(Path(asked.out), done[-1])) if done else Point()
 
 
 def with_plan(asked: Train, point: Point) -> Train:

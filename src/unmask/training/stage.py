@@ -16,9 +16,9 @@ from unmask.training.data import Data
 from unmask.training.estimate import Deadline, PreviewClock, duration
 from unmask.training.log import Log
 from unmask.training.loop import Diverged, Progress, State, train
+from unmask.training.note import Point
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
-from unmask.training.state import Point
 from unmask.training.validation import Validation, validate
 
 

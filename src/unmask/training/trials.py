@@ -13,7 +13,6 @@ runs/mood/
 
 import json
 import shutil
-import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,54 +23,27 @@ import torch
 
 from unmask import settings as toml
 from unmask.errors import UserError
-from unmask.files import appearing, clear_drafts, write_whole, writing
+from unmask.files import appearing, clear_drafts, write_whole
 from unmask.model import checkpoint
 from unmask.model.model import Model
-from unmask.model.predictor import Predictor, Reading, Trained, write_predictor
+from unmask.model.predictor import Predictor, Trained, write_predictor
 from unmask.model.weights import weights_fingerprint
-from unmask.processes.device import Device, Dtype
 from unmask.processes.lock import locked
-from unmask.settings import at_least
 from unmask.text.corpus.benchmarks import submission
-from unmask.text.corpus.examples import Columns, Example
+from unmask.text.corpus.examples import Example
 from unmask.training import metrics, state
 from unmask.training.answers import answer, cut_line, decided, encoded
 from unmask.training.folder import LOCK, SETTINGS, check_run, differences
 from unmask.training.loop import Progress
+from unmask.training.note import NOTE, Point
+from unmask.training.results import MODEL, RESULT, names_of, point_to_best
 from unmask.training.scores import SCORES, chosen_scores, scored
-from unmask.training.split import Labelled, Parts, Split, gathered, parts_of
-from unmask.training.state import Point
-from unmask.training.tuning import Lesson, Tune, Tuner, begin_tuning, tune
+from unmask.training.split import Labelled, Parts, gathered, parts_of
+from unmask.training.tuning import Lesson, Tuner, Tuning, begin_tuning, tune
 from unmask.untrusted import read_object
 
-LARGEST = 1 << 62  # JSON, numpy and torch hold every seed below it
-BEGUN, RESULT, MODEL = "begun.json", "result.json", "model"
+BEGUN = "begun.json"
 FREE = ("out", "seeds", "device", "dtype", "tune.save_every")  # settings that a resumed run may change
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A whole run."""
-
-    model: str = ""
-    data: str = ""
-    out: str = ""
-    number: bool = False  # predict a number, not a class
-    metrics: tuple[str, ...] = ()  # scores to report, the one that decides first; none: those of the task
-    seeds: int = 1  # trials with different seeds: mean, deviation and range are printed
-    seed: int = 1  # the first seed: of the held-out part, the head, the order of the texts and the dropout
-    columns: Columns = field(default_factory=Columns)
-    split: Split = field(default_factory=Split)
-    reading: Reading = field(default_factory=Reading)
-    tune: Tune = field(default_factory=Tune)
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-
-    def __post_init__(self) -> None:
-        at_least(1, seeds=self.seeds)
-        at_least(0, seed=self.seed)
-        if self.seed + self.seeds > LARGEST:
-            raise UserError(f"seeds must be less than {LARGEST}; saw {self.seed} as the first of {self.seeds}.")
 
 
 @dataclass(frozen=True)
@@ -233,7 +205,7 @@ class Trial:
         best = state.folder_of(self.out, point.best_step)
         with appearing(self.out / MODEL) as draft:
             for path in sorted(best.iterdir()):
-                if path.name not in (state.TENSORS, state.NOTE):
+                if path.name not in (state.TENSORS, NOTE):
                     shutil.copy2(path, draft / path.name)
         predictor = Predictor.load(self.out / MODEL, device=self.asked.device, dtype=self.asked.dtype)
         found: dict[str, Any] = {"seed": self.seed, "steps": self.steps, "best_step": point.best_step}
@@ -256,12 +228,6 @@ class Trial:
         return found
 
 
-def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
-    """The scores to report."""
-    own = data.benchmark.metrics if data.benchmark is not None else ()
-    return chosen_scores(asked.metrics or own, data.answer.kind)
-
-
 def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say) -> Lesson:
     rows, lengths = encoded(predictor, some)
     cut = sum(length > row.size for row, length in zip(rows, lengths, strict=True))
@@ -269,54 +235,6 @@ def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say
         say(cut_line(predictor, cut, len(some), max(lengths), f"{what} "))
     targets = [predictor.answer.target(str(one.label), one.where) for one in some]
     return Lesson(rows, torch.tensor(targets, dtype=torch.float32))
-
-
-def result_of(path: Path) -> dict[str, Any]:
-    """The result of a trial that is over."""
-    found = read_object(path)
-    valid = found.get("valid")
-    scores = (
-        [isinstance(valid[name], int | float) for name in valid if name in SCORES] if isinstance(valid, dict) else []
-    )
-    if type(found.get("seed")) is not int or not scores or not all(scores):
-        raise UserError(f"{path} is damaged: it holds no seed or no scores. Remove it, and the trial is done again.")
-    return found
-
-
-def results_of(asked: Tuning) -> list[dict[str, Any]]:
-    """The results of the trials that are over, by seed."""
-    places = [Path(asked.out) / f"seed-{asked.seed + i}" / RESULT for i in range(asked.seeds)]
-    return [result_of(path) for path in places if path.is_file()]
-
-
-def point_to_best(asked: Tuning) -> None:
-    """Link to the model of the seed with the best validation score, the first of equal ones."""
-    name = next(iter(toml.read_toml(Path(asked.out) / SETTINGS, Tuning()).metrics), None)
-    best: dict[str, Any] | None = None
-    for one in results_of(asked):
-        main = name or next(key for key in one["valid"] if key in SCORES)
-        if best is None or SCORES[main].better(one["valid"][main], best["valid"][main]):
-            best = one
-    if best is not None:
-        with writing(Path(asked.out)):
-            state.point_to(Path(asked.out) / "best", Path(asked.out) / f"seed-{best['seed']}" / MODEL)
-
-
-def summary_of(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation and range over the seeds of every score, by split."""
-    found: dict[str, Any] = {}
-    for split in ("valid", "test"):
-        names = [name for name in results[0].get(split, {}) if name in SCORES]
-        for name in names:
-            values = [float(one[split][name]) for one in results]
-            found.setdefault(split, {})[name] = {
-                "mean": statistics.fmean(values),
-                "deviation": statistics.stdev(values) if len(values) > 1 else None,
-                "lowest": min(values),
-                "highest": max(values),
-                "values": values,
-            }
-    return found
 
 
 def parts_line(parts: Parts) -> str:

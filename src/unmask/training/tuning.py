@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -14,12 +14,15 @@ from unmask.errors import UserError
 from unmask.model.backbone import build
 from unmask.model.model import Model
 from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained
-from unmask.processes.device import compute_type, device_of
+from unmask.processes.device import Device, Dtype, compute_type, device_of
 from unmask.random import seed_of, shuffled, stream
 from unmask.settings import at_least, check_shares
+from unmask.text.corpus.examples import Columns
 from unmask.training.loop import Diverged, Gain, Progress, updates
 from unmask.training.optim import OPTIMIZERS, Optim, Updates
+from unmask.training.split import Split
 
+LARGEST = 1 << 62  # JSON, numpy and torch hold every seed below it
 WEIGHTS, DROPOUT, STRANDS = 0, 1, 2  # uses of random numbers that must not share any
 
 
@@ -76,6 +79,31 @@ class Tune:
             clip=self.clip,
             ema=0.0,
         )
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A whole run."""
+
+    model: str = ""
+    data: str = ""
+    out: str = ""
+    number: bool = False  # predict a number, not a class
+    metrics: tuple[str, ...] = ()  # scores to report, the one that decides first; none: those of the task
+    seeds: int = 1  # trials with different seeds: mean, deviation and range are printed
+    seed: int = 1  # the first seed: of the held-out part, the head, the order of the texts and the dropout
+    columns: Columns = field(default_factory=Columns)
+    split: Split = field(default_factory=Split)
+    reading: Reading = field(default_factory=Reading)
+    tune: Tune = field(default_factory=Tune)
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+    def __post_init__(self) -> None:
+        at_least(1, seeds=self.seeds)
+        at_least(0, seed=self.seed)
+        if self.seed + self.seeds > LARGEST:
+            raise UserError(f"seeds must be less than {LARGEST}; saw {self.seed} as the first of {self.seeds}.")
 
 
 @dataclass(frozen=True)
