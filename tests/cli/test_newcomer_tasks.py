@@ -101,10 +101,14 @@ def test_help_as_a_name_lists_every_member_with_a_line(arguments, registry, caps
     assert all(len(line.split()) > 2 for line in lines.values())
 
 
-@pytest.mark.parametrize("flag", ["--objective.name", "--objective.schedule", "--objective.times", "--optim.name"])
+@pytest.mark.parametrize(
+    "flag", ["--objective.name", "--objective.schedule", "--objective.times", "--optim.name", "--text.pack"]
+)
 def test_the_names_of_training_are_listed_too(flag, capsys):
     assert main(["train", flag, "help"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) >= 4
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 4
+    assert max(map(len, lines)) <= 140, "a line about it, not what a dataclass writes"
 
 
 def test_help_as_a_text_is_a_text(capsys):

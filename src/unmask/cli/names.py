@@ -12,6 +12,7 @@ REGISTRIES = {  # the last words of a flag, and where its names are registered
     "objective.name": "unmask.diffusion.objective:OBJECTIVES",
     "model.name": "unmask.model.backbone:BACKBONES",
     "optim.name": "unmask.training.optim:OPTIMIZERS",
+    "pack": "unmask.text.layout:LAYOUTS",
     "schedule": "unmask.diffusion.schedule:SCHEDULES",
     "times": "unmask.diffusion.times:TIMES",
 }

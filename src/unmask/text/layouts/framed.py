@@ -27,7 +27,7 @@ WORDS = {"rows": "apart", "padded": "apart", "stream": "joined", "wrap": "wrappe
 TRAINED = ("wrap", "padded")
 
 
-@LAYOUTS.register("framed")
+@LAYOUTS.register("framed", "[CLS] text [SEP], which are given: for published encoders")
 @dataclass(frozen=True)
 class FramedLayout(Layout):
     least = 4

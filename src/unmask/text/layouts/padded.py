@@ -19,7 +19,9 @@ from unmask.text.stretch import Document
 NO_STRIDE = "this model was trained on rows of one document each, which have no stride."
 
 
-@LAYOUTS.register("padded")
+@LAYOUTS.register(
+    "padded", "one document per row between bos and eos, its length given to the network: the paper's LM1B"
+)
 @dataclass(frozen=True)
 class PaddedLayout(Layout):
     """Its marks are learned and counted like the text."""

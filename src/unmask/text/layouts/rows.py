@@ -20,7 +20,7 @@ from unmask.text.row import Role, Row
 from unmask.text.stretch import Document
 
 
-@LAYOUTS.register("rows")
+@LAYOUTS.register("rows", "one document per row after a bos, then eos up to the end: lengths are learned")
 @dataclass(frozen=True)
 class RowsLayout(Layout):
     """A causal network reads no padding: its rows end with the first eos."""

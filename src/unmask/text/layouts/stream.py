@@ -12,7 +12,9 @@ from unmask.text.row import Role, Row
 from unmask.text.stretch import Document
 
 
-@LAYOUTS.register("stream")
+@LAYOUTS.register(
+    "stream", "documents one after another with an eos between them, cut every l tokens: no token is wasted"
+)
 @dataclass(frozen=True)
 class StreamLayout(Layout):
     """Evaluation keeps the incomplete last row. `separated`: each document has rows of its own there."""

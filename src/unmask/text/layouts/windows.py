@@ -13,7 +13,7 @@ from unmask.text.row import Row
 from unmask.text.stretch import Document
 
 
-@LAYOUTS.register("windows")
+@LAYOUTS.register("windows", "each document cut every l tokens, without marks: for sequences")
 @dataclass(frozen=True)
 class WindowsLayout(Layout):
     whole = True

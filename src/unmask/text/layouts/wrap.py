@@ -14,7 +14,7 @@ from unmask.text.stretch import Document, joined
 GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
 
 
-@LAYOUTS.register("wrap")
+@LAYOUTS.register("wrap", "the same in pieces of l - 2 tokens, each row between bos and eos: as in the MDLM paper")
 @dataclass(frozen=True)
 class WrapLayout(Layout):
     """Its marks are learned and counted like the text."""
