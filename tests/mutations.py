@@ -76,6 +76,12 @@ MUTATIONS = {
     "a stored layout is not read": Mutation(
         "model/checkpoint.py", "trained_layout=found.layout", "trained_layout=None", LAYOUT
     ),
+    "a late run forgets its plan when it is resumed": Mutation(
+        "training/run.py",
+        "planned = with_plan(asked, point)\n    if",
+        "planned = asked\n    if",
+        "training/test_run_clock.py",
+    ),
     "the special tokens of an encoder are hidden": Mutation(
         "text/layouts/framed.py",
         "return Written(tokens, self.given(tokens, roles))",
