@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import toys.backbone
+import toys.layout
 import toys.objective
 import toys.recurrent
 import toys.sampler
@@ -72,6 +73,21 @@ def test_a_member_of_one_file_trains_bounds_samples_infills_and_serves(text, tmp
         assert answer["law"] == drawn["law"]
         score = httpx.post(f"{address}/v1/score", json={"texts": ["a cab"], "passes": 2}, timeout=60).json()
         assert score["data"][0]["nats"] > 0
+
+
+@pytest.mark.slow
+def test_a_layout_of_one_file_trains_is_stored_evaluated_and_drawn(text, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*arguments(text, out, "mdlm", "transformer"), "--text.pack", "toy-layout"]) == 0
+    model = load(out)
+    assert isinstance(model.layout, toys.layout.ToyLayout)
+    capsys.readouterr()
+    assert main(["evaluate", str(out), text, "--passes", "2", "--rows", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["record"]["settings"]["pack"] == "toy-layout"
+    assert answer["tokens"] == 4 * 15
+    assert main(["sample", str(out), "--prompt", "a ", "--length", "9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"][0] == model.tokenizer.eos
 
 
 @pytest.mark.slow

@@ -19,6 +19,10 @@ class ToyLayout(Layout):
 
     repeats: int = 1  # how many eos stand before a row
 
+    @property
+    def before(self) -> int:
+        return self.repeats
+
     def spans(self, corpus: Corpus, length: int) -> Spans:
         return Stretches(corpus, length - self.repeats)
 

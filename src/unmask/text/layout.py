@@ -95,6 +95,11 @@ class Layout(ABC):
         """What `unmask train` says where it chooses the layout by itself."""
         return "the rows of {length} tokens are packed as " + repr(self.name)
 
+    @property
+    def before(self) -> int:
+        """The marks before the text in a row of a training."""
+        return int(self.marked)
+
     @abstractmethod
     def spans(self, corpus: Corpus, length: int) -> Spans:
         """Which tokens are in which row of a training."""

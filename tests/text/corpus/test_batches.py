@@ -289,7 +289,7 @@ def test_half_of_the_rows_are_the_other_strand_and_ranks_agree(way, tmp_path):
         halves = [batches.at(step, rank=rank, world=2).tokens for rank in (0, 1)]
         assert torch.equal(torch.cat(halves), whole.tokens)
         for row, number, before in zip(whole.tokens, plain.numbers(step), plain.at(step).tokens, strict=True):
-            content = batches.packed.spans.content(int(number))
+            content = corpus.read(*batches.packed.spans.span(int(number)))
             back = batches.packed.written([complement[content][::-1]]).tokens[0]
             assert torch.equal(row, before) or torch.equal(row, back)
             turned += int(not torch.equal(row, before))

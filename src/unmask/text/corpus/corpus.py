@@ -11,6 +11,7 @@ from unmask.errors import UserError, unknown
 from unmask.text.corpus.integrity import check_shards
 from unmask.text.corpus.manifest import MANIFEST, read_json
 from unmask.text.corpus.shards import FORMAT, SHARDS, Shard
+from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -52,6 +53,9 @@ class Corpus:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The tokens from `start` to `stop` of the stream."""
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int, *, roles: bool = False) -> np.ndarray:
         if not 0 <= start <= stop <= self.tokens:
             raise IndexError(f"tokens {start} to {stop} of {self.tokens}")
         start, stop = start + self.start, stop + self.start
@@ -61,20 +65,29 @@ class Corpus:
             begin = self._offsets[index].item()
             if begin >= stop:
                 break
-            tokens = self._map(index)[1]
-            parts.append(tokens[max(start - begin, 0) : stop - begin])
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.dtype), *parts])
+            stored = self._roles(index) if roles else self._map(index)[1]
+            parts.append(stored[max(start - begin, 0) : stop - begin])
+        none = np.zeros(0, np.int8 if roles else self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
+
+    @cached_property
+    def has_roles(self) -> bool:
+        """Whether the shards say what each token is for; if not, the layout does."""
+        return any(shard.roles for shard in self.shards)
+
+    def roles(self, start: int, stop: int) -> np.ndarray:
+        """The roles of the tokens from `start` to `stop` of the stream."""
+        return self._read(start, stop, roles=True)
 
     def document(self, index: int) -> np.ndarray:
         """The tokens of a document, its eos not included."""
+        return self.read(*self.span(index))
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Where a document begins and ends in the stream, its eos not included."""
         if not 0 <= index < self.documents:
             raise IndexError(f"document {index} of {self.documents}")
-        return self.read(self._start(index), self._end(index) - (self.tokenizer["eos"] is not None))
-
-    def part(self, index: int, start: int, stop: int) -> np.ndarray:
-        """Some tokens of a document, which may be long."""
-        begin = self._start(index)
-        return self.read(begin + start, begin + stop)
+        return self._start(index), self._end(index) - (self.tokenizer["eos"] is not None)
 
     def lengths(self, most: int = 1_000_000) -> np.ndarray:
         """The tokens of each document, its eos not included; of the first `most` documents or a few more."""
@@ -120,6 +133,12 @@ class Corpus:
         index = int(np.searchsorted(self._ended, document, "right")) - 1
         ends = self._map(index)[0]
         return int(self._offsets[index]) + int(ends[document - int(self._ended[index])])
+
+    def _roles(self, index: int) -> np.ndarray:
+        shard = self.shards[index]
+        if not shard.roles:
+            return np.full(shard.tokens, Role.FREE, np.int8)
+        return np.memmap(self.folder / SHARDS / shard.roles_name, np.int8, "r").view(np.ndarray)
 
     def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         shard = self.shards[index]

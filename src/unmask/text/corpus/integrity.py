@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import fingerprint, write_whole
-from unmask.text.corpus.shards import SHARDS, Shard, shard_bytes
+from unmask.text.corpus.shards import SHARDS, Shard
 
 STAMP = ".verified.json"
 
@@ -25,13 +25,13 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
     """
     known = {} if again else read_stamp(folder)
     found: dict[str, list[Any]] = {}
-    for shard in shards:
-        path = folder / SHARDS / shard.name
-        status = check_size(path, shard_bytes(shard, size))
-        mark = [shard.sha256, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-        if known.get(shard.name) != mark:
-            check_content(path, shard.sha256)
-            found[shard.name] = mark
+    for name, length, digest in (file for shard in shards for file in shard.files(size)):
+        path = folder / SHARDS / name
+        status = check_size(path, length)
+        mark = [digest, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        if known.get(name) != mark:
+            check_content(path, digest)
+            found[name] = mark
     if found:
         with suppress(UserError):  # data on a read-only disk is as good
             write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")

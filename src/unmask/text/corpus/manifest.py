@@ -157,8 +157,8 @@ def _merge(folders: Sequence[str | Path], out: Path) -> None:
     if any(path.parent != out for path in files) and is_finished(out, job, (1, 1)):
         return
     for path, part in zip(files, parts, strict=True):
-        for shard in part["shards"]:
-            _copy(path.parent / SHARDS / shard["name"], out / SHARDS / shard["name"], shard["sha256"])
+        for name, _, digest in (file for shard in part["shards"] for file in Shard(**shard).files(1)):
+            _copy(path.parent / SHARDS / name, out / SHARDS / name, digest)
     if files[0].parent != out:
         Tokenizer.load(files[0].parent).save(out)
     splits = {shard.split: _totals(shards, shard.split) for shard in shards}

@@ -74,15 +74,22 @@ class Packed:
         complement: np.ndarray | None = None,
     ) -> Rows:
         """The rows with these numbers; of some the other strand of their text, by the `complement` of each id."""
-        contents = [self.spans.content(int(number)) for number in numbers]
+        spans = [self.spans.span(int(number)) for number in numbers]
+        contents = [self.corpus.read(*span) for span in spans]
+        stored = [self.corpus.roles(*span) for span in spans] if self.corpus.has_roles else []
         if reversed is not None and complement is not None:
-            flipped = zip(contents, reversed, strict=True)
-            contents = [complement[content][::-1] if turn else content for content, turn in flipped]
-        return self.written(contents)
+            contents = [
+                complement[text][::-1] if turn else text for text, turn in zip(contents, reversed, strict=True)
+            ]
+            stored = [one[::-1] if turn else one for one, turn in zip(stored, reversed, strict=False)]
+        return self.written(contents, stored)
 
-    def written(self, contents: Sequence[np.ndarray]) -> Rows:
-        """The rows of these contents."""
+    def written(self, contents: Sequence[np.ndarray], stored: Sequence[np.ndarray] = ()) -> Rows:
+        """The rows of these contents; `stored` roles of their tokens stand where the layout has text."""
         tokens, roles = self.layout.write(contents, self.length)
+        for row, text in zip(roles, stored, strict=False):
+            part = row[self.layout.before : self.layout.before + len(text)]
+            part[part == Role.FREE] = text[part == Role.FREE]
         return without(Rows(torch.from_numpy(tokens), torch.from_numpy(roles)), self.layout.marks.unscored)
 
     def stretches(self, starts: Sequence[int] | np.ndarray) -> Int[Tensor, "b l"]:

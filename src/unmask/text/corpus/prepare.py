@@ -38,7 +38,6 @@ from unmask.text.corpus.shards import (
     Division,
     Shard,
     TextGroup,
-    shard_bytes,
     sources_of,
     text_groups,
     write_group,
@@ -195,9 +194,9 @@ def _earlier(group: TextGroup, tokenizer: Tokenizer, out: Path) -> list[Shard] |
     if not note.exists():
         return None
     shards = [Shard(*fields) for fields in json.loads(note.read_text())]
-    for shard in shards:
-        path = out / SHARDS / shard.name
-        if not path.exists() or path.stat().st_size != shard_bytes(shard, tokenizer.size):
+    for name, size, _ in (file for shard in shards for file in shard.files(tokenizer.size)):
+        path = out / SHARDS / name
+        if not path.exists() or path.stat().st_size != size:
             return None
     return shards
 

@@ -3,6 +3,7 @@
     folder/
       tokenizer.json, tokenizer_config.json
       shards/train-00000-00000.bin    the ends of D documents (uint32), then T tokens (uint16 or uint32)
+      shards/train-00000-00000.roles  what each of the T tokens is for (int8, text/row.py); absent: the layout says
       part-1-of-1.json                the description of the job, while it runs
       manifest.json                   written last: its presence means that the data is complete
 
@@ -77,6 +78,18 @@ class Shard(NamedTuple):
     sha256: str
     replaced: Mapping[str, int] = {}  # letters that became another token, such as "R as N"
     empty: int = 0  # documents without a token, which are left out
+    roles: str = ""  # sha256 of the file of roles; empty: there is none
+
+    @property
+    def roles_name(self) -> str:
+        """The file with the role of each token."""
+        return f"{self.name.removesuffix('.bin')}.roles"
+
+    def files(self, size: int) -> Iterator[tuple[str, int, str]]:
+        """Its files for a vocabulary of `size` ids: name, bytes and sha256."""
+        yield self.name, 4 * self.documents + token_type(size).itemsize * self.tokens, self.sha256
+        if self.roles:
+            yield self.roles_name, self.tokens, self.roles
 
 
 def token_type(size: int) -> np.dtype:
@@ -153,15 +166,26 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
         mine = [i for i, side in enumerate(group.splits) if side == split]
         goes_on = group.goes_on and mine[0] == 0
         tokens, ends, empty = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
-        data = ends.tobytes() + tokens.tobytes()
-        name = f"{split}-{group.name}.bin"
-        if data:
-            write_whole(folder / SHARDS / name, data)
+        if len(ends) or len(tokens):
             replaced = tokenizer.replaced(group.texts[i] for i in mine)
-            digest = sha256(data).hexdigest()
-            written.append(Shard(name, split, len(ends), len(tokens), digest, replaced, empty))
+            shard = write_shard(folder, f"{split}-{group.name}.bin", split, ends, tokens)
+            written.append(shard._replace(replaced=replaced, empty=empty))
     write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
     return written
+
+
+def write_shard(
+    folder: Path, name: str, split: str, ends: np.ndarray, tokens: np.ndarray, roles: np.ndarray | None = None
+) -> Shard:
+    """Write the tokens of documents, and their roles if they do not follow from the layout."""
+    data = ends.astype("<u4").tobytes() + tokens.tobytes()
+    write_whole(folder / SHARDS / name, data)
+    shard = Shard(name, split, len(ends), len(tokens), sha256(data).hexdigest())
+    if roles is None:
+        return shard
+    assert len(roles) == len(tokens)
+    write_whole(folder / SHARDS / shard.roles_name, roles.astype(np.int8).tobytes())
+    return shard._replace(roles=sha256(roles.astype(np.int8).tobytes()).hexdigest())
 
 
 def _tokens(
@@ -186,8 +210,3 @@ def _tokens(
                 ends.append(total)
                 begun = False
     return np.concatenate(parts), np.array(ends, "<u4"), empty
-
-
-def shard_bytes(shard: Shard, size: int) -> int:
-    """The size of a shard's file in bytes, for a vocabulary of `size` ids."""
-    return 4 * shard.documents + token_type(size).itemsize * shard.tokens

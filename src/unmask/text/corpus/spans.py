@@ -19,8 +19,8 @@ class Spans(Protocol):
 
     def __len__(self) -> int: ...
 
-    def content(self, number: int) -> np.ndarray:
-        """The tokens of a row, without the marks that a layout adds."""
+    def span(self, number: int) -> tuple[int, int]:
+        """Where the tokens of a row begin and end in the stream, without the marks that a layout adds."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Stretches:
     def __len__(self) -> int:
         return self.corpus.tokens // self.step
 
-    def content(self, number: int) -> np.ndarray:
-        return self.corpus.read(number * self.step, (number + 1) * self.step)
+    def span(self, number: int) -> tuple[int, int]:
+        return number * self.step, (number + 1) * self.step
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class Documents:
     def __len__(self) -> int:
         return self.corpus.documents
 
-    def content(self, number: int) -> np.ndarray:
-        return self.corpus.document(number)[: self.most]
+    def span(self, number: int) -> tuple[int, int]:
+        start, stop = self.corpus.span(number)
+        return start, min(stop, start + self.most)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Pieces:
     def __len__(self) -> int:
         return int(self.upto[-1])
 
-    def content(self, number: int) -> np.ndarray:
+    def span(self, number: int) -> tuple[int, int]:
         document = int(np.searchsorted(self.upto, number, "right"))
-        start = (number - (int(self.upto[document - 1]) if document else 0)) * self.step
-        return self.corpus.part(document, start, start + self.step)
+        piece = number - (int(self.upto[document - 1]) if document else 0)
+        start = self.corpus.span(document)[0] + piece * self.step
+        return start, start + self.step
