@@ -57,13 +57,21 @@ def told():
 
 
 @pytest.fixture
+def recorded(told):
+    """The settings of the recording: steps, numbers of a vector, and the id after the last, which is our mask."""
+    letters, embed = told["embedding"].shape
+    return int(told["T"]), embed, letters
+
+
+@pytest.fixture
 def mix(told):
     return Mix(*(told[f"net_{name}"] for name in "ACBw"))
 
 
 def parts_of(told, network):
     """The recorded embeddings, and one more for the mask."""
-    table = Embedding(16, 6).requires_grad_(False)
+    letters, embed = told["embedding"].shape
+    table = Embedding(letters + 1, embed).requires_grad_(False)
     table.matrix[:-1], table.bias[:-1] = told["embedding"], told["logit_bias"]
     return {"embedding": table, "entry": network.entry, "exit": torch.nn.Identity()}
 
@@ -74,8 +82,9 @@ def close(found, expected, tolerance=3e-5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("total", [24, 2000])
-def test_the_schedule_is_that_of_the_original(told, total):
+@pytest.mark.parametrize("long", [False, True])
+def test_the_schedule_is_that_of_the_original(told, recorded, long):
+    total = 2000 if long else recorded[0]
     at, objective = told[f"sched{total}_index"], DiffusionLM(steps=total)
     close(shares("sqrt", total)[at], told[f"sched{total}_alphas_cumprod"], 1e-9)
     levels = objective.levels(torch.device("cpu"))
@@ -87,8 +96,8 @@ def test_the_schedule_is_that_of_the_original(told, total):
 
 
 @pytest.mark.slow
-def test_the_posterior_is_that_of_the_original(told):
-    levels = DiffusionLM(steps=24).levels(torch.device("cpu"))
+def test_the_posterior_is_that_of_the_original(told, recorded):
+    levels = DiffusionLM(steps=recorded[0]).levels(torch.device("cpu"))
     s, t = (levels[told["post_t"] + i][:, None, None] for i in (0, 1))
     mean, variance = posterior(told["post_xt"], told["post_x0"], s, t)
     close(mean, told["post_mean"])
@@ -96,57 +105,60 @@ def test_the_posterior_is_that_of_the_original(told):
 
 
 @pytest.mark.parametrize("run", [0, 1, 2])
-def test_the_loss_is_that_of_the_original(told, mix, run):
-    objective, x0 = DiffusionLM(steps=24, embed=6), told["x0"]
-    parts, index = parts_of(told, mix), told[f"train{run}_t"].expand(3)
+def test_the_loss_is_that_of_the_original(told, recorded, mix, run):
+    steps, embed, mask = recorded
+    objective, x0 = DiffusionLM(steps=steps, embed=embed), told["x0"]
+    parts, index = parts_of(told, mix), told[f"train{run}_t"].expand(len(x0))
     noise = {"clean": told[f"train{run}_noise_x0"], "noisy": told[f"train{run}_noise_xt"]}
-    found = objective.terms(mix, x0, index, **noise, parts=parts, mask=15)
+    found = objective.terms(mix, x0, index, **noise, parts=parts, mask=mask)
     target = found.mean if run == 0 else found.x
     close((target - found.found).square().mean((1, 2)), told[f"train{run}_mse"])
-    close(objective.loss(found, x0, index, parts, mask=15).mean(1), told[f"train{run}_loss"])
+    close(objective.loss(found, x0, index, parts, mask=mask).mean(1), told[f"train{run}_loss"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["small", "small_clamp", "large"])
-def test_the_printed_number_is_that_of_the_original(told, mix, kind):
-    objective = DiffusionLM(steps=24, embed=6, clamp="clamp" in kind, variance=kind.split("_")[0])
+def test_the_printed_number_is_that_of_the_original(told, recorded, mix, kind):
+    steps, embed, mask = recorded
+    objective = DiffusionLM(steps=steps, embed=embed, clamp="clamp" in kind, variance=kind.split("_")[0])
     x0, parts, name = told["x0"], parts_of(told, mix), f"bound_{kind}"
     terms = []
-    for turn, index in enumerate(range(23, -1, -1)):
-        at = torch.full((3,), index)
+    for turn, index in enumerate(range(steps - 1, -1, -1)):
+        at = torch.full((len(x0),), index)
         noise = {"clean": told[f"{name}_noise_x0"], "noisy": told[f"{name}_noise"][turn]}
-        found = objective.terms(mix, x0, at, **noise, parts=parts, mask=15)
+        found = objective.terms(mix, x0, at, **noise, parts=parts, mask=mask)
         terms.append(objective.step_nats(found, at) if index else objective.first_printed(found))
-    ends = objective.ends(found.x, found.x, x0, parts, mask=15)
+    ends = objective.ends(found.x, found.x, x0, parts, mask=mask)
     close((sum(terms) + ends).mean(1), told[f"{name}_nats_per_token"])
-    bits = torch.stack([one.mean(1) for one in terms], 1) / 6 / log(2)
+    bits = torch.stack([one.mean(1) for one in terms], 1) / embed / log(2)
     expected = told[f"{name}_terms_bits_per_dim"]
     order = bits if (bits - expected[:, 1:-1]).abs().max() < 1 else bits.flip(1)
     close(order, expected[:, 1:-1])
-    close(ends.mean(1) / 6 / log(2), expected[:, 0] + expected[:, -1])
+    close(ends.mean(1) / embed / log(2), expected[:, 0] + expected[:, -1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["clamp", "noclamp"])
-def test_a_run_is_that_of_the_original_token_for_token(told, mix, kind):
+def test_a_run_is_that_of_the_original_token_for_token(told, recorded, mix, kind):
+    steps, embed, mask = recorded
     objective = DiffusionLM(
-        steps=24, embed=6, clamp=kind == "clamp", variance="small" if kind == "clamp" else "large"
+        steps=steps, embed=embed, clamp=kind == "clamp", variance="small" if kind == "clamp" else "large"
     )
     parts, z = parts_of(told, mix), told[f"run_{kind}_xT"]
-    path, policy = objective.path(24, parts), Gaussian(24)
-    for call in range(24):
+    path, policy = objective.path(steps, parts), Gaussian(steps)
+    for call in range(steps):
         vectors = objective.entered(mix, told["x0"][:, :0], z, path.gamma[call], path.told[call], None, parts)
-        reading = objective.meaning(mix.trunk(vectors), z, path.gamma[call], parts, {}, mask=15)
-        normal = told[f"run_{kind}_noise"][call] * (call < 23)
+        reading = objective.meaning(mix.trunk(vectors), z, path.gamma[call], parts, {}, mask=mask)
+        normal = told[f"run_{kind}_noise"][call] * (call < steps - 1)
         z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
         close(z, told[f"run_{kind}_path"][call])
     assert torch.equal(parts["embedding"].rounding(z)[..., :-1].argmax(-1), told[f"run_{kind}_tokens"])
 
 
 @pytest.mark.slow
-def test_rounding_is_that_of_the_original(told, mix):
+def test_rounding_is_that_of_the_original(told, recorded, mix):
     table = parts_of(told, mix)["embedding"]
-    close(table.nearest(told["round_in"], 15), told["round_out"], 1e-6)
+    close(table.nearest(told["round_in"], recorded[2]), told["round_out"], 1e-6)
     close(table.rounding(told["round_in"])[..., :-1], told["logits_out"])
 
 
