@@ -77,12 +77,12 @@ ONE_BY_ONE, FEW, FEWEST = "first-hitting", "two calls a block", "one call a bloc
 def systems(settings: Settings) -> list[System]:
     net, causal = random_network(SHAPE), random_network(replace(SHAPE, causal=True))
     blocks: Callable[..., Blockwise] = lambda size, **more: Blockwise(  # noqa: E731
-        size, max(settings.window, 2 * size), net.row_memory, **more
+        size, max(settings.window, 2 * size), **more
     )
     sliding = Sliding.usual(settings.window)
     groups = Groups(sizes=(4,) * -(-settings.window // 4))
     found = [
-        System(AUTOREGRESSIVE, causal, AutoregressiveProcess(remember=causal.memory), 1),
+        System(AUTOREGRESSIVE, causal, AutoregressiveProcess(cached=True), 1),
         System(f"{FOURS}, {ONE_BY_ONE}", net, blocks(4), 4),
         System(f"{FOURS}, {FEW}", net, blocks(4, policy=Groups(calls=2)), 4),
         System(f"{FOURS}, {FEWEST}", net, blocks(4, policy=Groups(calls=1)), 4),

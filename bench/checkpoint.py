@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
+from unmask.model.passes.whole import logits_at
 
 OFFICIAL = Architecture(vocab=50258, length=1024, width=768, blocks=12, heads=12, cond=128)
 
@@ -51,7 +52,7 @@ def measure(way: str, folder: Path) -> None:
     network = WAYS[way](folder)
     took, after = time.perf_counter() - start, memory()
     with torch.no_grad():
-        network.logits(tokens, torch.zeros(1), torch.arange(8))
+        logits_at(network, tokens, torch.zeros(1), torch.arange(8))
     used = memory()
     for label, now in (("loaded", after), ("used", used)):
         parts = ", ".join(f"{kind} {now[kind] - before[kind]:5.0f} MB" for kind in ("own", "file"))

@@ -23,6 +23,7 @@ from torch import Tensor
 from textbook import Textbook, log_probs
 from unmask.diffusion.mdlm import row_log_probs
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.passes.whole import hidden_states, logits_at
 
 SIZES = {
     "small": (Architecture(vocab=4096, length=128, width=256, blocks=6, heads=4, cond=128), 32, 15),
@@ -64,8 +65,8 @@ def jobs(name: str) -> dict[str, Callable[[], Tensor]]:
 
     return {
         "textbook": lambda: log_probs(theirs(tokens, sigma), tokens, mask).flatten(0, 1)[rows],
-        "ours": lambda: row_log_probs(ours.logits(tokens, sigma, rows), mask=mask),
-        "trunk": lambda: ours.trunk(tokens),
+        "ours": lambda: row_log_probs(logits_at(ours, tokens, sigma, rows), mask=mask),
+        "trunk": lambda: hidden_states(ours, tokens),
         "products": products,
     }
 

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.cli.main import main as unmask
+from unmask.model import attending
 from unmask.model.backbone import Group
 from unmask.model.backbones import block
 from unmask.model.backbones.transformer import Transformer
@@ -43,30 +44,30 @@ def relu2() -> AbstractContextManager[Any]:
 
 
 def qk_norm() -> AbstractContextManager[Any]:
-    plain = block.attend
+    plain = attending.attend
 
     def attend(q: Tensor, k: Tensor, v: Tensor, **rule: Any) -> Tensor:
         return plain(F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:]), v, **rule)
 
-    return patch.object(block, "attend", attend)
+    return patch.object(attending, "attend", attend)
 
 
 @contextmanager
 def values() -> Iterator[None]:
     """`attend` is called once per layer, in order; a pass begins with layer 0."""
-    plain, forward, first = block.attend, block.Block.forward, list[Tensor]()
+    plain, forward, first = attending.attend, block.Block.forward, list[Tensor]()
 
-    def begun(self: block.Block, x: Tensor, c: Any, sight: Any, index: int, last: bool) -> Tensor:
+    def begun(self: block.Block, x: Tensor, reading: Any, index: int, last: bool) -> Tensor:
         if index == 0:
             first.clear()
-        return forward(self, x, c, sight, index, last)
+        return forward(self, x, reading, index, last)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, **rule: Any) -> Tensor:
         if not first:
             first.append(v)
         return plain(q, k, (v + first[0]) / 2, **rule)
 
-    with patch.object(block, "attend", attend), patch.object(block.Block, "forward", begun):
+    with patch.object(attending, "attend", attend), patch.object(block.Block, "forward", begun):
         yield
 
 

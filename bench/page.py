@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +28,7 @@ from train_step import textbook as textbook_steps
 from unmask.diffusion.mdlm import MDLM
 from unmask.evaluation.record import machine
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.autoregressive import AutoregressiveProcess
 from unmask.sampling.blockwise import Blockwise
 from unmask.sampling.masked import Masked
@@ -90,7 +92,7 @@ def call(a: Architecture, batch: int) -> Job:
 
     @torch.inference_mode()
     def run() -> None:
-        network.logits(tokens, sigma, rows)
+        logits_at(network, tokens, sigma, rows)
 
     return Job(run, products_of(a, batch * a.length, rows=len(rows)))
 
@@ -120,7 +122,7 @@ def evaluation(a: Architecture, batch: int) -> Job:
 
     @torch.inference_mode()
     def run() -> None:
-        objective.nats(network.logits, rows, noise=noise, mask=a.vocab - 1)
+        objective.nats(partial(logits_at, network), rows, noise=noise, mask=a.vocab - 1)
 
     return Job(run, products_of(a, batch * a.length, rows=batch * a.length // 2))
 
@@ -141,15 +143,9 @@ JOBS: dict[str, Callable[[], Job]] = {
     "the bound of 32 rows": lambda: evaluation(WRITER, 32),
     "64 tokens, first-hitting": lambda: text(random_network(WRITER), Masked(), 64, seen=64),
     "64 tokens, autoregressive": lambda: text(
-        net := random_network(replace(WRITER, causal=True)),
-        AutoregressiveProcess(remember=net.memory),
-        64,
-        seen=1,
-        given=1,
+        random_network(replace(WRITER, causal=True)), AutoregressiveProcess(cached=True), 64, seen=1, given=1
     ),
-    "64 tokens, blocks of 4": lambda: text(
-        net := random_network(WRITER), Blockwise(4, 128, net.row_memory), 64, seen=4
-    ),
+    "64 tokens, blocks of 4": lambda: text(random_network(WRITER), Blockwise(4, 128), 64, seen=4),
 }
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 
+from unmask.model.passes.whole import logits_at
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.prepare import choose, prepare
@@ -94,7 +95,7 @@ def batch_cost(source: str) -> None:
         rows = torch.arange(0, ROWS * LENGTH, 2)
 
         def train(_: int) -> None:
-            logits = network.logits(tokens, torch.zeros(ROWS), rows)
+            logits = logits_at(network, tokens, torch.zeros(ROWS), rows)
             torch.nn.functional.cross_entropy(logits, tokens.flatten()[rows]).backward()
 
         step = median(train, 6)

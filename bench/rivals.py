@@ -9,6 +9,7 @@ with logits at the hidden positions only, is what users train.
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -20,6 +21,7 @@ from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import Denoiser
+from unmask.model.passing import Pass, States
 from unmask.text.row import Rows
 from unmask.training.loop import begin, train
 from unmask.training.optimizers.adamw import AdamW
@@ -33,12 +35,16 @@ class Everywhere:
     """A network whose head runs at every position, whichever rows are asked for."""
 
     def __init__(self, transformer: Transformer) -> None:
-        self.transformer, self.plain = transformer, transformer.logits
-        transformer.logits = self.logits  # type: ignore[method-assign]
+        self.plain, self.head, self.wanted = transformer.run, transformer.head, torch.zeros(0)
+        transformer.run, transformer.head = self.run, self.head_of_asked  # type: ignore[method-assign]
 
-    def logits(self, x: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor, **options: object) -> torch.Tensor:
-        every = self.plain(x, sigma, torch.arange(x.numel()), **options)  # type: ignore[arg-type]
-        return every[rows]
+    def run(self, p: Pass) -> States:
+        assert p.wanted is not None
+        self.wanted = p.wanted
+        return self.plain(replace(p, wanted=torch.arange(p.x.numel())))
+
+    def head_of_asked(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden)[self.wanted]
 
 
 def steps(objective: Objective, *, everywhere: bool = False) -> Iterator[float]:

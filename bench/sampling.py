@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from unmask.errors import UserError, unknown
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
+from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.sampling.masked import ask, begin, fill
 from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.sampling.policy import Policy, policy_of
@@ -75,7 +77,7 @@ def random_network(a: Architecture) -> Transformer:
 
 def everywhere(net: Transformer) -> literal.Network:
     """The network as the rival asks it: hidden states and logits of all positions."""
-    return lambda x, sigma, rows: net.head(net.trunk(x, sigma)).flatten(0, 1)
+    return lambda x, sigma, rows: net.head(hidden_states(net, x, sigma)).flatten(0, 1)
 
 
 def rival(net: Transformer, batch: int) -> Iterator[Tensor]:
@@ -115,7 +117,9 @@ def against_rival(net: Transformer, batch: int, rival_steps: int) -> None:
     a = net.spec
     canvas = blank(batch, a.length, mask=a.vocab - 1)
     ours: dict[str, Policy] = {"first-hitting": FirstHitting(), f"ancestral T={T}": Ancestral(T)}
-    loops = {name: (turns(fill(net.logits, canvas, policy), T), a.length) for name, policy in ours.items()}
+    loops = {
+        name: (turns(fill(partial(logits_at, net), canvas, policy), T), a.length) for name, policy in ours.items()
+    }
     loops["rival"] = (turns(rival(net, batch), rival_steps), rival_steps)
     seconds = interleaved(loops)
     whole = sum(seconds["rival"]) * T / rival_steps
@@ -130,14 +134,14 @@ def against_limit(net: Transformer, batch: int) -> None:
     """Beside each step the trunk alone, for the same question; the first calls warm up and do not count."""
     a = net.spec
     canvas, policy, warm = blank(batch, a.length, mask=a.vocab - 1), FirstHitting(), 3
-    steps, trunk, whole = fill(net.logits, canvas, policy), 0.0, 0.0
+    steps, trunk, whole = fill(partial(logits_at, net), canvas, policy), 0.0, 0.0
     for call in range(a.length):
         # Planned anew for the canvas as it stands, first-hitting asks for the very position that is next.
         question = ask(begin(canvas, policy))
         assert question is not None
         middle = time.perf_counter()
         with torch.inference_mode():
-            net.trunk(question.tokens, question.sigma, rows=question.rows)
+            hidden_states(net, question.tokens, question.sigma, rows=question.rows)
         start = time.perf_counter()
         canvas = next(steps).canvas
         end = time.perf_counter()
@@ -168,7 +172,7 @@ def everything(net: Transformer, mask: int, judge: Model | None, settings: Setti
     for name, steps in wanted:
         policy = policy_of(name, steps=steps)
         start = time.perf_counter()
-        *_, end = fill(net.logits, canvas, policy)
+        *_, end = fill(partial(logits_at, net), canvas, policy)
         spent = time.perf_counter() - start
         spread = f"{entropy(end.canvas.tokens):.3f}" if settings.model else "-"
         judged = f"{perplexity(judge, end.canvas.tokens):.1f}" if judge else "-"

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from unmask.model.backbones import state_space
 from unmask.model.backbones.mamba import Mamba, MambaSpec
+from unmask.model.passes.whole import hidden_states
 from unmask.model.scan import loop
 from unmask.model.scan.selective import compiled_kernel, selective_scan
 
@@ -67,7 +68,7 @@ def step(network: Mamba, tokens: Tensor, scan: Scan) -> Callable[[], Tensor]:
     def run() -> Tensor:
         network.zero_grad()
         with patch.object(state_space, "selective_scan", scan):
-            logits = network.head(network.trunk(tokens))[:, 1:]
+            logits = network.head(hidden_states(network, tokens))[:, 1:]
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         return loss.detach()

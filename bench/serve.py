@@ -32,6 +32,7 @@ import torch
 
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
+from unmask.model.passes.whole import logits_at
 from unmask.text.tokens.vocabulary import byte
 
 SEEDS = 16  # different requests
@@ -139,7 +140,7 @@ def ceiling(model: Path, *, rows: int, tokens: int, rounds: int = 10) -> float:
         x = torch.full((count, tokens), ready.mask)
         asked = torch.arange(count) * tokens + tokens // 2  # one place of each, as the exact sampler asks
         began = time.perf_counter()
-        ready.network.logits(x, torch.zeros(count), asked)
+        logits_at(ready.network, x, torch.zeros(count), asked)
         return time.perf_counter() - began
 
     with torch.inference_mode():

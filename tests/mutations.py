@@ -52,7 +52,8 @@ BLOCK, EXACT = "diffusion/test_block.py", "diffusion/test_block_exact.py"
 BLOCKWISE = "sampling/test_blockwise.py"
 ENCODERS = "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding"
 WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word"
-HALVES, ROW_CACHE = "model/backbones/test_halves.py", "model/backbones/test_row_cache.py"
+PASSES = "contracts/test_passes.py"
+HALVES, ROW_CACHE = "model/passes/test_doubled.py", "model/passes/test_pieces.py"
 
 MUTATIONS = {
     "a text of a model of documents is scored without its end": Mutation(
@@ -518,21 +519,49 @@ MUTATIONS = {
     "healing forgotten": Mutation(
         "sampling/tasks/continuation.py", "heals(prompt, tokenizer) and not constrained", "False", ROWS
     ),
+    # Passes and memories.
+    "passes: joined ones see each other's keys": Mutation(
+        "model/attending.py", "at = own.stop", "at = 0", f"{PASSES}::test_passes_of_all_kinds_together_are_each_alone"
+    ),
+    "passes: a block sees the next one": Mutation(
+        "model/rules.py",
+        "query // size >= key // size",
+        "query // size + 1 >= key // size",
+        f"{PASSES}::test_who_sees_whom_is_a_value_of_the_pass_and_a_mismatch_is_refused_by_name",
+    ),
+    "memory: slots that were never written are seen": Mutation(
+        "model/rules.py",
+        "past = past & there[:, None]",
+        "past = past & there[:, None].logical_or(~there[:, None])",
+        f"{PASSES}::test_a_memory_written_in_any_order_is_that_written_in_order",
+    ),
+    "memory: written in the order of arrival": Mutation(
+        "model/key_values.py",
+        "into[row, self.slots - self.start] = new[:, : self.keep]",
+        "into[row, self.slots.sort(-1).values - self.start] = new[:, : self.keep]",
+        f"{PASSES}::test_a_memory_written_in_any_order_is_that_written_in_order",
+    ),
+    "memory: what is not to be kept is kept": Mutation(
+        "model/attending.py",
+        "keep = m if p.keep is None else p.keep",
+        "keep = m",
+        f"{PASSES}::test_a_prefix_that_is_read_once_serves_any_number_of_passes",
+    ),
     # Block diffusion.
     "block: positions of the clean half go on": Mutation(
-        "model/backbones/halves.py",
+        "model/passes/doubled.py",
         "torch.cat([place, before, first - 1])",
         "torch.cat([place, before + 1, first - 1])",
         HALVES,
     ),
     "block: the clean half sees noise": Mutation(
-        "model/backbones/halves.py", "(k == 0) & same & (q == 0)", "(k == 0) & same & (q <= 1)", HALVES
+        "model/passes/doubled.py", "(k == 0) & same & (q == 0)", "(k == 0) & same & (q <= 1)", HALVES
     ),
     "block: a noisy block sees its clean text": Mutation(
-        "model/backbones/halves.py", "earlier | (same & (q == 1))", "earlier | (same & (q <= 1))", HALVES
+        "model/passes/doubled.py", "earlier | (same & (q == 1))", "earlier | (same & (q <= 1))", HALVES
     ),
     "block: a lead sees what it predicts": Mutation(
-        "model/backbones/halves.py", "position > position[:, None] + 1", "position > position[:, None]", HALVES
+        "model/passes/doubled.py", "position > position[:, None] + 1", "position > position[:, None]", HALVES
     ),
     "block: one share of masks for all blocks": Mutation("diffusion/block.py", "* GOLDEN % 1", "* 0.0", BLOCK),
     "block: clipped noise without its density": Mutation(
@@ -546,24 +575,24 @@ MUTATIONS = {
     ),
     "block: orders summed, not averaged": Mutation("diffusion/block_exact.py", "- log(len(members))", "- 0.0", EXACT),
     "block: a window of one block more": Mutation(
-        "model/backbones/row_cache.py",
-        "seen = max(1, piece.window // piece.size)",
-        "seen = 1 + max(1, piece.window // piece.size)",
+        "model/passes/pieces.py",
+        "seen = max(1, rule.window // rule.size)",
+        "seen = 1 + max(1, rule.window // rule.size)",
         "sampling/test_blockwise.py::test_a_window_that_slides_is_the_originals_cached_model",
     ),
     "block: a cached lead sees what it predicts": Mutation(
-        "model/backbones/row_cache.py", "visible[-1] & (key != past)", "visible[-1]", ROW_CACHE
+        "model/passes/pieces.py", "visible[-1] & (key != past)", "visible[-1]", ROW_CACHE
     ),
     "block: queries of the clean half in the last layer": Mutation(
         "model/backbones/block.py",
-        "q = F.linear(h.flatten(0, 1).index_select(0, asked.rows), w_q)",
-        "q = F.linear(h, w_q).flatten(0, 1).index_select(0, asked.rows)",
+        "q = F.linear(h.flatten(0, 1).index_select(0, attending.rows), w_q)",
+        "q = F.linear(h, w_q).flatten(0, 1).index_select(0, attending.rows)",
         f"{HALVES}::test_the_clean_half_has_no_head_and_in_the_last_layer_keys_and_values_only",
     ),
     "block: a cut row sees one token more": Mutation(
-        "model/backbones/transformer.py",
-        "(both.position < lengths[:, None])",
-        "(both.position <= lengths[:, None])",
+        "model/attending.py",
+        "known = position < p.lengths[:, None]",
+        "known = position <= p.lengths[:, None]",
         f"{BLOCK}::test_a_row_cut_to_a_random_length_is_the_shorter_text",
     ),
     "block: the lead is the block's own token": Mutation(
@@ -591,15 +620,15 @@ MUTATIONS = {
         f"{BLOCKWISE}::test_the_memory_of_a_finished_row_is_freed",
     ),
     "block: what is kept moves to the wrong place": Mutation(
-        "model/backbones/row_cache.py",
-        "old[self.low - cache.start : cache.filled - cache.start]",
-        "old[: cache.filled - self.low]",
+        "model/key_values.py",
+        "kept[:, old.low - old.start : old.end - old.start]",
+        "kept[:, : old.end - old.low]",
         f"{ROW_CACHE}::test_with_a_window_too_what_is_kept_is_what_would_be_read_again",
     ),
     "block: requests ask the network one by one": Mutation(
-        "serving/tick.py",
-        "blocks = [i for i in asked if asked[i].pieces]",
-        "blocks = list[int]()",
+        "model/passes/together.py",
+        "if attends and len(parts) > 1:",
+        "if attends and len(parts) > 99:",
         "serving/test_tick_blocks.py::"
         "test_requests_at_different_blocks_share_a_call_and_become_what_they_would_alone",
     ),

@@ -6,6 +6,7 @@ lengths); the autoregressive model writes until its sentence ends. Both begin be
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -15,6 +16,7 @@ from studies.stories import END, Gap, Verdict, first_word, gap, read_stories, sa
 from unmask.errors import UserError
 from unmask.evaluation.quality.judges import Judge
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.autoregressive import continue_text
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
@@ -60,7 +62,7 @@ def guessed(model: Model, found: Gap, sampler: str, *, temperature: float, seed:
     ends = tuple(id for id in {tokenizer.bos, tokenizer.eos, tokenizer.pad} if id is not None)
     options = LogitOptions(temperature=temperature, banned=ends)
     canvas = of_tokens(torch.tensor([row]), mask=model.mask)
-    *_, last = fill(model.network.logits, canvas, policy_of(sampler), seed=seed, options=options)
+    *_, last = fill(partial(logits_at, model.network), canvas, policy_of(sampler), seed=seed, options=options)
     place = slice(1 + len(before), 1 + len(before) + len(middle))
     return Filled(tokenizer.decode(last.canvas.tokens[0, place].tolist()), last.call)
 

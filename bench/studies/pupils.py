@@ -9,6 +9,7 @@ behind them, each part row by row. Networks know distances and not places, so th
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Literal, NamedTuple
@@ -27,6 +28,7 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.shapes import Network
 from unmask.training import ema, noise, optim
 from unmask.training.optimizers.adamw import AdamW
@@ -217,7 +219,7 @@ def learn(
     for step in range(asked.steps):
         tokens, given = rows(step)
         drawn = noise.draw(*tokens.shape, seed=asked.seed, step=step)
-        reads = in_place(asked, network.logits, objective)
+        reads = in_place(asked, partial(logits_at, network), objective)
         found = goal.nats(reads, tokens, noise=drawn, mask=asked.mask, frozen=given)
         blanks = (~given).sum()
         (found.loss.sum() / blanks).backward()

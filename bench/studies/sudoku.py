@@ -1,6 +1,7 @@
 """Sudoku: puzzles solved from left to right and in the order of confidence, freely and under a constraint."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,7 @@ from studies.results import Cell, Share, Table, mean
 from studies.stories import say
 from unmask.errors import UserError
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.logits import LogitOptions as Draw
 from unmask.sampling.masked import fill
 from unmask.sampling.patterns.constraint import Constraint
@@ -56,7 +58,7 @@ def answers(
         options = Draw(temperature=temperature, constraint=limit)
         if limit is not None:
             limit.check(canvas)
-        ask = in_place(asked, network.logits, model.objective.name)
+        ask = in_place(asked, partial(logits_at, network), model.objective.name)
         ids = torch.arange(first, first + len(some))
         *_, last = fill(ask, canvas, policy, seed=asked.seed, ids=ids, options=options)
         blanks = canvas.hidden.sum(1).tolist()

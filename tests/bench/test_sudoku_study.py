@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from studies.sudoku import METHODS, answers
 from unmask.diffusion.objective import objective_of
 from unmask.errors import UserError
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +125,7 @@ def test_diffusion_answers_at_the_blank_and_only_with_digits():
 def test_the_autoregressive_answer_does_not_know_its_digit_or_those_behind():
     network = fresh(ASKED, "ar")
     torch.nn.init.normal_(network.output_layer.linear.weight)
-    ask = in_place(ASKED, network.logits, "ar")
+    ask = in_place(ASKED, partial(logits_at, network), "ar")
     whole = lessons(ASKED, puzzles().train, "ar")(0).tokens
     at = torch.tensor([21])  # the digit of the third blank of the first row
     before = ask(whole, torch.zeros(4), at)

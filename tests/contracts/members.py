@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+import toys.attention
 import toys.backbone
 import toys.kernel
 import toys.objective

@@ -1,6 +1,7 @@
 """The objective of block diffusion: recorded losses, both ends, and an unbiased bound."""
 
 import json
+from functools import partial
 from math import comb
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 import torch
 
 from contracts.members import model_of
-from model.backbones.test_halves import GOLDEN, SIZES, golden_network, random_network
 from model.golden import arrays_of, distance
+from model.passes.test_doubled import GOLDEN, SIZES, golden_network, random_network
 from unmask.cli.main import main
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import BlockDiffusion, block_times
@@ -21,6 +22,7 @@ from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
+from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 from unmask.text.row import Rows
 from unmask.training.loop import given
@@ -51,7 +53,7 @@ def exact_by_block(network, x0, size):
             x_t[:, first : first + n][:, hidden] = MASK
             k = int(hidden.sum())
             with torch.no_grad():
-                paid = block_nats(network.logits, x0, x_t, size=size, mask=MASK)
+                paid = block_nats(partial(logits_at, network), x0, x_t, size=size, mask=MASK)
             total[:, b] += paid.sum(1) / (k * comb(n, k))
     return total
 
@@ -62,7 +64,7 @@ def test_losses_are_the_recorded_ones(size):
     cases = arrays_of(GOLDEN / "block_tiny_cases.npz")
     x0, x_t, mask = cases["x0"].long(), cases[f"bs{size}_xt"].long(), int(cases["mask_index"])
     with torch.no_grad():
-        nats = block_nats(golden_network().freeze().logits, x0, x_t, size=size, mask=mask)
+        nats = block_nats(partial(logits_at, golden_network().freeze()), x0, x_t, size=size, mask=mask)
     assert distance(-nats, cases[f"bs{size}_logp_x0"]) < 1e-4
     loss = nats / cases[f"bs{size}_t"]
     assert distance(loss, cases[f"bs{size}_loss"]) < 1e-4
@@ -76,7 +78,13 @@ def test_blocks_of_one_token_have_the_recorded_likelihood_whatever_the_noise():
     with torch.no_grad():
         found = [
             BlockDiffusion(size=1)
-            .nats(golden_network().freeze().logits, x0, noise=noise_of(2, 24, seed), mask=mask, frozen=given)
+            .nats(
+                partial(logits_at, golden_network().freeze()),
+                x0,
+                noise=noise_of(2, 24, seed),
+                mask=mask,
+                frozen=given,
+            )
             .bound
             for seed in (1, 2)
         ]
@@ -89,7 +97,7 @@ def test_one_block_is_mdlm(before):
     network, x0, noise = random_network(before=before), text(4), noise_of(4)
     with torch.no_grad():
         block, mdlm = (
-            objective.nats(network.logits, x0, noise=noise, mask=MASK).bound
+            objective.nats(partial(logits_at, network), x0, noise=noise, mask=MASK).bound
             for objective in (BlockDiffusion(size=12), MDLM(times=Count()))
         )
     torch.testing.assert_close(block, mdlm, rtol=1e-12, atol=1e-12)
@@ -101,8 +109,10 @@ def test_blocks_of_one_token_are_autoregressive_where_the_network_reads_before()
     twin = Transformer(Architecture(vocab=7, length=12, width=16, blocks=2, heads=2, causal=True, reads_before=True))
     twin.double().load_state_dict(network.state_dict())
     for weight in ("bound", "flat"):
-        found = BlockDiffusion(size=1, weight=weight).nats(network.logits, x0, noise=noise_of(4), mask=MASK)
-        told = Autoregressive().nats(twin.logits, x0, mask=MASK)
+        found = BlockDiffusion(size=1, weight=weight).nats(
+            partial(logits_at, network), x0, noise=noise_of(4), mask=MASK
+        )
+        told = Autoregressive().nats(partial(logits_at, twin), x0, mask=MASK)
         for one in (found.loss, found.bound):
             torch.testing.assert_close(one[:, 1:], told.bound[:, 1:], rtol=1e-9, atol=1e-9)
 
@@ -115,7 +125,9 @@ def test_the_bound_is_unbiased_also_with_clipped_noise(times):
     t = (torch.arange(fine, dtype=torch.float64) + 0.5) / fine
     noise = Noise(t, torch.rand(fine, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     with torch.no_grad():
-        found = BlockDiffusion(size, times=times).nats(network.logits, x0.expand(fine, -1), noise=noise, mask=MASK)
+        found = BlockDiffusion(size, times=times).nats(
+            partial(logits_at, network), x0.expand(fine, -1), noise=noise, mask=MASK
+        )
     mean = found.bound.mean(0)
     told = exact_by_block(network, x0, size)[0]
     by_block = torch.stack([part.sum() for part in mean.split(size)])
@@ -134,9 +146,11 @@ def test_every_block_of_a_row_has_its_own_share_of_masks():
 def test_a_last_shorter_block_is_the_block_of_a_shorter_text():
     network, x0, noise = random_network(before=True), text(3, 10), noise_of(3, 10)
     with torch.no_grad():
-        whole = BlockDiffusion(4).nats(network.logits, x0, noise=noise, mask=MASK).bound
+        whole = BlockDiffusion(4).nats(partial(logits_at, network), x0, noise=noise, mask=MASK).bound
         front = (
-            BlockDiffusion(4).nats(network.logits, x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK).bound
+            BlockDiffusion(4)
+            .nats(partial(logits_at, network), x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK)
+            .bound
         )
     torch.testing.assert_close(whole[:, :8], front, rtol=1e-9, atol=1e-9)
     assert (whole[:, 8:].sum(1) > 0).all()
@@ -180,11 +194,15 @@ def test_given_tokens_stay_visible_and_make_a_block_smaller():
     noise = Noise(torch.tensor([0.0, 0.999], dtype=torch.float64), noise_of(2).u)
     with torch.no_grad():
         found = (
-            BlockDiffusion(4, weight="bound").nats(network.logits, x0, noise=noise, mask=MASK, frozen=frozen).bound
+            BlockDiffusion(4, weight="bound")
+            .nats(partial(logits_at, network), x0, noise=noise, mask=MASK, frozen=frozen)
+            .bound
         )
     assert (found[frozen] == 0).all()
     assert ((found[:, 6:8] > 0).sum(1) <= 2).all()
-    nothing = BlockDiffusion(4).nats(network.logits, x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen))
+    nothing = BlockDiffusion(4).nats(
+        partial(logits_at, network), x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen)
+    )
     assert (nothing.bound == 0).all()
 
 

@@ -1,16 +1,19 @@
 """Exact numbers of block diffusion: recorded ones, enumeration of texts, and what they are to each other."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from diffusion.test_block import MASK, exact_by_block, noise_of, text
 from exact import every_text
-from model.backbones.test_halves import GOLDEN, golden_network, random_network
 from model.golden import arrays_of, distance
+from model.passes.test_doubled import GOLDEN, golden_network, random_network
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.passes.whole import logits_at
 
 
 def small_network(*, before: bool) -> Transformer:
@@ -26,7 +29,7 @@ def small_network(*, before: bool) -> Transformer:
 def nats(objective, network, x0, *, mask=MASK, frozen=None, seed=1):
     with torch.no_grad():
         noise = noise_of(*x0.shape, seed)
-        return objective.nats(network.logits, x0, noise=noise, mask=mask, frozen=frozen).bound
+        return objective.nats(partial(logits_at, network), x0, noise=noise, mask=mask, frozen=frozen).bound
 
 
 @pytest.mark.parametrize(("kind", "name"), [(ExactBound, "bound"), (ExactLikelihood, "nll")])

@@ -17,6 +17,7 @@ from model.worlds import KINDS, random_network
 from unmask.errors import UserError
 from unmask.model import checkpoint, probe, weights
 from unmask.model.checkpoint import load, save
+from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.text.tokens import vocabulary
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -70,7 +71,7 @@ def test_an_official_causal_folder_is_known_by_its_lack_of_modulation(tmp_path):
     assert same_log_probs(model.log_probs(case["x0"]), case["logp"])
     told = case["raw_logits"][:, :-1]
     rows = torch.arange(48).view(3, 16)[:, 1:].flatten()
-    assert distance(model.network.logits(case["x0"], torch.zeros(3), rows), told.flatten(0, 1)) < 2e-5
+    assert distance(logits_at(model.network, case["x0"], torch.zeros(3), rows), told.flatten(0, 1)) < 2e-5
 
 
 def test_the_constant_of_the_rotation_may_be_left_out_of_a_file(tmp_path):
@@ -263,7 +264,7 @@ def test_half_precision_files_that_say_so_are_widened(tmp_path):
     save_file({name: w.bfloat16() for name, w in tensors.items()}, folder / "model.safetensors")
     model = load(folder)
     assert model.network.vocab_embed.embedding.dtype == torch.float32
-    assert distance(model.network.head(model.network.trunk(case["xt"])), case["logits_zero"]) < 0.5
+    assert distance(model.network.head(hidden_states(model.network, case["xt"])), case["logits_zero"]) < 0.5
 
 
 def test_paths_that_are_no_checkpoint_are_explained(tmp_path, saved, monkeypatch):

@@ -15,6 +15,7 @@ import torch
 
 from model.worlds import KINDS, random_network, random_tokens
 from unmask.model.checkpoint import load
+from unmask.model.passes.whole import hidden_states
 
 PAGE = Path(__file__).parents[2] / "docs" / "how" / "checkpoints.md"
 
@@ -71,7 +72,9 @@ def test_the_average_weights_of_a_lightning_checkpoint_load(tmp_path, settings, 
         assert torch.equal(model.network.get_parameter(name), tensor), name
     tokens = random_tokens(2, 9)
     frozen = load(tmp_path / "mdlm").network
-    torch.testing.assert_close(frozen.head(frozen.trunk(tokens)), network.freeze().head(network.trunk(tokens)))
+    torch.testing.assert_close(
+        frozen.head(hidden_states(frozen, tokens)), network.freeze().head(hidden_states(network, tokens))
+    )
 
 
 def test_no_code_of_the_file_runs(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from model.worlds import KINDS, random_network, random_tokens
 from unmask.model import cost
 from unmask.model.backbone import skeleton
 from unmask.model.backbones.transformer import Architecture
+from unmask.model.passes.whole import logits_at
 
 OFFICIAL = Architecture(vocab=50258, length=1024, width=768, blocks=12, heads=12, cond=128)
 
@@ -30,7 +31,7 @@ def test_operations_are_those_that_torch_counts(asked):
     a = replace(KINDS["plain"], width=32)
     net, tokens, rows = random_network(a), random_tokens(2, 9), torch.arange(asked) * (18 // asked)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
-        net.logits(tokens, torch.zeros(2, dtype=torch.float64), rows)
+        logits_at(net, tokens, torch.zeros(2, dtype=torch.float64), rows)
     assert counter.get_total_flops() == pytest.approx(18 * a.flops(rows=asked / 18), rel=1e-9)
 
 
@@ -38,7 +39,7 @@ def test_the_backward_pass_costs_two_forward_passes():
     a = replace(KINDS["plain"], width=32)
     net, tokens, rows = random_network(a), random_tokens(2, 9), torch.arange(18)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        net.logits(tokens, torch.zeros(2, dtype=torch.float64), rows).sum().backward()
+        logits_at(net, tokens, torch.zeros(2, dtype=torch.float64), rows).sum().backward()
     assert counter.get_total_flops() == pytest.approx(18 * cost.training_flops(a, rows=1.0), rel=1e-9)
 
 

@@ -20,6 +20,7 @@ from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import evaluate, summary
 from unmask.model.denoiser import Denoiser
 from unmask.sampling.fitting import samplers_for
+from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
 from unmask.text.corpus.corpus import Corpus
@@ -43,7 +44,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def shown(model, monkeypatch):
     """Every input of the network during a test."""
-    seen, trunk = [], model.network.trunk
+    seen, trunk = [], partial(hidden_states, model.network)
 
     def watched(x, *arguments, **options):
         seen.append(x.clone())
@@ -112,7 +113,7 @@ def test_every_estimator_gives_the_frame_and_counts_the_text(name, model, shown)
         if way != "wrap":
             assert dropped == 0
         how = estimator(name, objective="mdlm", steps=5)
-        *_, tally = islice(evaluate(model.network.logits, passages, how, mask=MASK), 9)
+        *_, tally = islice(evaluate(partial(logits_at, model.network), passages, how, mask=MASK), 9)
         for row, nats in zip(passages, tally.each, strict=True):
             marks = np.isin(row.tokens, [CLS, SEP, PAD])
             assert not nats[marks].any()

@@ -81,7 +81,7 @@ def test_every_pooling_is_what_it_says(pool):
     batch = found.batch(rows)
     with torch.no_grad():
         vectors = found.vectors(batch)
-        hidden = found.backbone.trunk(batch.tokens, lengths=batch.lengths)
+        hidden = hidden_states(found.backbone, batch.tokens, lengths=batch.lengths)
     lengths = [5, 8]  # with bos and eos
     if pool == "padded":
         assert batch.tokens.shape == (2, LENGTH)
@@ -250,7 +250,7 @@ def test_a_new_pooler_is_saved_and_the_head_is_the_same_with_every_pooling(tmp_p
         found = Predictor(Model(network, LETTERS.mask, tokenizer=LETTERS), ANSWER, Reading(pool=pool)).eval()
         heads.append(found.head.weight)
     assert all(torch.equal(head, heads[0]) for head in heads)
-    hidden = found.backbone.trunk(found.batch(found.encode(["ab"])[0]).tokens)
+    hidden = hidden_states(found.backbone, found.batch(found.encode(["ab"])[0]).tokens)
     pooler = found.parts["pooler"]
     assert 0.005 < pooler.weight.std() < 0.05
     close(found.vectors(found.batch(found.encode(["ab"])[0])), torch.tanh(pooler(hidden[:, 0])))

@@ -1,11 +1,15 @@
 """The recorded runs of the reference, with its uniforms handed in, token for token and call for call."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from model.golden import FOLDER, network
 from reference import samplers as literal
+from unmask.model.passes.whole import logits_at, read_on
+from unmask.model.passing import Empty
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def test_literal_samplers_repeat_the_recorded_runs_token_for_token(runs, key):
 
     def watched(x, sigma, rows):
         shown.append(x.clone())
-        return net.logits(x, sigma, rows)
+        return logits_at(net, x, sigma, rows)
 
     with torch.no_grad():
         *_, result = RUNS[key](watched, uniforms(runs, key))
@@ -59,7 +63,7 @@ def test_literal_samplers_repeat_the_recorded_runs_token_for_token(runs, key):
 def test_the_literal_semi_autoregressive_run_is_the_recorded_one(runs):
     with torch.no_grad():
         result = literal.semi_autoregressive(
-            network("dit_mid").logits,
+            partial(logits_at, network("dit_mid")),
             BLANK,
             stride=int(runs["semiar_stride"]),
             strides=int(runs["semiar_num_strides"]),
@@ -74,13 +78,13 @@ def test_the_autoregressive_run_with_a_cache_is_the_recorded_one_without():
     with np.load(FOLDER / "ar_tiny_sample.npz") as arrays:
         case = {key: torch.as_tensor(arrays[key]) for key in arrays.files}
     read, net = [], network("ar_tiny")
-    memory = net.memory(16)
+    memory = Empty(16)
 
     def reader(x_t, sigma, rows):
         nonlocal memory
         position = int(rows[0]) % x_t.shape[1]
         read.append(position - memory.filled)
-        hidden, memory = net.read(x_t[:, memory.filled : position], memory)
+        hidden, memory = read_on(net, x_t[:, memory.filled : position], memory)
         return net.head(hidden[:, -1])
 
     x = torch.full_like(case["sample_x"], int(case["mask_index"])).index_fill(1, torch.tensor([0]), int(case["bos"]))

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,19 +13,22 @@ import unmask
 from contracts.members import LETTERS, model_of
 from diffusion.test_block_exact import small_network
 from exact import chi_square_p, every_text
-from model.backbones.test_halves import GOLDEN, golden_network, random_network
 from model.golden import arrays_of, distance
+from model.passes.test_doubled import GOLDEN, golden_network, random_network
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.block_exact import ExactLikelihood
 from unmask.errors import UserError
-from unmask.model.backbone import RowPiece
+from unmask.model.passes.pieces import BlockRule, piece
+from unmask.model.passes.whole import logits_at
+from unmask.model.passing import Empty
 from unmask.random import Noise
 from unmask.sampling.blockwise import Blockwise
-from unmask.sampling.fitting import samplers_for
+from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding
-from unmask.sampling.policies.planned import Ancestral
+from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import answer, run
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.recipe import Recipe, doubt, method_for
 from unmask.sampling.score import log_likelihood
 from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens
@@ -34,7 +38,7 @@ MASK = 6
 
 def process(network, size=4, window=64, policy=None, **options):
     chosen = {} if policy is None else {"policy": policy}
-    return Blockwise(size, window, network.row_memory, **chosen, **options)
+    return Blockwise(size, window, network.spec.before, **chosen, **options)
 
 
 def last(steps):
@@ -45,16 +49,16 @@ def last(steps):
 def replayed(cases, name, *, window=10**6, nucleus=1.0):
     """A recorded run, drawn with our cache and the recorded random numbers; and the number of calls."""
     network, mask, size = golden_network().freeze(), int(cases["mask_index"]), 4
-    row, memory, calls = torch.full((24,), mask), network.row_memory(), 0
+    row, memory, calls = torch.full((24,), mask), Empty(), 0
     row[0], left = int(cases["bos"]), list(range(len(cases[f"run_{name}_u"])))
     told = cases[f"run_{name}_logits"][~cases[f"run_{name}_store"]]
     for first in range(0, 24, size):
         while (hidden := (row[first : first + size] == mask).nonzero().squeeze(1)).numel():
             draw = left.pop(0)
-            piece = RowPiece(row[memory.filled : first + size], first, torch.arange(size), memory, size, window)
+            tokens, wanted = row[memory.filled : first + size], torch.arange(size)
             with torch.no_grad():
-                states, (memory,) = network.read_blocks([piece])
-            logits = network.head(states)
+                states = network.run(piece(BlockRule(size, window), tokens, memory, first=first, wanted=wanted))
+            logits, memory = network.head(states.hidden), states.memory
             assert distance(logits[hidden], told[draw, 0][hidden]) < 5e-5
             p = logits.double().index_fill(1, torch.tensor([mask]), -torch.inf).softmax(-1)
             if nucleus < 1:
@@ -92,7 +96,7 @@ def test_first_hitting_follows_the_likelihood_that_evaluation_gives(before, size
     network, texts, draws = small_network(before=before), every_text(3, 4), 800
     noise = Noise(torch.zeros(len(texts)), torch.zeros(len(texts), 4))
     with torch.no_grad():
-        nats = ExactLikelihood(size).nats(network.logits, texts, noise=noise, mask=3).bound.sum(1)
+        nats = ExactLikelihood(size).nats(partial(logits_at, network), texts, noise=noise, mask=3).bound.sum(1)
     law = {tuple(text): float(p) for text, p in zip(texts.tolist(), (-nats).exp(), strict=True)}
     drawn = last(run(process(network, size), network, blank(draws, 4, mask=3), seed=3)).canvas.tokens
     assert chi_square_p(law, drawn) > 1e-3
@@ -108,7 +112,7 @@ def test_every_call_shows_the_logits_that_training_and_evaluation_have(before):
         given = answer(network, asked)
         shown = asked.tokens
         with torch.no_grad():
-            told = network.logits(shown, None, asked.rows, clean=shown, size=4)
+            told = logits_at(network, shown, None, asked.rows, clean=shown, size=4)
         torch.testing.assert_close(given.logits, told, rtol=1e-9, atol=1e-9)
         state, _ = one.commit(state, asked, given)
 
@@ -137,7 +141,7 @@ def elements(network, canvas, one, seed=0):
     """Tokens that the network computes in each call."""
     state, found = one.begin(canvas, seed=seed), []
     while (asked := one.ask(state)) is not None:
-        found.append(sum(len(piece.tokens) for piece in asked.pieces))
+        found.append(sum(p.keep + int((p.position[p.keep :] >= p.position[p.keep]).sum()) for p in asked.passes))
         state, _ = one.commit(state, asked, answer(network, asked))
     return found
 
@@ -200,7 +204,7 @@ def test_the_memory_of_a_finished_row_is_freed():
     state = one.begin(of_rows(rows[1:], mask=MASK), seed=0)
     asked = one.ask(state)
     state, _ = one.commit(state, asked, answer(network, asked))
-    kept = weakref.ref(state.memories[0].pairs[0][0])
+    kept = weakref.ref(state.memories[0].layers[0][0])
     assert kept() is not None
     del state, asked
     gc.collect()
@@ -278,11 +282,10 @@ def test_what_a_block_model_cannot_do_is_refused(tmp_path, changes, match):
 
 @pytest.mark.slow
 def test_a_cache_is_refused_by_a_network_that_cannot_give_one(tmp_path):
-    model = model_of(tmp_path / "m", "ar")
-    with pytest.raises(UserError, match="no cache of blocks"):
-        last(run(process(model.network), model.network, blank(1, 5, mask=model.mask)))
-    with pytest.raises(UserError, match="no cache of blocks"):
-        model_of(tmp_path / "mamba", "ar", "mamba").network.row_memory()
+    for backbone in ("transformer", "mamba"):
+        model = replace(model_of(tmp_path / backbone, "ar", backbone), objective=BlockDiffusion(size=4))
+        with pytest.raises(UserError, match="no cache of blocks"):
+            Blockwise.of(policy=FirstHitting(), options=LogitOptions(), windows=None, model=model)
 
 
 @pytest.mark.slow
@@ -304,7 +307,7 @@ def test_texts_for_a_blank_are_ranked_by_what_follows_too(tmp_path):
         bounds = [
             model.objective.estimators()["exact-bound"]
             .nats(
-                model.network.logits,
+                partial(logits_at, model.network),
                 row[None],
                 noise=noise,
                 mask=model.mask,

@@ -17,6 +17,7 @@ from unmask.errors import UserError
 from unmask.evaluation.likelihood.measure import How, settle_measurement
 from unmask.model import room
 from unmask.model.denoiser import Denoiser
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.continuous import ContinuousProcess
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.gaussian import DDIM, Gaussian
@@ -72,7 +73,7 @@ def test_blocks_write_text_of_any_length_within_the_length_of_training(tmp_path)
     state, widths = process.begin(blank(2, 33, mask=MASK)), []
     while (asked := process.ask(state)) is not None:
         widths.append(asked.vectors.shape[1])
-        answer = Answer(model.network.logits(asked.vectors, asked.sigma, asked.rows))
+        answer = Answer(logits_at(model.network, asked.vectors, asked.sigma, asked.rows))
         state, _ = process.commit(state, asked, answer)
     assert max(widths) == LENGTH
     assert not process.canvas(state).hidden.any()

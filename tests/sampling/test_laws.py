@@ -12,7 +12,8 @@ from sampling import laws
 from sampling.laws import DRAWS, draws, last, law_of
 from unmask.diffusion.schedule import Cosine, LinearSigma, LogLinear, Polynomial, complete
 from unmask.diffusion.times import grid
-from unmask.model.backbones.attention import Cache
+from unmask.model.backbones.mamba import MambaSpec
+from unmask.model.passing import Empty, States
 from unmask.sampling.autoregressive import continue_text
 from unmask.sampling.masked import Blocks, Sliding, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
@@ -179,17 +180,23 @@ def test_analytic_steps_follow_the_staggered_scores():
     assert exact.chi_square_p(law, draws(world, Analytic(steps))) > ENOUGH
 
 
+class Read(Empty):
+    """How much is read."""
+
+    @property
+    def filled(self):
+        return self.capacity
+
+
 class CausalChain:
     """A Markov chain that reads from left to right."""
 
     def __init__(self, world):
         self.world = world
+        self.spec = MambaSpec()
 
-    def memory(self, capacity):
-        return Cache(capacity)
-
-    def read(self, tokens, memory):
-        return tokens[..., None].double(), memory.advanced(tokens.shape[1])
+    def run(self, p):
+        return States(p.x.flatten()[p.wanted, None].double(), Read(p.memory.filled + p.x.shape[1]))
 
     def head(self, hidden):
         probs = self.world.step[hidden.squeeze(-1).long()]

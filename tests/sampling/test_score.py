@@ -52,13 +52,13 @@ def test_what_is_unseen_is_a_mask_to_the_network_whatever_it_holds(model):
 
 
 def test_texts_are_compared_with_the_same_random_numbers_wherever_their_blanks_are(model, monkeypatch):
-    logits, shown = model.network.logits, []
+    run, shown = model.network.run, []
 
-    def watched(x_t, sigma, rows, **options):
-        shown.append(x_t)
-        return logits(x_t, sigma, rows, **options)
+    def watched(p):
+        shown.append(p.x)
+        return run(p)
 
-    monkeypatch.setattr(model.network, "logits", watched)
+    monkeypatch.setattr(model.network, "run", watched)
     tokens = torch.tensor(model.tokenizer.encode("bad.bad."))
     for places in ([0, 3], [4, 6]):
         frozen = torch.ones(8, dtype=torch.bool)
@@ -90,13 +90,13 @@ def test_other_objectives_are_scored_by_their_own_bound(tmp_path, objective):
 
 def test_a_network_that_looks_at_the_noise_level_is_told_it(tmp_path, monkeypatch):
     timed = tiny.model(tmp_path / "m", timed=True)
-    logits, told = timed.network.logits, []
+    run, told = timed.network.run, []
 
-    def watched(x_t, sigma, rows, **options):
-        told.append(sigma)
-        return logits(x_t, sigma, rows, **options)
+    def watched(p):
+        told.append(p.sigma)
+        return run(p)
 
-    monkeypatch.setattr(timed.network, "logits", watched)
+    monkeypatch.setattr(timed.network, "run", watched)
     tokens = torch.tensor(timed.tokenizer.encode("bad."))
     found = log_likelihood(timed, tokens, torch.tensor([True, False, False, True]), passes=16)
     assert found.nats < 0
@@ -111,13 +111,13 @@ def test_an_error_needs_two_looks(model):
 def test_texts_far_behind_the_best_get_a_quarter_of_the_forward_passes(model, monkeypatch):
     texts = torch.stack([torch.tensor(model.tokenizer.encode(text)) for text in ("bad.", "bead", "bad.")])
     frozen = torch.tensor([True, False, False, False])
-    logits, rows = model.network.logits, [0]
+    run, rows = model.network.run, [0]
 
-    def counted(x_t, sigma, asked, **options):
-        rows[0] += len(x_t)
-        return logits(x_t, sigma, asked, **options)
+    def counted(p):
+        rows[0] += len(p.x)
+        return run(p)
 
-    monkeypatch.setattr(model.network, "logits", counted)
+    monkeypatch.setattr(model.network, "run", counted)
     monkeypatch.setattr(score, "FAR", 0.0)
     found = log_likelihoods(model, texts, frozen, passes=32)
     best = max(range(3), key=lambda i: found[i].nats)

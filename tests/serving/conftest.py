@@ -38,8 +38,8 @@ def slowed(masked) -> Callable[[float], tuple[Model, list[int]]]:
 
     def make(seconds: float) -> tuple[Model, list[int]]:
         model = load(masked.folder)
-        slow = Slow(model.network.trunk, seconds=seconds)
-        model.network.trunk = slow
+        slow = Slow(model.network.run, seconds=seconds)
+        model.network.run = slow
         return model, slow.rows
 
     return make

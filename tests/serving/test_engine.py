@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 import torch
 from models import network
 from slow import Slow
 
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import begin, fill
+from unmask.sampling.masked import Masked, begin, fill
 from unmask.sampling.policy import policy_of
+from unmask.serving.batch import Job
 from unmask.serving.engine import AHEAD, Engine
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
@@ -22,25 +25,29 @@ VOCAB, MASK = 30, 29
 
 
 def work(length=6, *, rows=1, seed=0, sampler="first-hitting"):
-    return begin(blank(rows, length, mask=MASK), policy_of(sampler), seed=seed)
+    return job(begin(blank(rows, length, mask=MASK), policy_of(sampler), seed=seed))
 
 
-class Halves:
-    """A small network behind a slow trunk."""
+def job(state):
+    return Job(Masked(state.policy, options=state.options), state)
+
+
+class Waiting:
+    """A small network that takes its time."""
 
     def __init__(self, seconds: float) -> None:
         self.network = network(VOCAB).freeze()
-        self.head = self.network.head
-        self.slow = Slow(self.network.trunk, seconds=seconds)
+        self.spec, self.head = self.network.spec, self.network.head
+        self.slow = Slow(self.network.run, seconds=seconds)
         self.rows = self.slow.rows
 
-    def trunk(self, tokens, sigma, **options):
-        return self.slow(tokens, sigma, **options)
+    def run(self, p):
+        return self.slow(p)
 
 
 def with_engine(test, *, seconds=0.0, net=None, limits=None, **bounds):
     """Run `test(engine, network)` in an event loop with a started engine whose calls take so many seconds."""
-    net = net or Halves(seconds)
+    net = net or Waiting(seconds)
 
     async def inside():
         engine = Engine(net, vocab=VOCAB, limits=limits or Limits(**bounds), metrics=Metrics(), report=reporter())
@@ -70,7 +77,9 @@ def test_requests_that_arrive_at_different_times_share_calls_and_get_what_they_w
 
         found = await asyncio.gather(*(one(*job) for job in jobs))
         for (length, rows, seed, sampler), got in zip(jobs, found, strict=True):
-            *_, last = fill(net.network.logits, blank(rows, length, mask=MASK), policy_of(sampler), seed=seed)
+            *_, last = fill(
+                partial(logits_at, net.network), blank(rows, length, mask=MASK), policy_of(sampler), seed=seed
+            )
             assert torch.equal(got, last.canvas.tokens)
         return net.rows
 
@@ -104,7 +113,7 @@ def test_a_request_whose_reader_falls_behind_waits_for_it_and_the_others_go_on()
         assert behind.turns.qsize() == AHEAD
         assert len(engine.waiting) == 1
         got = await tokens(behind)
-        *_, last = fill(net.network.logits, blank(3, 20, mask=MASK), policy_of("first-hitting"), seed=1)
+        *_, last = fill(partial(logits_at, net.network), blank(3, 20, mask=MASK), policy_of("first-hitting"), seed=1)
         assert torch.equal(got, last.canvas.tokens)
         return net.rows
 
@@ -197,10 +206,10 @@ def test_no_call_shows_the_network_more_positions_than_the_limit():
 
     sizes = []
 
-    class Measured(Halves):
-        def trunk(self, shown, sigma, **options):
-            sizes.append(shown.numel())
-            return super().trunk(shown, sigma, **options)
+    class Measured(Waiting):
+        def run(self, p):
+            sizes.append(p.x.numel())
+            return super().run(p)
 
     with_engine(test, net=Measured(0.005), positions=50)
     assert max(sizes) <= 50
@@ -242,12 +251,12 @@ def test_closing_ends_what_runs_and_waits_and_refuses_what_comes():
 
 
 def test_a_network_that_fails_once_ends_only_the_requests_of_that_call():
-    class Breaking(Halves):
-        def trunk(self, shown, sigma, **options):
+    class Breaking(Waiting):
+        def run(self, p):
             if len(self.rows) == 2:
                 self.rows.append(0)
                 raise MemoryError("secret")
-            return super().trunk(shown, sigma, **options)
+            return super().run(p)
 
     async def test(engine, net):
         with pytest.raises(Refusal) as refused:
@@ -264,7 +273,7 @@ def test_a_request_that_breaks_something_inside_is_not_told_what():
         raise KeyError("secret")
 
     async def test(engine, net):
-        made = begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), options=LogitOptions(hook=broken))
+        made = job(begin(blank(1, 4, mask=MASK), policy_of("first-hitting"), options=LogitOptions(hook=broken)))
         with pytest.raises(Refusal) as refused:
             await tokens(await engine.enter(lambda: made))
         return refused.value
@@ -277,7 +286,7 @@ def test_a_request_that_breaks_something_inside_is_not_told_what():
 def test_a_work_with_nothing_to_fill_is_done_at_once():
     async def test(engine, net):
         full = blank(1, 3, mask=MASK).with_tokens(torch.ones(1, 3, dtype=torch.long))
-        ticket = await engine.enter(lambda: begin(full, policy_of("first-hitting")))
+        ticket = await engine.enter(lambda: job(begin(full, policy_of("first-hitting"))))
         return [turn async for turn in ticket]
 
     assert with_engine(test) == []

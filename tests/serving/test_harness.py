@@ -37,7 +37,7 @@ def test_a_continuation_costs_what_the_network_says(folder):
     ids = [one.tokenizer.bos, *one.tokenizer.encode("abc"), *one.tokenizer.encode(" dab")]
     x = torch.tensor([ids])
     rows = torch.arange(4, len(ids))
-    log_p = one.model.network.logits(x, torch.zeros(1), rows)
+    log_p = logits_at(one.model.network, x, torch.zeros(1), rows)
     log_p[:, one.model.mask] = -torch.inf
     expected = float(log_p.log_softmax(1).gather(1, x[0, rows, None]).sum())
     (found,) = one.loglikelihood([asked("loglikelihood", "abc", " dab")])
@@ -66,7 +66,7 @@ def test_greedy_is_told_for_the_greedy_continuation_and_no_other(folder, objecti
         x = torch.from_numpy(ids)[None].clone()
         if objective == "mdlm":
             x[:, at:] = one.model.mask
-        logits = one.model.network.logits(x, torch.zeros(1), torch.tensor([at]))
+        logits = logits_at(one.model.network, x, torch.zeros(1), torch.tensor([at]))
         logits[:, one.model.mask] = -torch.inf
         ids[at] = int(logits.argmax())
     assert greedy(one.model, replace(passage, tokens=ids))

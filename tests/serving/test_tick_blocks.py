@@ -18,11 +18,12 @@ from unmask.sampling.blockwise import Blockwise
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.policy import policy_of
 from unmask.sampling.process import run
+from unmask.serving.batch import Job
 from unmask.serving.engine import Engine
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
-from unmask.serving.tick import Running, Turn, advance
+from unmask.serving.tick import Turn, advance
 from unmask.text.prompt.canvas import of_rows
 
 pytestmark = pytest.mark.slow
@@ -34,16 +35,16 @@ class Counted:
     """A network that notes the block of every row in each of its calls."""
 
     def __init__(self, net):
-        self.net, self.calls = net, []
-        self.head, self.trunk = net.head, net.trunk
+        self.net, self.calls, self.spec, self.head = net, [], net.spec, net.head
 
-    def read_blocks(self, pieces):
-        self.calls.append([piece.first for piece in pieces])
-        return self.net.read_blocks(pieces)
+    def run(self, p):
+        parts = getattr(p.sees, "parts", (p,))
+        self.calls.append([int(part.positions[part.keep]) for part in parts])
+        return self.net.run(p)
 
 
-def process(net, sampler="first-hitting", **options):
-    return Blockwise(4, 16, net.row_memory, policy_of(sampler), LogitOptions(**options))
+def process(net, sampler="first-hitting", **shape):
+    return Blockwise(4, 16, net.spec.before, policy_of(sampler), LogitOptions(**shape))
 
 
 def canvases():
@@ -53,7 +54,7 @@ def canvases():
 
 def begun(net, i, sampler="first-hitting"):
     chosen = process(net, sampler)
-    return Running(chosen, chosen.begin(canvases()[i], seed=i))
+    return Job(chosen, chosen.begin(canvases()[i], seed=i))
 
 
 def test_requests_at_different_blocks_share_a_call_and_become_what_they_would_alone():
@@ -80,7 +81,7 @@ def test_an_error_of_one_request_does_not_stop_the_others():
         raise UserError("not this one")
 
     bad = process(net, hook=failing)
-    jobs = [begun(net, 0), Running(bad, bad.begin(canvases()[2], seed=0)), begun(net, 1)]
+    jobs = [begun(net, 0), Job(bad, bad.begin(canvases()[2], seed=0)), begun(net, 1)]
     turns = advance(net, jobs, drafts=[False] * 3, vocab=VOCAB)
     assert [type(turn) for turn in turns] == [Turn, UserError, Turn]
 
@@ -95,7 +96,7 @@ def test_a_request_that_leaves_takes_its_cache_along():
             ticket = await engine.enter(lambda: begun(net, 1))
             turns = aiter(ticket)
             turn = await anext(turns)
-            cache = weakref.ref(turn.work.state.memories[0].pairs[0][0])
+            cache = weakref.ref(turn.work.state.memories[0].layers[0][0])
             assert cache() is not None
             await turns.aclose()
             del ticket, turns, turn

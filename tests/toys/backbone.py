@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.model.backbone import BACKBONES, Backbone, Spec
+from unmask.model.passing import Pass, States
 from unmask.registry import derived
 
 
@@ -46,16 +47,16 @@ class Toy(Backbone):
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding(tokens)
 
-    def trunk(self, x, sigma=None, *, rows=None, lengths=None, allowed=None):
-        x = x if x.is_floating_point() else self.embed(x)
-        if lengths is not None:
-            x = x * (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+    def forward(self, p: Pass) -> States:
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        if p.lengths is not None:
+            x = x * (torch.arange(x.shape[1], device=x.device) < p.lengths[:, None])[..., None]
         reach, seen = self.spec.reach, self.kernel
-        if self.spec.causal:  # a position is predicted from those before it
-            seen = seen * (torch.arange(2 * reach + 1) < reach)
+        if self.spec.causal:  # a position sees itself and those before it
+            seen = seen * (torch.arange(2 * reach + 1) <= reach)
         mixed = F.conv1d(x.transpose(1, 2), seen, padding=reach, groups=self.spec.width).transpose(1, 2)
         hidden = self.mlp(mixed)
-        return hidden if rows is None else hidden.flatten(0, 1)[rows]
+        return States(hidden if p.wanted is None else hidden.flatten(0, 1)[p.wanted])
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.out(hidden)

@@ -1,11 +1,11 @@
 """A toy that reads token by token and carries its state from step to step: a small recurrent network."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from unmask.model.backbone import BACKBONES, Backbone, Spec
+from unmask.model.passing import Abilities, Causal, Pass, Segment, States
 from unmask.registry import derived
 
 
@@ -21,30 +21,15 @@ class RecurrentSpec(Spec):
     dropout: float = 0.0
 
     @property
-    def incremental(self) -> bool:
-        return True
-
-    @property
-    def carries(self) -> bool:
-        return True
+    def abilities(self) -> Abilities:
+        return Abilities(frozenset({Causal}), memory=True, carried=True)
 
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         return 12 * self.width**2 + rows * 2 * self.width * self.vocab
 
 
-@dataclass(frozen=True)
-class State:
-    """The hidden state of each row."""
-
-    hidden: Tensor | None = None
-    filled: int = 0
-
-    def take(self, rows: Tensor) -> "State":
-        return replace(self, hidden=None if self.hidden is None else self.hidden[rows])
-
-
 class Recurrent(Backbone):
-    """A GRU; position i is predicted from its state after the tokens before i."""
+    """A GRU; position i is predicted from the state after the tokens before it."""
 
     spec: RecurrentSpec
 
@@ -62,31 +47,16 @@ class Recurrent(Backbone):
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding(tokens)
 
-    def states(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The state before each position, and the last one."""
-        x = x if x.is_floating_point() else self.embed(x)
+    def forward(self, p: Pass) -> States:
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        before = p.memory.states if isinstance(p.memory, Segment) else None
         start = x.new_zeros(len(x), self.spec.width) if before is None else before
-        after, last = self.gru(x, start[None].contiguous())
-        return torch.cat((start[:, None], after[:, :-1]), 1), last[0]
-
-    def trunk(self, x, sigma=None, *, rows=None, lengths=None, allowed=None):
-        hidden, _ = self.states(x, None)
-        return hidden if rows is None else hidden.flatten(0, 1)[rows]
+        hidden, last = self.gru(x, start[None].contiguous())
+        memory = None if p.memory is None else Segment(last[0], p.memory.filled + x.shape[1])
+        return States(hidden if p.wanted is None else hidden.flatten(0, 1)[p.wanted], memory)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.out(hidden)
-
-    def memory(self, capacity: int) -> State:
-        return State()
-
-    def read(self, tokens: Tensor, memory: State) -> tuple[Tensor, State]:
-        hidden, last = self.states(tokens, memory.hidden)
-        after = torch.cat((hidden[:, 1:], last[:, None]), 1)  # row i predicts the token after token i
-        return after, State(last, memory.filled + tokens.shape[1])
-
-    def carried(self, x, sigma, rows, memory):
-        hidden, _ = self.states(x, memory)
-        return self.head(hidden.flatten(0, 1)[rows]), hidden[:, -1]  # the next row reads the last token
 
 
 RecurrentSpec.network = Recurrent

@@ -11,6 +11,7 @@ from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.passes.whole import hidden_states
 from unmask.processes.team import Alone
 from unmask.text.row import Rows
 from unmask.training import ema, noise, optim
@@ -190,9 +191,9 @@ def test_a_warm_start_knows_at_once_what_the_first_phase_learned():
     warm = Transformer(continued(state.network.spec, asked, second))
     warm.load_state_dict(state.network.state_dict())
     one_mask = CHAIN.rows(64, 9)
-    told = state.network.trunk(one_mask)
+    told = hidden_states(state.network, one_mask)
     # Under the causal mask the phase's network is the old one: only what it may see has changed.
-    seen = warm.trunk(one_mask, allowed=torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
+    seen = hidden_states(warm, one_mask, allowed=torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
     torch.testing.assert_close(seen, told, rtol=1e-4, atol=1e-4)
 
 

@@ -1,20 +1,21 @@
-"""Backbone: a network from tokens, or vectors, and a noise level to logits at the requested positions.
+"""Backbone: a network from passes (tokens or vectors, positions, who sees whom) to hidden states and logits.
 
 Everything outside `model/` uses a network through this class, and its size through its spec. A backbone is one file
 in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+from unmask.model.passing import Abilities, Causal, Full, Pass, Rule, Sees, States, check
 from unmask.registry import Registry
 from unmask.text.tokens.export import Inputs
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -44,14 +45,30 @@ class Spec(ABC):
         return False
 
     @property
+    def abilities(self) -> Abilities:
+        """The passes that the network can run."""
+        return Abilities(frozenset({Causal if self.causal else Full}))
+
+    @property
+    def before(self) -> bool:
+        """Whether position i is predicted from the hidden state of i − 1."""
+        return self.causal
+
+    @property
+    def own_rule(self) -> Sees:
+        """Who sees whom in the passes it is trained for."""
+        return Causal() if self.causal else Full()
+
+    @property
     def incremental(self) -> bool:
-        """Whether the network can read token by token with a cache: `Backbone.read`."""
-        return False
+        """Whether the network can read token by token with a memory."""
+        return self.causal and self.abilities.memory
 
     @property
     def blockwise(self) -> bool:
-        """Whether the network can predict a block from the clean text before it: `clean` and `size` of `logits`."""
-        return False
+        """Whether the network can predict a block from the clean text before it, which it remembers."""
+        can = self.abilities
+        return can.memory and can.positions and Rule in can.sees and not (self.causal or self.shown_sigma)
 
     @property
     def warms(self) -> bool:
@@ -61,7 +78,7 @@ class Spec(ABC):
     @property
     def carries(self) -> bool:
         """Whether a training step passes a memory of its rows to the next step, whose rows continue them."""
-        return False
+        return self.abilities.carried
 
     def check_lane(self, tokens: int) -> None:
         """Refuse to carry a memory through texts of so many tokens, where they are too short. Where it `carries`."""
@@ -115,40 +132,6 @@ class Spec(ABC):
         return 18.0 * self.width
 
 
-@runtime_checkable
-class Memory(Protocol):
-    """A network's cache of the rows it has read. Only the network knows its contents."""
-
-    @property
-    def filled(self) -> int:
-        """Tokens read so far."""
-
-    def take(self, rows: Int[Tensor, " n"]) -> "Memory":
-        """The memory of some of the rows."""
-
-
-@runtime_checkable
-class RowMemory(Protocol):
-    """A network's cache of one row that is filled block by block."""
-
-    @property
-    def filled(self) -> int:
-        """Tokens read so far: whole blocks."""
-
-
-@dataclass(frozen=True)
-class RowPiece:
-    """A row's part of a blockwise pass: finished text to remember, then a block to predict."""
-
-    tokens: Int[Tensor, " m"]  # from the first token that the memory lacks to the end of the block
-    first: int  # position of the block's first token
-    wanted: Int[Tensor, " k"]  # columns of the block whose states are needed, in order
-    memory: RowMemory
-    size: int  # tokens per block
-    window: int  # tokens that a block sees, its own included, in every layer: whole blocks of them
-    lead: int | None = None  # the token before the block, where there is one
-
-
 @dataclass(frozen=True)
 class Group:
     """Parameters that share a learning rate and a decay."""
@@ -158,8 +141,19 @@ class Group:
     decay: bool = True  # whether weight decay applies
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """What runs passes: a `Backbone`, or something around one."""
+
+    spec: Spec
+
+    def run(self, p: Pass) -> States: ...
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
 class Backbone(nn.Module, ABC):
-    """A network. `trunk` gives hidden states, `head` turns rows of them into logits."""
+    """A network. `run` gives the hidden states of a pass, `head` turns hidden states into logits."""
 
     spec: Spec
     constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
@@ -167,22 +161,14 @@ class Backbone(nn.Module, ABC):
     recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
 
     @abstractmethod
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Hidden states that predict all positions (b l d), or the flat positions `rows` (n d).
+    def forward(self, p: Pass) -> States:
+        """The hidden states of a pass that suits `spec.abilities`, and the memory after it, if there is one."""
 
-        x        tokens, or vectors in place of their embeddings
-        sigma    the noise level of each row (b) or of each position (b l); ignored where `spec.shown_sigma` is False
-        lengths  real positions of each row; the rest is padding at its end that no position sees
-        allowed  allowed[i, j]: position i sees position j; replaces the network's own rule
-        """
+    def run(self, p: Pass) -> States:
+        """The same; a pass that the network cannot run is refused."""
+        check(p, self.spec.abilities, self.spec.name)
+        states: States = self(p)
+        return states
 
     @abstractmethod
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
@@ -192,88 +178,10 @@ class Backbone(nn.Module, ABC):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         """The vectors of tokens."""
 
-    def segmented(self, tokens: Int[Tensor, "b l"], segments: Int[Tensor, "b l"]) -> Float[Tensor, "b l d"]:
-        """The vectors of tokens with their segments, 0 for a first text and 1 for a second: an input of `trunk`.
-
-        A network without segments ignores them.
-        """
-        return self.embed(tokens)
-
     @property
     @abstractmethod
     def units(self) -> list[nn.Module]:
         """The layers, in order: the units of FSDP and of activation checkpointing."""
-
-    def logits(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None,
-        rows: Int[Tensor, " n"],
-        *,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-        clean: Int[Tensor, "b l"] | None = None,
-        size: int = 0,
-    ) -> Float[Tensor, "n v"]:
-        """Logits (n v) that predict the flat positions `rows` only: a `shapes.Network`.
-
-        With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it.
-        """
-        if clean is not None:
-            return self.head(self.block_states(x, clean, size, rows=rows, lengths=lengths, allowed=allowed))
-        return self.head(self.trunk(x, sigma, rows=rows, lengths=lengths, allowed=allowed))
-
-    def forward(self, *arguments: Any, **options: Any) -> Tensor:
-        return self.logits(*arguments, **options)
-
-    def block_states(
-        self,
-        noisy: Int[Tensor, "b l"],
-        clean: Int[Tensor, "b l"],
-        size: int,
-        *,
-        rows: Int[Tensor, " n"],
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "n d"]:
-        """Hidden states that predict flat positions of noisy blocks, each given the clean text before it.
-
-        Where `spec.blockwise`. All blocks take one pass, in which no block sees another one's noise.
-        """
-        raise UserError(cannot_look_blockwise(self.spec))
-
-    def read_blocks(self, pieces: Sequence["RowPiece"]) -> tuple[Float[Tensor, "n d"], list["RowMemory"]]:
-        """Hidden states for the wanted columns of a block in each row, and the memories with the text before it.
-
-        Where `spec.blockwise`. Rows are independent: they may be at different blocks.
-        """
-        raise UserError(cannot_look_blockwise(self.spec))
-
-    def row_memory(self) -> "RowMemory":
-        """The empty memory of a row. Where `spec.blockwise`."""
-        raise UserError(cannot_look_blockwise(self.spec))
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Memory]:
-        """Read m more tokens; row i of the result predicts the token after token i. Where `spec.incremental`."""
-        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
-
-    def memory(self, capacity: int) -> Memory:
-        """An empty memory for texts of at most `capacity` tokens. Where `spec.incremental`."""
-        raise UserError(f"the backbone {self.spec.name!r} cannot read token by token.")
-
-    def carried(
-        self,
-        x: Int[Tensor, "b l"],
-        sigma: Float[Tensor, "..."] | None,
-        rows: Int[Tensor, " n"],
-        memory: Tensor | None,
-    ) -> tuple[Float[Tensor, "n v"], Tensor]:
-        """Logits, given the memory of these rows (b ..) from the previous step, and the memory for the next step.
-
-        Where `spec.carries`. The next rows begin with the last token of these: it is predicted here and read there,
-        so the new memory ends before it. The memory is detached: no gradient reaches an earlier step.
-        """
-        raise UserError(f"the backbone {self.spec.name!r} carries no memory from step to step.")
 
     def table(self) -> Float[Tensor, "v d"]:
         """The embedding of each token."""
@@ -317,14 +225,6 @@ class Backbone(nn.Module, ABC):
         return self.eval().requires_grad_(False)
 
 
-def cannot_look_blockwise(spec: Spec) -> str:
-    """The error for a network that cannot be a block model."""
-    return (
-        f"the backbone {spec.name!r} cannot look block by block: it has no block diffusion and no cache of blocks. "
-        "Use a transformer without time_conditioning."
-    )
-
-
 BACKBONES: Registry[Spec] = Registry("backbone", room="unmask.model.backbones", group="unmask.backbones")
 
 
@@ -337,16 +237,6 @@ def skeleton(spec: Spec) -> Backbone:
     """The network on the meta device: no memory for its weights."""
     with torch.device("meta"):
         return build(spec)
-
-
-def states_before(hidden: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
-    """For networks that predict position i from the state of i − 1: the states moved; the first keeps its own."""
-    return torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
-
-
-def rows_before(rows: Int[Tensor, " n"], length: int) -> Int[Tensor, " n"]:
-    """The flat positions whose states predict these ones, in rows of this length."""
-    return torch.where(rows % length > 0, rows - 1, rows)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from unmask.errors import UserError
 from unmask.files import appearing, write_json
 from unmask.model.backbone import Backbone, skeleton
 from unmask.model.model import Model
+from unmask.model.passes.whole import hidden_states
 from unmask.model.weights import weights_fingerprint
 from unmask.untrusted import read_object
 
@@ -54,7 +55,7 @@ class Classifier(nn.Module):
         lengths: Int[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b labels"]:
         """log p(label), from embeddings, so that gradients with respect to them exist."""
-        return self.of_hidden(self.backbone.trunk(embedded, sigma, lengths=lengths), lengths)
+        return self.of_hidden(hidden_states(self.backbone, embedded, sigma, lengths=lengths), lengths)
 
     def of_hidden(
         self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from unmask.diffusion.objective import Nats, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
+from unmask.model.passes.segments import segment
+from unmask.model.passes.whole import hidden_states, logits_at
+from unmask.model.passing import Segment
 from unmask.random import Noise
 
 
@@ -42,11 +45,14 @@ class NetworkView:
             x = x.masked_fill(self.unseen, self.mask)
             clean = None if clean is None else clean.masked_fill(self.unseen, self.mask)
         if self.module.spec.carries:
-            logits, memory = self.module.carried(x, sigma, rows, self.memory)
-            self.carried.append(memory.detach())
-            return logits
-        blocks = {} if clean is None else {"clean": clean, "size": size}
-        return self.module(x, sigma, rows, lengths=self.lengths, allowed=self.allowed, **blocks)
+            states = self.module.run(segment(x, rows, self.memory))
+            assert isinstance(states.memory, Segment)
+            assert states.memory.states is not None
+            self.carried.append(states.memory.states.detach())
+            return self.module.head(states.hidden)
+        return logits_at(
+            self.module, x, sigma, rows, lengths=self.lengths, allowed=self.allowed, clean=clean, size=size
+        )
 
     def trunk(
         self,
@@ -57,7 +63,8 @@ class NetworkView:
     ) -> Float[Tensor, "..."]:
         """Hidden states from vectors, which contain the noise level; `lengths` replace the rows' own."""
         lengths = self.lengths if lengths is None else lengths
-        return self.module.trunk(x, x.new_zeros(len(x)), rows=rows, lengths=lengths, allowed=self.allowed)
+        sigma = x.new_zeros(len(x))
+        return hidden_states(self.module, x, sigma, rows=rows, lengths=lengths, allowed=self.allowed)
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         return self.module.head(hidden)

@@ -15,6 +15,8 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec
+from unmask.model.passes.whole import hidden_states, logits_at
+from unmask.model.passing import Causal, Pass
 from unmask.text.layout import Layout, Marks, recorded_layout, usual_layout
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -104,14 +106,14 @@ def network_log_probs(
         seen = next(id for id in x_t.flatten().tolist() if not 0 <= id < vocab)
         raise UserError(f"id {seen} is outside the network's vocabulary of {vocab}: give ids 0 to {vocab - 1}.")
     if objective.facts.causal and network.spec.incremental:
-        hidden, _ = network.read(x_t, network.memory(x_t.shape[1]))
-        return objective.log_probs(network.head(hidden), x_t, mask=mask)
+        return objective.log_probs(network.head(network.run(Pass(x_t, Causal())).hidden), x_t, mask=mask)
     if network.spec.shown_sigma and sigma is None:
         raise UserError("this network is conditioned on the noise level: give sigma, one number per row.")
     if context := objective.context(x_t):
         rows = torch.arange(x_t.numel(), device=x_t.device)
-        return objective.log_probs(network.logits(x_t, sigma, rows, **context).view(*x_t.shape, -1), x_t, mask=mask)
-    return objective.log_probs(network.head(network.trunk(x_t, sigma)), x_t, mask=mask)
+        logits = logits_at(network, x_t, sigma, rows, **context).view(*x_t.shape, -1)
+        return objective.log_probs(logits, x_t, mask=mask)
+    return objective.log_probs(network.head(hidden_states(network, x_t, sigma)), x_t, mask=mask)
 
 
 def shipped(home: Path = HOME) -> dict[str, Path]:

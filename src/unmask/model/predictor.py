@@ -32,6 +32,7 @@ from unmask.model import checkpoint
 from unmask.model.backbone import Backbone
 from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
+from unmask.model.passes.whole import hidden_states
 from unmask.settings import described, merged
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.bases import complement
@@ -308,9 +309,8 @@ class Predictor(nn.Module):
     def vectors(self, batch: Batch) -> Float[Tensor, "b d"]:
         """One vector for each row."""
         tokens, lengths, segments = batch
-        x = tokens if segments is None else self.backbone.segmented(tokens, segments)
         sigma = torch.zeros(len(tokens), device=tokens.device) if self.model.spec.shown_sigma else None
-        hidden = self.backbone.trunk(x, sigma, lengths=lengths)
+        hidden = hidden_states(self.backbone, tokens, sigma, lengths=lengths, segments=segments)
         if self.reading.pool == "auto":
             return self.backbone.pool(hidden, lengths)
         if self.reading.pool == "first":

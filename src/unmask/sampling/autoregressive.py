@@ -1,6 +1,6 @@
 """Autoregressive sampling as a process: left to right; a causal network with a cache reads each token once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -9,16 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.backbone import Memory
 from unmask.model.model import Model
+from unmask.model.passing import Causal, Empty, Memory, Pass
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, Whole, Windows, Work
 from unmask.sampling.policies.left_to_right import LeftToRight
 from unmask.sampling.policy import Policy
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
 from unmask.text.prompt.canvas import Canvas
-
-SHORT = 48  # tokens: up to here a row of a joined forward pass costs less than a pass of its own for one token
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,11 @@ class AutoregressiveProcess(Process):
     needs: ClassVar[frozenset[str]] = frozenset({"next token"})
     options: LogitOptions = field(default_factory=LogitOptions)
     windows: Windows = field(default_factory=Whole)
-    remember: Callable[[int], Memory] | None = None  # an empty memory of a given capacity; None: there is none
+    cached: bool = False  # the network remembers what it has read
 
     @classmethod
-    def of(
-        cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Model
-    ) -> "AutoregressiveProcess":
-        network = model.network
-        return cls(options, windows or Whole(), network.memory if network.spec.incremental else None)
+    def of(cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Model) -> "AutoregressiveProcess":
+        return cls(options, windows or Whole(), cached=model.spec.incremental)
 
     @property
     def inner(self) -> Masked:
@@ -70,42 +65,35 @@ class AutoregressiveProcess(Process):
 
     def ask(self, state: AutoregressiveState) -> Ask | None:
         asked = self.inner.ask(state.work)
-        if asked is None or self.remember is None:
+        if asked is None or not self.cached:
             return asked
         memory, column = self.memory(state, asked), int(asked.rows[0]) % asked.tokens.shape[1]
-        return replace(asked, memory=memory, reads=asked.tokens[:, memory.filled : column])
+        reads = asked.tokens[:, memory.filled : column]
+        last = None
+        if reads.shape[1] > 1:
+            last = torch.arange(1, len(reads) + 1, device=reads.device) * reads.shape[1] - 1
+        return replace(asked, passes=(Pass(reads, Causal(), memory=memory, wanted=last),))
 
     def memory(self, state: AutoregressiveState, asked: Ask) -> Memory:
         """The network's memory of the asked rows; empty in a new window."""
-        assert self.remember is not None
         if state.memory is None or state.rows is None or state.start != asked.start:
-            return self.remember(asked.tokens.shape[1])
+            return Empty(asked.tokens.shape[1])
         if len(state.rows) == len(asked.live):
             return state.memory
         return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # without finished rows
 
     def commit(self, state: AutoregressiveState, asked: Ask, answer: Answer) -> tuple[AutoregressiveState, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
-        return AutoregressiveState(work, answer.memory, asked.live, asked.start), brought
-
-    def joinable(self, state: AutoregressiveState) -> Work | None:
-        """Short texts are read anew in a joined forward pass sooner than each by itself from its memory."""
-        known = int(state.work.canvas.hidden.any(0).long().argmax())  # the first position that is hidden in some row
-        return state.work if known <= SHORT else None
-
-    def rejoined(self, state: AutoregressiveState, work: Work) -> AutoregressiveState:
-        """The memory lags behind what was drawn without it, and catches up when it is asked again."""
-        return replace(state, work=work)
+        memory = answer.memories[0] if answer.memories else None
+        return AutoregressiveState(work, memory, asked.live, asked.start), brought
 
     def canvas(self, state: AutoregressiveState) -> Canvas:
         return state.work.canvas
 
 
-def continue_text(
-    network: Any, canvas: Canvas, *, seed: int = 0, options: LogitOptions | None = None
-) -> Iterator[Step]:
+def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, options: LogitOptions | None = None) -> Iterator[Step]:
     """Continue the prompts of a canvas to the end of their rows with a causal network."""
-    return run(AutoregressiveProcess(options or LogitOptions(), remember=network.memory), network, canvas, seed=seed)
+    return run(AutoregressiveProcess(options or LogitOptions(), cached=True), network, canvas, seed=seed)
 
 
 def check_prompts(canvas: Canvas) -> None:

@@ -7,7 +7,6 @@ whole text again and gives the same tokens.
 A block is given the text before its end. Text after it, as around a blank in the middle, is not seen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -16,8 +15,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.model.backbone import RowMemory, RowPiece
 from unmask.model.model import Model
+from unmask.model.passes.doubled import check_blockwise
+from unmask.model.passes.pieces import BlockRule, piece
+from unmask.model.passing import Empty, Memory
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, Sliding, Span, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -42,7 +43,7 @@ class BlockWork:
     """Rows being filled, and the network's memory of each; None: nothing is read yet, or nothing is left to fill."""
 
     work: Work
-    memories: tuple[RowMemory | None, ...]
+    memories: tuple[Memory | None, ...]
 
 
 @PROCESSES.register("blockwise", "block diffusion: blocks from left to right, each token read once")
@@ -55,7 +56,7 @@ class Blockwise(Process):
 
     size: int  # S, tokens per block
     window: int  # tokens that a block sees, its own included; whole blocks of them
-    remember: Callable[[], RowMemory]  # the empty memory of a row
+    before: bool = False  # the network predicts position i from the state of i − 1
     policy: Policy = field(default_factory=FirstHitting)
     options: LogitOptions = field(default_factory=LogitOptions)
     cached: bool = True  # False: read everything again in each call
@@ -71,10 +72,11 @@ class Blockwise(Process):
     def of(cls, *, policy: Policy, options: LogitOptions, windows: Sliding | None, model: Model) -> "Blockwise":
         size = model.objective.block
         assert size is not None
+        check_blockwise(model.spec)
         if windows is not None and windows.stride != Sliding.usual(windows.context).stride:
             raise UserError("the window of a block model moves on by one block at a time: leave the stride out.")
         window = max(model.spec.length, 2 * size) if windows is None else windows.context
-        return cls(size, window, model.network.row_memory, policy, options)
+        return cls(size, window, model.spec.before, policy, options)
 
     @property
     def inner(self) -> Masked:
@@ -107,13 +109,13 @@ class Blockwise(Process):
         stops = [width] * len(asked.tokens) if asked.lengths is None else asked.lengths.tolist()
         counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
         wanted = (asked.rows % width - first).split(counts)
-        pieces = []
+        rule, passes = BlockRule(self.size, self.window, self.before), []
         for i, row in enumerate(asked.live.tolist()):
-            memory = state.memories[row] or self.remember()
+            memory = state.memories[row] or Empty()
             tokens = asked.tokens[i, memory.filled : stops[i]]
             lead = int(asked.tokens[i, first - 1]) if first else None
-            pieces.append(RowPiece(tokens, first, wanted[i], memory, self.size, self.window, lead))
-        return replace(asked, pieces=tuple(pieces))
+            passes.append(piece(rule, tokens, memory, first=first, wanted=wanted[i], lead=lead))
+        return replace(asked, passes=tuple(passes))
 
     def commit(self, state: BlockWork, asked: Ask, answer: Answer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)

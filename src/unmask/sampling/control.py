@@ -72,7 +72,7 @@ class Control:
         if self.guidance != 1 or self.classifier is not None:
             check_can_be_guided(model)
         if self.guidance != 1:
-            hooks.append(ClassifierFree(model.network.logits, self.guidance, model.layout.fixed))
+            hooks.append(ClassifierFree(model.network, self.guidance, model.layout.fixed))
         if self.classifier is not None:
             judge = load_classifier(self.classifier, model)
             label = judge.number(self.towards or "")

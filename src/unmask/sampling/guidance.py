@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid
 from unmask.errors import UserError
+from unmask.model.backbone import Reader
 from unmask.sampling.logits import Hook, in_pieces
 from unmask.sampling.process import Ask, NetworkOfLengths, answer
 from unmask.shapes import Network
@@ -36,7 +37,7 @@ class ClassifierFree:
     Every network call takes a second forward pass, except at weight 1.
     """
 
-    network: Network | NetworkOfLengths
+    network: Reader | Network | NetworkOfLengths
     weight: float  # g; above 1: follow the given text more closely
     kept: tuple[int, ...] = ()  # tokens that are seen in both passes: the frame of an encoder
 
@@ -50,7 +51,7 @@ class ClassifierFree:
         frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
         if self.kept:
             frozen = frozen & ~torch.isin(ask.tokens, ask.tokens.new_tensor(self.kept))
-        blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask))).logits
+        blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask), passes=())).logits
         if self.weight == 0:
             return blind
         return mixed(logits, blind, self.weight, mask=mask)

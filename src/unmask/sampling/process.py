@@ -4,16 +4,18 @@ Both are pure functions of a state, so one loop serves Python, the terminal, fil
 questions of many requests in one forward pass. Masked diffusion and autoregression are two processes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Memory, RowMemory, RowPiece
+from unmask.model.backbone import Reader, Spec
+from unmask.model.passes.together import Counted, run_together, uncounted
+from unmask.model.passes.whole import whole
+from unmask.model.passing import Memory, Pass
 from unmask.registry import Registry
 from unmask.sampling.policy import PolicyView
 from unmask.text.prompt.canvas import Canvas
@@ -34,11 +36,14 @@ class Ask:
     spaced: Bool[Tensor, "b w"] | None = None  # where a token must begin with a space
     vectors: Float[Tensor, "b w d"] | None = None  # input vectors in place of tokens
     states: bool = False  # hidden states are wanted, not logits
-    memory: Memory | None = None  # the network's memory of these rows so far
-    reads: Int[Tensor, "b m"] | None = None  # new tokens to read: the logits are those after the last of them
-    pieces: tuple[
-        RowPiece, ...
-    ] = ()  # of each row: the block to predict, and the network's memory of what is before it
+    passes: tuple[
+        Pass, ...
+    ] = ()  # what the network reads, where it has a memory of these rows; empty: the whole rows
+
+    @property
+    def shown(self) -> Tensor:
+        """Tokens, or vectors in place of them."""
+        return self.tokens if self.vectors is None else self.vectors
 
     @property
     def row(self) -> Int[Tensor, " n"]:
@@ -56,8 +61,7 @@ class Answer:
     """The output of a network call."""
 
     logits: Float[Tensor, "n v"]  # or hidden states (n d), if the question wants them
-    memory: Memory | None = None  # if the question has one
-    memories: tuple[RowMemory, ...] = ()  # of each row, if the question has pieces
+    memories: tuple[Memory | None, ...] = ()  # after each of the question's own passes
 
 
 @dataclass(frozen=True)
@@ -120,14 +124,6 @@ class Process(Protocol):
     def commit(self, state: Any, asked: Ask, answer: Answer) -> tuple[Any, Committed]:
         """The state after the network's answer, and what was committed. `asked` is what `ask(state)` gave."""
 
-    def joinable(self, state: Any) -> Any | None:
-        """A state of masked diffusion that asks the same question, where a server gains by joining it; else None."""
-        return None
-
-    def rejoined(self, state: Any, work: Any) -> Any:
-        """The state after its joinable one was advanced."""
-        raise TypeError(f"{type(self).__name__} is not joined")
-
     def canvas(self, state: Any) -> Canvas:
         """The current text."""
 
@@ -145,28 +141,32 @@ class NetworkOfLengths(Protocol):
 @torch.inference_mode()
 def answer(network: Any, question: Ask) -> Answer:
     """The network's logits at the rows of a question. The network is a function, or a backbone."""
-    if question.pieces:
+    if isinstance(network, Reader):
         return answers(network, [question])[0]
-    if question.memory is not None:
-        hidden, memory = network.read(question.reads, question.memory)
-        return Answer(network.head(hidden[question.row, -1]), memory)
-    shown = question.tokens if question.vectors is None else question.vectors
-    if question.states:
-        return Answer(network.trunk(shown, question.sigma, rows=question.rows, lengths=question.lengths))
-    logits: Callable[..., Tensor] = getattr(network, "logits", network)
     if question.lengths is None:
-        return Answer(logits(shown, question.sigma, question.rows))
-    return Answer(logits(shown, question.sigma, question.rows, lengths=question.lengths))
+        return Answer(network(question.shown, question.sigma, question.rows))
+    return Answer(network(question.shown, question.sigma, question.rows, lengths=question.lengths))
 
 
 @torch.inference_mode()
-def answers(network: Any, questions: Sequence[Ask]) -> list[Answer]:
-    """The answers to questions about pieces, of rows at any blocks, from one forward pass."""
-    hidden, memories = network.read_blocks([piece for one in questions for piece in one.pieces])
-    found, left = [], iter(memories)
-    for one, logits in zip(questions, network.head(hidden).split([len(one.rows) for one in questions]), strict=True):
-        found.append(Answer(logits, memories=tuple(islice(left, len(one.pieces)))))
+def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncounted) -> list[Answer]:
+    """The answers to questions of any kind, from one forward pass if the network can take them together."""
+    passes = [passes_of(network.spec, question) for question in questions]
+    states = run_together(network, [p for own in passes for p in own], counted)
+    found = []
+    for question, own in zip(questions, passes, strict=True):
+        mine, states = states[: len(own)], states[len(own) :]
+        hidden = torch.cat([one.hidden.flatten(0, -2) for one in mine])
+        memories = tuple(one.memory for one in mine) if question.passes else ()
+        found.append(Answer(hidden if question.states else network.head(hidden), memories))
     return found
+
+
+def passes_of(spec: Spec, question: Ask) -> tuple[Pass, ...]:
+    """What a network reads to answer a question."""
+    if question.passes:
+        return question.passes
+    return (whole(spec, question.shown, question.sigma, rows=question.rows, lengths=question.lengths),)
 
 
 def run(

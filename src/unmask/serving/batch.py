@@ -1,11 +1,12 @@
-"""Batching: works with the same policy and settings become one work of many rows, and are split again.
+"""Batching: requests with the same policy and settings become one of many rows, and are split again.
 
 No row depends on another, so this changes nothing but the time: one plan, one choice and one draw for all works
 instead of one for each.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,36 +14,60 @@ from torch.nn.functional import pad
 
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.masked import Span, Work
+from unmask.sampling.process import Process
 from unmask.text.prompt.canvas import Canvas
 
 
-def width(work: Work) -> int:
-    return work.canvas.tokens.shape[1]
+@dataclass(frozen=True)
+class Job:
+    """A request being sampled: a process and its state."""
+
+    process: Process
+    state: Any
+
+    @property
+    def canvas(self) -> Canvas:
+        return self.process.canvas(self.state)
+
+    @property
+    def done(self) -> bool:
+        return self.process.done(self.state)
+
+    @property
+    def moving(self) -> bool:
+        """Whether tokens may be replaced without being hidden before, as in continuous diffusion."""
+        return not (isinstance(self.state, Work) or self.done)
 
 
-def passes(work: object) -> int:
+def width(job: Job) -> int:
+    return job.canvas.tokens.shape[1]
+
+
+def passes(job: Job) -> int:
     """Forward passes per row and call: guidance needs one with and one without the given text."""
-    return 2 if isinstance(work, Work) and isinstance(work.options.hook, ClassifierFree) else 1
+    return 2 if isinstance(job.state, Work) and isinstance(job.state.options.hook, ClassifierFree) else 1
 
 
-def alike(a: Work, b: Work) -> bool:
-    """Whether two works can be joined: same policy, same `LogitOptions`, and one window each."""
-    whole = all(work.spans == (Span(0, width(work), 0, width(work)),) for work in (a, b))
-    kinds = [[(memory.dim(), memory.shape[2:]) for memory in work.memory] for work in (a, b)]
-    return whole and a.policy == b.policy and a.options == b.options and kinds[0] == kinds[1]
+def alike(a: Job, b: Job) -> bool:
+    """Whether two requests can be drawn as one: masked diffusion, same policy, same settings, one window each."""
+    if not (isinstance(a.state, Work) and isinstance(b.state, Work)):
+        return False
+    whole = all(job.state.spans == (Span(0, width(job), 0, width(job)),) for job in (a, b))
+    kinds = [[(memory.dim(), memory.shape[2:]) for memory in job.state.memory] for job in (a, b)]
+    return whole and a.state.policy == b.state.policy and a.state.options == b.state.options and kinds[0] == kinds[1]
 
 
-def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[list[int]]:
-    """The indices of works that can be joined, by group; a group of several works has at most `most` positions.
+def groups(jobs: Sequence[Job], apart: Sequence[bool], *, most: int) -> list[list[int]]:
+    """The indices of requests that can be joined, by group; a group of several has at most `most` positions.
 
-    Works with different `apart` are never joined.
+    Requests with different `apart` are never joined.
     """
     found: list[list[int]] = []
     sizes: list[int] = []
-    for i, work in enumerate(works):
-        size = work.canvas.tokens.numel() * passes(work)
+    for i, job in enumerate(jobs):
+        size = job.canvas.tokens.numel() * passes(job)
         for number, group in enumerate(found):
-            if apart[group[0]] == apart[i] and sizes[number] + size <= most and alike(works[group[0]], work):
+            if apart[group[0]] == apart[i] and sizes[number] + size <= most and alike(jobs[group[0]], job):
                 group.append(i)
                 sizes[number] += size
                 break
@@ -52,11 +77,12 @@ def groups(works: Sequence[Work], apart: Sequence[bool], *, most: int) -> list[l
     return found
 
 
-def join(works: Sequence[Work]) -> Work:
-    """All rows in one work, the shorter ones padded at their end."""
-    if len(works) == 1:
-        return works[0]
-    first, most = works[0], max(map(width, works))
+def join(jobs: Sequence[Job]) -> Job:
+    """All rows in one request, the shorter ones padded at their end."""
+    if len(jobs) == 1:
+        return jobs[0]
+    works: list[Work] = [job.state for job in jobs]
+    first, most = works[0], max(map(width, jobs))
     lengths = torch.cat([own_lengths(work) for work in works])
     spaced = torch.cat([wider(own_spaced(work), most, False) for work in works])
     canvas = Canvas(
@@ -69,7 +95,7 @@ def join(works: Sequence[Work]) -> Work:
     memory = tuple(
         torch.cat([wider(one, most, 0) for one in same]) for same in zip(*(w.memory for w in works), strict=True)
     )
-    return replace(
+    joined = replace(
         first,
         canvas=canvas,
         key=torch.cat([work.key for work in works]),
@@ -77,27 +103,35 @@ def join(works: Sequence[Work]) -> Work:
         memory=memory,
         spans=(Span(0, most, 0, most),),
     )
+    return replace(jobs[0], state=joined)
 
 
-def split_work(joined: Work, works: Sequence[Work]) -> list[Work]:
-    """The joined works, split again."""
-    if len(works) == 1:
-        return [joined]
-    sizes = [len(work.key) for work in works]
-    tokens, clocks = joined.canvas.tokens.split(sizes), joined.clock.split(sizes)
-    memories = zip(*(memory.split(sizes) for memory in joined.memory), strict=True) if joined.memory else iter(())
-    going = iter(joined.canvas.hidden.any(1).tolist())
+def split_work(joined: Job, jobs: Sequence[Job]) -> list[Job]:
+    """The joined requests, split again, with their own settings."""
+    if len(jobs) == 1:
+        own = joined.state
+        return [replace(jobs[0], state=replace(own, options=jobs[0].state.options) if isinstance(own, Work) else own)]
+    after = joined.state
+    sizes = [len(job.state.key) for job in jobs]
+    tokens, clocks = after.canvas.tokens.split(sizes), after.clock.split(sizes)
+    memories = zip(*(memory.split(sizes) for memory in after.memory), strict=True) if after.memory else iter(())
+    going = iter(after.canvas.hidden.any(1).tolist())
     found = []
-    for i, work in enumerate(works):
-        canvas = work.canvas.with_tokens(tokens[i][:, : width(work)])
-        memory = tuple(one[:, : width(work)] if one.dim() > 1 else one for one in next(memories, ()))
+    for i, job in enumerate(jobs):
+        work = job.state
+        canvas = work.canvas.with_tokens(tokens[i][:, : width(job)])
+        memory = tuple(one[:, : width(job)] if one.dim() > 1 else one for one in next(memories, ()))
         spans = work.spans if any([next(going) for _ in range(sizes[i])]) else ()
-        found.append(replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans))
+        found.append(replace(job, state=replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans)))
     return found
 
 
 def own_lengths(work: Work) -> Tensor:
-    return torch.full_like(work.clock, width(work)) if work.canvas.lengths is None else work.canvas.lengths
+    return (
+        torch.full_like(work.clock, work.canvas.tokens.shape[1])
+        if work.canvas.lengths is None
+        else work.canvas.lengths
+    )
 
 
 def own_spaced(work: Work) -> Tensor:

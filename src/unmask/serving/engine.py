@@ -15,12 +15,13 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from unmask.errors import UserError
-from unmask.serving.batch import passes
+from unmask.model.backbone import Reader
+from unmask.serving.batch import Job, passes
 from unmask.serving.limits import Limits
 from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, failed, late
-from unmask.serving.tick import Halves, Job, Turn, advance
+from unmask.serving.tick import Turn, advance
 
 Made = TypeVar("Made")
 
@@ -78,7 +79,7 @@ class Ticket:
 class Engine:
     """Call `start` in a running event loop, and `close` at the end."""
 
-    def __init__(self, network: Halves, *, vocab: int, limits: Limits, metrics: Metrics, report: Report) -> None:
+    def __init__(self, network: Reader, *, vocab: int, limits: Limits, metrics: Metrics, report: Report) -> None:
         self.network, self.vocab, self.limits = network, vocab, limits
         self.metrics, self.report = metrics, report
         self.live: list[Ticket] = []

@@ -21,6 +21,7 @@ from unmask.evaluation.likelihood.passes import Tally, evaluate
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.text.row import Row
@@ -185,7 +186,7 @@ def greedy(model: Model, passage: Row) -> bool:
 
 
 def _best(model: Model, x: torch.Tensor, x_t: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    logits = model.network.logits(x_t, sigma.to(x_t.device), rows, **model.objective.context(x))
+    logits = logits_at(model.network, x_t, sigma.to(x_t.device), rows, **model.objective.context(x))
     return logits.index_fill(1, torch.tensor([model.mask], device=x_t.device), -torch.inf).argmax(1)
 
 

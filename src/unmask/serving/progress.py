@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from unmask.sampling.recipe import Method
-from unmask.serving.tick import Alternatives, Job, Running, Turn
+from unmask.serving.batch import Job
+from unmask.serving.tick import Alternatives, Turn
 from unmask.text.tokens.pieces import UNFINISHED, pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -159,7 +160,7 @@ class Filling:
         width = turn.work.canvas.tokens.shape[1]
         brought = turn.brought
         for answer in self.answers:
-            answer.moving = isinstance(turn.work, Running) and not turn.work.done
+            answer.moving = turn.work.moving
         for number, (at, id) in enumerate(zip(brought.rows, brought.ids, strict=True)):
             row, position = divmod(at, width)
             self.put(row, position, id)

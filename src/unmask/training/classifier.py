@@ -13,6 +13,7 @@ from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.model.classifier import Classifier
+from unmask.model.passes.whole import hidden_states
 from unmask.training.loop import Gain, updates
 from unmask.training.optim import OPTIMIZERS, Optim, Updates
 
@@ -102,7 +103,9 @@ def judged(
     tokens, sigma, lengths = noisy(texts, t, source, mask=mask, schedule=schedule)
     device = classifier.table.device
     with torch.no_grad():
-        hidden = classifier.backbone.trunk(tokens.to(device), sigma.float().to(device), lengths=lengths.to(device))
+        hidden = hidden_states(
+            classifier.backbone, tokens.to(device), sigma.float().to(device), lengths=lengths.to(device)
+        )
     return classifier.of_hidden(hidden, lengths.to(device)).cpu()
 
 

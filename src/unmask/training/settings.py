@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError, unknown
-from unmask.model.backbone import BACKBONES, Spec, cannot_look_blockwise
+from unmask.model.backbone import BACKBONES, Spec
+from unmask.model.passes.doubled import check_blockwise
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads
 from unmask.settings import also, at_least, check_shares
@@ -116,8 +117,8 @@ class Train:
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
         self.objective.remark(self.text.length)
-        if self.objective.facts.blockwise and not self.model.blockwise:
-            raise UserError(cannot_look_blockwise(self.model))
+        if self.objective.facts.blockwise:
+            check_blockwise(self.model)
         if self.recipe == "warm" and not self.can_warm:
             raise UserError(
                 f"recipe = warm trains an autoregressive model first, then one that sees both sides. The objective "

@@ -1,5 +1,7 @@
 """The score of a variant is the difference of two likelihoods: by one hidden position, by the bound, or exactly."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from unmask.evaluation.likelihood.variants import Variant, effects, position_pro
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.checkpoint import load, save
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.text.tokens import vocabulary
 
 pytestmark = pytest.mark.slow
@@ -33,7 +36,7 @@ def test_by_pseudo_likelihood_two_letters_are_compared_where_one_position_is_hid
         x = torch.tensor([ids])
         x[0, at] = DNA.mask
         with torch.no_grad():
-            log_p = model.network.logits(x, torch.zeros(1), torch.tensor([at]))[0].log_softmax(0)
+            log_p = logits_at(model.network, x, torch.zeros(1), torch.tensor([at]))[0].log_softmax(0)
         ref, alt = (2, 3) if at == 3 else (1, 0)
         assert wanted == pytest.approx(float(log_p[alt] - log_p[ref]), abs=1e-5)
     assert found.score == pytest.approx((found.forward + found.reverse) / 2)
@@ -53,7 +56,7 @@ def test_by_the_bound_the_difference_is_that_of_the_exact_bounds(tmp_path):
     (found,) = effects(model, texts, [variant], by="bound", passes=4000, both=False)
     with torch.no_grad():
         ref, alt = (
-            exact_bound(model.network.logits, torch.tensor(DNA.encode(text)), mask=DNA.mask)
+            exact_bound(partial(logits_at, model.network), torch.tensor(DNA.encode(text)), mask=DNA.mask)
             for text in ("ACGGT", "ACGTT")
         )
     assert 0 < found.error < 0.1

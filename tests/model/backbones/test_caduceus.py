@@ -1,6 +1,7 @@
 """Caduceus is the recorded networks, and equivariant to the strands of DNA if it says so."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from unmask.model.backbones.caduceus import BothWays, Caduceus, CaduceusSpec, re
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
 from unmask.model.formats.caduceus import CaduceusLayout
+from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.random import TOKEN, Dice
 from unmask.sampling import masked
 from unmask.sampling.logits import LogitOptions
@@ -39,7 +41,7 @@ def test_logits_and_hidden_states_are_the_recorded_ones(name, tmp_path):
     net, case = network(name, tmp_path), dna_cases(f"caduceus_{name}")
     for suffix, tokens in (("", case["input_ids"]), ("_rc_input", case["rc_input_ids"])):
         with torch.no_grad():
-            hidden = net.trunk(tokens)
+            hidden = hidden_states(net, tokens)
             assert relative(hidden, case[f"hidden_final{suffix}"]) < TOLERANCE
             assert relative(net.head(hidden), case[f"logits{suffix}"]) < TOLERANCE
     assert relative(net.embed(case["input_ids"]), case["embeddings"]) < TOLERANCE
@@ -51,7 +53,7 @@ def test_loss_and_gradients_are_the_recorded_ones(name, recompute, tmp_path):
     net, case = network(name, tmp_path), dna_cases(f"caduceus_{name}")
     net.recompute = recompute
     rows = (case["labels"] != IGNORED).flatten().nonzero().squeeze(1)
-    loss = F.cross_entropy(net.logits(case["input_ids"], None, rows), case["labels"].flatten()[rows])
+    loss = F.cross_entropy(logits_at(net, case["input_ids"], None, rows), case["labels"].flatten()[rows])
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"].item(), rel=1e-5)
     told = {CaduceusLayout().renamed(key): g for key, g in dna_gradients(f"caduceus_{name}").items()}
@@ -68,7 +70,7 @@ def test_the_reverse_complement_gives_the_same_logits_reversed_and_complemented(
     partners = net.complement(torch.device("cpu"))
     assert torch.equal(partners[case["input_ids"]].flip(1), case["rc_input_ids"])
     with torch.no_grad():
-        one, other = net.trunk(case["input_ids"]), net.trunk(case["rc_input_ids"])
+        one, other = hidden_states(net, case["input_ids"]), hidden_states(net, case["rc_input_ids"])
         assert torch.equal(other.flip(1, 2), one)
         assert torch.equal(net.head(other).flip(1)[..., partners], net.head(one))
         torch.testing.assert_close(net.pool(other), net.pool(one), rtol=1e-6, atol=1e-6)
@@ -79,7 +81,7 @@ def test_the_two_networks_that_are_called_ps_differ(tmp_path):
     other = Caduceus(replace(net.spec, exchange=False))
     other.load_state_dict(net.state_dict())
     with torch.no_grad():
-        logits = other.head(other.trunk(case["input_ids"]))
+        logits = other.head(hidden_states(other, case["input_ids"]))
     assert relative(logits, dna_cases("caduceus_ps_unfused")["logits"]) < TOLERANCE
     assert (logits - case["logits"]).abs().max() > 1
 
@@ -89,8 +91,8 @@ def test_pooled_features_give_the_recorded_classification(name, tmp_path):
     net, case = network(name, tmp_path), dna_cases(f"caduceus_{name}")
     score = load_file(FOLDER / "dna" / f"caduceus_{name}.safetensors")["score.weight"]
     with torch.no_grad():
-        seen = F.linear(net.pool(net.trunk(case["input_ids"])), score)
-        back = F.linear(net.pool(net.trunk(case["rc_input_ids"])), score)
+        seen = F.linear(net.pool(hidden_states(net, case["input_ids"])), score)
+        back = F.linear(net.pool(hidden_states(net, case["rc_input_ids"])), score)
     if name == "ph":  # both strands are read one after the other
         assert relative(seen, case["cls_logits_single"]) < TOLERANCE
         seen = (seen + back) / 2
@@ -113,20 +115,22 @@ def x(generator):
 def test_with_two_strands_rows_vectors_and_batches_are_those_of_the_whole(stranded, x):
     rows = torch.tensor([30, 2, 17, 5])
     with torch.no_grad():
-        whole = stranded.head(stranded.trunk(x))
-        torch.testing.assert_close(stranded.logits(x, None, rows), whole.flatten(0, 1)[rows], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(stranded.head(stranded.trunk(stranded.embed(x))), whole)
-        torch.testing.assert_close(stranded.head(stranded.trunk(x[1:2])), whole[1:2], rtol=1e-4, atol=1e-4)
+        whole = stranded.head(hidden_states(stranded, x))
+        torch.testing.assert_close(
+            logits_at(stranded, x, None, rows), whole.flatten(0, 1)[rows], rtol=1e-4, atol=1e-4
+        )
+        torch.testing.assert_close(stranded.head(hidden_states(stranded, stranded.embed(x))), whole)
+        torch.testing.assert_close(stranded.head(hidden_states(stranded, x[1:2])), whole[1:2], rtol=1e-4, atol=1e-4)
     assert stranded.table().shape == (8, 32)
-    assert stranded.pool(stranded.trunk(x)).shape == (3, 16)
+    assert stranded.pool(hidden_states(stranded, x)).shape == (3, 16)
 
 
 def test_with_two_strands_padding_is_seen_by_nobody(stranded, x):
     lengths = torch.tensor([7, 12, 4])
     with torch.no_grad():
-        padded = stranded.head(stranded.trunk(x, lengths=lengths))
+        padded = stranded.head(hidden_states(stranded, x, lengths=lengths))
         for row, n in enumerate(lengths.tolist()):
-            alone = stranded.head(stranded.trunk(x[row : row + 1, :n]))
+            alone = stranded.head(hidden_states(stranded, x[row : row + 1, :n]))
             torch.testing.assert_close(padded[row, :n], alone[0], rtol=1e-4, atol=1e-4)
 
 
@@ -165,7 +169,7 @@ def test_the_modulated_network_is_the_recorded_dimamba():
         assert torch.equal(state.pop(copy), state[original])
     net.load_state_dict(state)
     with torch.no_grad():
-        assert relative(net.head(net.trunk(case["xt"], case["sigma"])), case["logits_time"]) < TOLERANCE
+        assert relative(net.head(hidden_states(net, case["xt"], case["sigma"])), case["logits_time"]) < TOLERANCE
 
 
 @pytest.mark.parametrize("equivariant", [False, True])
@@ -193,8 +197,8 @@ def test_what_it_cannot_do_is_refused_in_words(stranded, x):
             build(CaduceusSpec(vocab=8, equivariant=True, complement=complement))
     with pytest.raises(UserError, match="cannot take the noise level as input"):
         stranded.spec.shown(True)
-    with pytest.raises(UserError, match="no attention"):
-        stranded.trunk(x, allowed=torch.ones(12, 12, dtype=torch.bool))
+    with pytest.raises(UserError, match="cannot run a pass"):
+        hidden_states(stranded, x, allowed=torch.ones(12, 12, dtype=torch.bool))
 
 
 def test_the_complement_of_a_new_network_is_that_of_its_tokenizer():
@@ -215,7 +219,7 @@ def test_at_the_size_of_the_paper_the_other_strand_gives_the_same_logits_to_the_
     net = network_of(CaduceusSpec(vocab=8, width=118, blocks=4, equivariant=True, exchange=exchange), scale=0.05)
     partners, x = net.complement(torch.device("cpu")), torch.randint(5, (2, 200), generator=generator)
     with torch.no_grad():
-        one, other = (net.head(net.trunk(tokens)) for tokens in (x, partners[x].flip(1)))
+        one, other = (net.head(hidden_states(net, tokens)) for tokens in (x, partners[x].flip(1)))
     assert torch.equal(other.flip(1)[..., partners], one)
     assert float(one.std()) > 0.01
 
@@ -227,7 +231,7 @@ def test_at_any_size_the_other_strand_gives_the_same_logits_up_to_rounding(width
     net = network_of(CaduceusSpec(vocab=8, width=width, blocks=3, equivariant=True), scale=0.2)
     partners, x = net.complement(torch.device("cpu")), torch.randint(5, (rows, length), generator=generator)
     with torch.no_grad():
-        one, other = (net.head(net.trunk(tokens)) for tokens in (x, partners[x].flip(1)))
+        one, other = (net.head(hidden_states(net, tokens)) for tokens in (x, partners[x].flip(1)))
     assert (other.flip(1)[..., partners] - one).abs().max() < 1e-6 * one.abs().max()
     assert (other.flip(1) - one).abs().max() > 1e-3 * one.abs().max()  # without the complement they differ
 
@@ -241,7 +245,7 @@ def test_the_exact_bound_of_a_sequence_is_that_of_its_reverse_complement(exchang
         net = network_of(one)
         back = torch.tensor([3, 2, 1, 0, 4, 5, 6, 7])[tokens].flip(0)
         with torch.no_grad():
-            bounds = [float(exact_bound(net.logits, row, mask=7)) for row in (tokens, back)]
+            bounds = [float(exact_bound(partial(logits_at, net), row, mask=7)) for row in (tokens, back)]
         assert (abs(bounds[0] - bounds[1]) < 1e-4 * bounds[0]) == equal
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from model.golden import STRIDE, distance, network, recorded
 from unmask.model.backbones.transformer import Transformer
+from unmask.model.passes.whole import hidden_states, logits_at
 
 DITS = ["dit_tiny", "dit_mid"]
 TOLERANCE = 2e-5
@@ -14,7 +15,7 @@ TOLERANCE = 2e-5
 
 def full_logits(net: Transformer, tokens: Tensor, sigma: Tensor | None = None) -> Tensor:
     with torch.no_grad():
-        return net.head(net.trunk(tokens, sigma))
+        return net.head(hidden_states(net, tokens, sigma))
 
 
 @pytest.mark.parametrize("name", DITS)
@@ -63,14 +64,14 @@ def masked_loss(net: Transformer, x0: Tensor, xt: Tensor, t: Tensor, counted: Te
     """The mean over counted tokens of −log p(x0 | xt) / t on hidden ones: the recorded objective, log-linear."""
     mask = xt[xt != x0][0]
     rows = (xt == mask).flatten().nonzero().squeeze(1)
-    logits = net.logits(xt, torch.zeros(len(xt)), rows).index_fill(1, mask, -torch.inf)
+    logits = logits_at(net, xt, torch.zeros(len(xt)), rows).index_fill(1, mask, -torch.inf)
     nats = F.cross_entropy(logits, x0.flatten()[rows], reduction="none")
     return (nats / t[rows // xt.shape[1]] * counted.flatten()[rows]).sum() / counted.sum()
 
 
 def causal_loss(net: Transformer, case: dict[str, Tensor]) -> Tensor:
     x, counted = case["x0"], case["attention_mask"][:, 1:]
-    logits = net.head(net.trunk(x[:, :-1])).index_fill(2, torch.tensor(97), -torch.inf)
+    logits = net.head(hidden_states(net, x[:, :-1])).index_fill(2, torch.tensor(97), -torch.inf)
     nats = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten(), reduction="none")
     return (nats * counted.flatten()).sum() / counted.sum()
 

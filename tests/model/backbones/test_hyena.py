@@ -13,6 +13,8 @@ from unmask.model.backbones.hyena import Hyena, HyenaSpec, convolved
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
 from unmask.model.formats.hyenadna import HyenaDNA
+from unmask.model.passes.whole import hidden_states, read_on
+from unmask.model.passing import Empty
 
 TOLERANCE = 2e-5
 
@@ -33,8 +35,8 @@ def case():
 def test_logits_and_hidden_states_are_the_recorded_ones(net, case):
     x = case["input_ids"]
     with torch.no_grad():
-        assert relative(net.head(net.read(x, net.memory(0))[0]), case["logits"]) < TOLERANCE
-        assert relative(net.head(net.trunk(x))[:, 1:], case["logits"][:, :-1]) < TOLERANCE
+        assert relative(net.head(read_on(net, x, Empty(0))[0]), case["logits"]) < TOLERANCE
+        assert relative(net.head(hidden_states(net, x))[:, 1:], case["logits"][:, :-1]) < TOLERANCE
         hidden = net.embed(x)
         for block, entering in zip(net.layers, case["hidden"], strict=False):
             assert relative(hidden, entering) < TOLERANCE
@@ -61,7 +63,7 @@ def test_computed_constants_are_the_recorded_ones(net, case):
 def test_loss_and_gradients_are_the_recorded_ones(net, case, recompute):
     net.recompute = recompute
     x = case["input_ids"]
-    loss = F.cross_entropy(net.head(net.trunk(x))[:, 1:].flatten(0, 1), x[:, 1:].flatten())
+    loss = F.cross_entropy(net.head(hidden_states(net, x))[:, 1:].flatten(0, 1), x[:, 1:].flatten())
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"].item(), rel=1e-5)
     told = {HyenaDNA().renamed(key): g for key, g in dna_gradients("hyenadna_tiny").items()}
@@ -102,7 +104,7 @@ def test_decay_leaves_out_the_filters(net):
 def test_what_it_cannot_do_is_refused_in_words():
     net = network_of(spec_of("hyena", causal=True))
     with pytest.raises(UserError, match="cover 12 positions, the text has 13"):
-        net.trunk(torch.zeros(1, 13, dtype=torch.long))
+        hidden_states(net, torch.zeros(1, 13, dtype=torch.long))
     for options, told in (
         ({"causal": False}, "reads forward only"),
         ({"positions": 5, "length": 6}, "shorten the rows"),

@@ -10,6 +10,8 @@ from unmask.errors import UserError
 from unmask.model.backbones.mamba import Mamba, MambaSpec
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
+from unmask.model.passes.whole import hidden_states, read_on
+from unmask.model.passing import Empty
 
 TOLERANCE = 2e-5
 IGNORED = 4  # the id that the recorded loss leaves out
@@ -38,7 +40,7 @@ def test_the_estimate_of_memory_has_the_states_that_the_compiled_scan_keeps():
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            network_of(spec).trunk(tokens)
+            hidden_states(network_of(spec), tokens)
         kept.append(sum(seen.values()))
         told.append(512 * spec.kept)
     assert told[1] - told[0] < kept[1] - kept[0] < 3 * (told[1] - told[0])
@@ -46,10 +48,10 @@ def test_the_estimate_of_memory_has_the_states_that_the_compiled_scan_keeps():
 
 def test_logits_and_hidden_states_are_the_recorded_ones(net, case):
     with torch.no_grad():
-        hidden, _ = net.read(case["input_ids"], net.memory(0))
+        hidden, _ = read_on(net, case["input_ids"], Empty(0))
         assert relative(hidden, case["hidden_final"]) < TOLERANCE
         assert relative(net.head(hidden), case["logits"]) < TOLERANCE
-        assert relative(net.head(net.trunk(case["input_ids"]))[:, 1:], case["logits"][:, :-1]) < TOLERANCE
+        assert relative(net.head(hidden_states(net, case["input_ids"]))[:, 1:], case["logits"][:, :-1]) < TOLERANCE
         x = net.embed(case["input_ids"])
         for block, entering, out in zip(net.layers, case["residual"], case["mixer_out"], strict=True):
             assert relative(x, entering) < TOLERANCE
@@ -59,10 +61,10 @@ def test_logits_and_hidden_states_are_the_recorded_ones(net, case):
 
 
 def test_token_by_token_the_recorded_logits_and_states_come_out(net, case):
-    memory, logits = net.memory(0), []
+    memory, logits = Empty(0), []
     with torch.no_grad():
         for token in case["input_ids"].split(1, 1):
-            hidden, memory = net.read(token, memory)
+            hidden, memory = read_on(net, token, memory)
             logits.append(net.head(hidden))
     assert relative(torch.cat(logits, 1), case["step_logits"]) < TOLERANCE
     for past, inputs, state in zip(memory.layers, case["step_conv_state"], case["step_ssm_state"], strict=True):
@@ -73,7 +75,7 @@ def test_token_by_token_the_recorded_logits_and_states_come_out(net, case):
 def test_the_memory_does_not_grow(net, case):
     sizes = set()
     for length in (5, 20):
-        _, memory = net.read(case["input_ids"][:, :length], net.memory(0))
+        _, memory = read_on(net, case["input_ids"][:, :length], Empty(0))
         sizes.add(sum(past.inputs.numel() + past.state.numel() for past in memory.layers))
     assert len(sizes) == 1
 
@@ -82,7 +84,7 @@ def test_the_memory_does_not_grow(net, case):
 def test_loss_and_gradients_are_the_recorded_ones(net, case, recompute):
     net.recompute = recompute
     x = case["input_ids"]
-    logits = net.head(net.trunk(x))[:, 1:]
+    logits = net.head(hidden_states(net, x))[:, 1:]
     loss = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten(), ignore_index=IGNORED)
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"].item(), rel=1e-5)
@@ -105,18 +107,20 @@ def test_fresh_weights_remember_over_many_scales():
     assert torch.allclose(mixer.A_log.exp()[5], torch.arange(1.0, 17))
     assert mixer.out_proj.weight.abs().max() <= 128**-0.5 / 2 < mixer.in_proj.weight.abs().max() * 2
     with torch.no_grad():
-        nats = F.cross_entropy(net.head(net.trunk(torch.randint(16, (4, 50)))).flatten(0, 1), torch.arange(200) % 16)
+        nats = F.cross_entropy(
+            net.head(hidden_states(net, torch.randint(16, (4, 50)))).flatten(0, 1), torch.arange(200) % 16
+        )
     assert abs(nats.item() - torch.tensor(16.0).log().item()) < 0.1
 
 
 def test_dropout_acts_in_training_only():
     net = network_of(spec_of("mamba", causal=True))
     x = torch.randint(LETTERS.size, (2, 9), generator=torch.Generator().manual_seed(0))
-    plain = net.trunk(x)
+    plain = hidden_states(net, x)
     dropping = Mamba(MambaSpec(**{**vars(net.spec), "dropout": 0.5}))
     dropping.load_state_dict(net.state_dict())
-    assert torch.equal(dropping.eval().trunk(x), plain)
-    assert not torch.allclose(dropping.train().trunk(x), plain)
+    assert torch.equal(hidden_states(dropping.eval(), x), plain)
+    assert not torch.allclose(hidden_states(dropping.train(), x), plain)
 
 
 def test_decay_leaves_out_what_the_states_decay_by(net):
@@ -130,5 +134,5 @@ def test_what_it_cannot_do_is_refused_in_words(net):
         spec_of("mamba", causal=False)
     with pytest.raises(UserError, match="state must be at least 1"):
         MambaSpec(state=0)
-    with pytest.raises(UserError, match="no attention"):
-        net.trunk(torch.zeros(1, 3, dtype=torch.long), allowed=torch.ones(3, 3, dtype=torch.bool))
+    with pytest.raises(UserError, match="cannot run a pass"):
+        hidden_states(net, torch.zeros(1, 3, dtype=torch.long), allowed=torch.ones(3, 3, dtype=torch.bool))

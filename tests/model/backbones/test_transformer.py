@@ -14,8 +14,9 @@ from torch import Tensor
 from model.golden import distance, network, recorded
 from model.worlds import KINDS, PLAIN, random_network, random_tokens
 from unmask.errors import UserError
-from unmask.model.backbones.attention import Cache
 from unmask.model.backbones.transformer import Architecture, Transformer, precision
+from unmask.model.passes.whole import hidden_states, logits_at, read_on
+from unmask.model.passing import Causal, Empty, Pass
 
 EXACT = 1e-12
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -23,7 +24,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 def full(net: Transformer, tokens: Tensor, sigma: Tensor | None = None, **options) -> Tensor:
     with torch.no_grad():
-        return net.trunk(tokens, sigma, **options)
+        return hidden_states(net, tokens, sigma, **options)
 
 
 def levels(batch: int) -> Tensor:
@@ -49,8 +50,8 @@ def test_asked_rows_are_those_of_the_full_pass_in_any_order(kind, data):
 def test_logits_are_the_head_of_the_asked_rows(kind):
     net, tokens, rows = random_network(KINDS[kind]), random_tokens(2, 9), torch.tensor([17, 3, 0, 9])
     with torch.no_grad():
-        told = net.head(net.trunk(tokens, levels(2))).flatten(0, 1)[rows]
-        assert distance(net.logits(tokens, levels(2), rows), told) < EXACT
+        told = net.head(hidden_states(net, tokens, levels(2))).flatten(0, 1)[rows]
+        assert distance(logits_at(net, tokens, levels(2), rows), told) < EXACT
 
 
 @kinds
@@ -63,7 +64,7 @@ def test_frozen_equals_unfrozen_and_thaws_when_gradients_are_wanted(kind):
     assert distance(narrow, told) < 1e-3
     net.double()
     net.requires_grad_(True)
-    net.trunk(tokens, levels(3)).square().sum().backward()
+    hidden_states(net, tokens, levels(3)).square().sum().backward()
     assert all(p.grad is not None for name, p in net.named_parameters() if not name.startswith("output_layer.linear"))
 
 
@@ -104,12 +105,9 @@ def test_a_causal_network_has_a_zero_jacobian_to_the_future_and_a_bidirectional_
     def jacobian(net: Transformer) -> Tensor:
         """How much position i's hidden state moves with position j's embedding (i j)."""
         x = net.vocab_embed(tokens).detach()
-        sight = net.sight(tokens, None, None, None)
 
         def run(x: Tensor) -> Tensor:
-            for i, block in enumerate(net.blocks):
-                x = block(x, None, sight, i, i == len(net.blocks) - 1)
-            return net.output_layer(x, None, None)
+            return net.run(Pass(x, net.spec.own_rule)).hidden
 
         return torch.autograd.functional.jacobian(run, x)[0, :, :, 0].abs().amax((1, 3))
 
@@ -123,10 +121,10 @@ def test_a_causal_network_has_a_zero_jacobian_to_the_future_and_a_bidirectional_
 @given(cuts=st.lists(st.integers(1, 8), unique=True).map(sorted))
 def test_reading_through_the_cache_in_any_pieces_equals_reading_at_once(cuts):
     net, tokens = random_network(KINDS["causal"]), random_tokens(2, 9)
-    memory, pieces = net.memory(12), []
+    memory, pieces = Empty(12), []
     with torch.no_grad():
         for piece in tokens.tensor_split(cuts, dim=1):
-            hidden, memory = net.read(piece, memory)
+            hidden, memory = read_on(net, piece, memory)
             pieces.append(hidden)
     assert memory.filled == 9
     assert distance(torch.cat(pieces, 1), full(net, tokens)) < EXACT
@@ -134,19 +132,23 @@ def test_reading_through_the_cache_in_any_pieces_equals_reading_at_once(cuts):
 
 def test_sampling_with_the_cache_draws_the_recorded_tokens():
     case, net = recorded("ar_tiny"), network("ar_tiny").freeze()
-    memory = net.memory(16)
+    memory = Empty(16)
     drawn = [case["bos"].expand(3)]
     for noise in case["sample_gumbel"].unbind(1):
-        hidden, memory = net.read(drawn[-1][:, None], memory)
+        hidden, memory = read_on(net, drawn[-1][:, None], memory)
         logits = net.head(hidden[:, -1])
         logits[:, 97] = -torch.inf
         drawn.append((logits.log_softmax(-1) + noise).argmax(-1))
     assert torch.equal(torch.stack(drawn, 1), case["sample_x"])
 
 
-def test_a_bidirectional_network_refuses_to_read_token_by_token():
-    with pytest.raises(ValueError, match="causal"):
-        random_network(PLAIN).read(random_tokens(1, 2), Cache(4))
+def test_a_bidirectional_network_reads_token_by_token_as_its_causal_twin():
+    here, twin = random_network(PLAIN), random_network(replace(PLAIN, causal=True))
+    tokens, memory, parts = random_tokens(2, 7), Empty(7), []
+    for piece in tokens.split([3, 1, 3], 1):
+        hidden, memory = read_on(here, piece, memory)
+        parts.append(hidden)
+    assert distance(torch.cat(parts, 1), twin.run(Pass(tokens, Causal())).hidden) < EXACT
 
 
 def test_reading_before_shifts_predictions_by_one():
@@ -176,20 +178,20 @@ def test_dropout_acts_in_training_only():
 def test_a_new_network_predicts_every_token_alike():
     for cond in (0, 8):
         net = Transformer(replace(PLAIN, cond=cond))
-        assert (net.head(net.trunk(random_tokens(2, 9))) == 0).all()
+        assert (net.head(hidden_states(net, random_tokens(2, 9))) == 0).all()
 
 
 def test_a_tied_head_learns_through_the_embedding():
     net = random_network(KINDS["tied"])
     assert "output_layer.linear.weight" not in net.state_dict()
-    net.head(net.trunk(random_tokens(1, 9))).logsumexp(-1).sum().backward()
+    net.head(hidden_states(net, random_tokens(1, 9))).logsumexp(-1).sum().backward()
     untouched = [id for id in range(11) if id not in random_tokens(1, 9)]
     assert (net.vocab_embed.embedding.grad[untouched].abs().sum(1) > 0).all()
 
 
 def test_a_network_conditioned_on_time_asks_for_the_noise_level():
     with pytest.raises(ValueError, match="noise level"):
-        random_network(KINDS["timed"]).trunk(random_tokens(1, 4))
+        hidden_states(random_network(KINDS["timed"]), random_tokens(1, 4))
 
 
 def test_bf16_is_never_switched_on_for_a_cpu():
@@ -216,14 +218,16 @@ def test_an_impossible_architecture_is_refused(wrong, words):
 COMPILED = """
 from dataclasses import replace
 import torch
+from functools import partial
 from model.golden import distance
 from model.worlds import KINDS, random_network, random_tokens
+from unmask.model.passes.whole import hidden_states
 
 torch.set_num_threads(1)
 net, tokens = random_network(replace(KINDS["modulated"], blocks=1), dtype=torch.float32), random_tokens(2, 9)
-trunk, head = torch.compile(net.trunk, fullgraph=True), torch.compile(net.head, fullgraph=True)
+trunk, head = torch.compile(partial(hidden_states, net), fullgraph=True), torch.compile(net.head, fullgraph=True)
 with torch.no_grad():
-    print(distance(head(trunk(tokens)), net.head(net.trunk(tokens))))
+    print(distance(head(trunk(tokens)), net.head(hidden_states(net, tokens))))
 
 
 def gradients(trunk):
@@ -233,7 +237,8 @@ def gradients(trunk):
 
 
 # The tracing of the backward pass, without the minute it takes to generate its code.
-pairs = zip(gradients(torch.compile(net.trunk, fullgraph=True, backend="aot_eager")), gradients(net.trunk))
+plain = partial(hidden_states, net)
+pairs = zip(gradients(torch.compile(plain, fullgraph=True, backend="aot_eager")), gradients(plain))
 print(max(distance(a, b) / (1 + b.abs().max().item()) for a, b in pairs))
 """
 

@@ -13,6 +13,9 @@ from unmask.errors import UserError
 from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec, aligned
 from unmask.model.cost import parameters
 from unmask.model.formats.transformer_xl import AUTHORS, read_config
+from unmask.model.passes.segments import segment
+from unmask.model.passes.whole import hidden_states, read_on
+from unmask.model.passing import Causal, Empty, Pass
 
 NAMES = ("adaptive", "window", "short")
 TOLERANCE = 1e-5
@@ -40,7 +43,8 @@ def walked(network: TransformerXL, case: dict[str, torch.Tensor]):
     for start in range(0, tokens.shape[1] - 1, size):
         x = tokens[:, start : start + size + 1]
         rows = torch.arange(x.numel()).view(x.shape)[:, 1:].flatten()
-        logits, memory = network.carried(x, None, rows, memory)
+        states = network.run(segment(x, rows, memory))
+        logits, memory = network.head(states.hidden), states.memory.states
         yield x[:, 1:], logits.log_softmax(-1).unflatten(0, (len(x), size)), memory
 
 
@@ -65,8 +69,11 @@ def test_losses_memories_and_gradients_are_the_recorded_ones(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_layer_s_states_and_scores_are_the_recorded_ones(name):
     network, case = recorded(name), case_of(name)
+    inputs = []
+    for layer in network.layers:
+        layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     with torch.no_grad():
-        top, inputs, _ = network.run(case["tokens"][:, : int(case["segment"])], (None,) * network.spec.blocks)
+        top = network.run(Pass(case["tokens"][:, : int(case["segment"])], Causal())).hidden
     for layer, told in zip([*inputs[1:], top], case["seg0_hidden"], strict=True):
         assert relative(layer, told.transpose(0, 1)) < TOLERANCE
     x, attention = inputs[0], network.layers[0].dec_attn
@@ -86,10 +93,10 @@ def test_segments_with_a_memory_are_one_pass_if_the_memory_reaches_far_enough(na
     network, case = recorded(name), case_of(name)
     with torch.no_grad():
         tokens = case["tokens"][:, :-1]
-        whole, _, _ = network.run(tokens, (None,) * network.spec.blocks)
-        memory, parts = network.memory(tokens.shape[1]), []
+        whole = network.run(Pass(tokens, Causal())).hidden
+        memory, parts = Empty(tokens.shape[1]), []
         for piece in tokens.split([3, 1, 5, tokens.shape[1] - 9], 1):
-            hidden, memory = network.read(piece, memory)
+            hidden, memory = read_on(network, piece, memory)
             parts.append(hidden)
         segments = torch.cat([log_p for _, log_p, _ in walked(network, case)], 1)
     assert relative(whole, case["onepass_hidden"].transpose(0, 1)) < TOLERANCE
@@ -126,7 +133,7 @@ def test_nothing_ahead_and_nothing_beyond_the_reach_of_all_layers_is_seen():
     network = recorded("window").double()
     a = network.spec
     x = network.embed(torch.randint(a.vocab, (1, 24), generator=torch.Generator().manual_seed(0)))
-    states = lambda one: network.run(one, (None,) * a.blocks)[0][0].sum(-1)  # noqa: E731
+    states = lambda one: network.run(Pass(one, Causal())).hidden[0].sum(-1)  # noqa: E731
     jacobian = torch.autograd.functional.jacobian(states, x)[:, 0].abs().sum(-1)
     distance = torch.arange(24)[:, None] - torch.arange(24)
     reach = a.blocks * (a.memory - 1)
@@ -156,7 +163,7 @@ def test_an_adaptive_softmax_is_a_distribution_and_has_a_gradient_for_every_para
     torch.manual_seed(0)
     network = TransformerXL(TransformerXLSpec(vocab=13, width=16, blocks=1, heads=2, memory=4, **changes))
     x = torch.randint(13, (2, 40))
-    log_p = network.head(network.trunk(x))
+    log_p = network.head(hidden_states(network, x))
     assert torch.allclose(log_p.logsumexp(-1), torch.zeros(2, 40), atol=1e-5)
     log_p.gather(-1, x[..., None]).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
+from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import of_prompt
@@ -38,7 +40,9 @@ def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     shown = model.log_probs(cases["bs4_xt"].long()).gather(2, x0[..., None]).squeeze(2)
     assert distance(shown[:, :4], cases["bs4_logp_x0"][:, :4]) < 1e-4, "the first block has nothing before it"
     noise = Noise(torch.zeros(2), torch.zeros(2, 24))
-    exact = model.objective.estimators()["likelihood"].nats(model.network.logits, x0, noise=noise, mask=model.mask)
+    exact = model.objective.estimators()["likelihood"].nats(
+        partial(logits_at, model.network), x0, noise=noise, mask=model.mask
+    )
     assert distance(exact.bound.view(2, 6, 4).sum(2), cases["main_exact_nll_per_block"]) < 1e-5
     method = method_for(model, Recipe(seed=1))
     *_, end = method.fill(of_prompt([0], length=60, mask=model.mask), seed=1, ids=torch.arange(1))
@@ -143,7 +147,10 @@ def test_a_text_begins_after_a_bos_where_the_first_token_is_never_predicted(tmp_
     assert unmask.sample(model, length=9, seed=1)[0].tokens[0] == LETTERS.bos
     x0 = torch.randint(8, (2, 12))
     found = model.objective.nats(
-        model.network.logits, x0, noise=Noise(torch.tensor([0.3, 0.9]), torch.rand(2, 12)), mask=model.mask
+        partial(logits_at, model.network),
+        x0,
+        noise=Noise(torch.tensor([0.3, 0.9]), torch.rand(2, 12)),
+        mask=model.mask,
     )
     assert (found.bound[:, 0] == 0).all()
     assert int(model.objective.counted(torch.ones(2, 12, dtype=torch.bool))) == 22

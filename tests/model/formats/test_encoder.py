@@ -13,6 +13,7 @@ from unmask.files import appearing
 from unmask.model.backbones.bert import alibi_slopes
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
+from unmask.model.passes.whole import hidden_states
 from unmask.model.predictor import Answer, Predictor, Reading, write_predictor
 
 transformers = pytest.importorskip("transformers")
@@ -95,7 +96,7 @@ def tokens(rows=3, length=LONGEST, seed=0):
 
 def logits(network, x, **options):
     with torch.no_grad():
-        return network.head(network.trunk(x, **options))
+        return network.head(hidden_states(network, x, **options))
 
 
 def theirs(peer, x, **options):
@@ -136,10 +137,9 @@ def test_segments_are_those_of_transformers(name, tmp_path):
     peer, folder = made(name, tmp_path / "hub")
     network, x = load(folder).network, tokens()
     segments = (torch.arange(LONGEST) > 5).long().expand(3, -1)
-    with torch.no_grad():
-        pairs = network.segmented(x, segments)
-    close(logits(network, pairs), theirs(peer, x, token_type_ids=segments))
-    assert not torch.allclose(logits(network, pairs), logits(network, x), atol=1e-2)
+    pairs = logits(network, x, segments=segments)
+    close(pairs, theirs(peer, x, token_type_ids=segments))
+    assert not torch.allclose(pairs, logits(network, x), atol=1e-2)
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -168,7 +168,7 @@ def test_an_encoder_without_a_head_gets_a_new_one_and_says_so(name, tmp_path, ca
     assert f"--init {tmp_path / 'encoder'}" in caplog.text
     x = tokens()
     with torch.no_grad():
-        close(model.network.trunk(x), peer.base_model(x)[0])
+        close(hidden_states(model.network, x), peer.base_model(x)[0])
     close(logits(model.network, x), logits(load(tmp_path / "encoder").network, x))
     caplog.clear()
     load(folder)
@@ -409,7 +409,7 @@ def test_the_pooler_of_a_file_is_kept_and_pools(tmp_path):
     model, x = load(tmp_path / "encoder"), tokens()
     assert model.spec.pooled
     with torch.no_grad():
-        close(model.network.pool(model.network.trunk(x)), peer(x).pooler_output)
+        close(model.network.pool(hidden_states(model.network, x)), peer(x).pooler_output)
     assert {p.shape for p in model.network.idle} == {(16, 16), (16,)}
 
 
@@ -482,4 +482,4 @@ def test_another_network_is_refused_by_name(keys, told, tmp_path):
 def test_a_row_longer_than_the_table_of_positions_is_refused(tmp_path):
     network = load(made("bert", tmp_path / "hub")[1]).network
     with pytest.raises(UserError, match=r"has 13 tokens, .* has 12 positions"):
-        network.trunk(tokens(length=13))
+        hidden_states(network, tokens(length=13))

@@ -11,6 +11,8 @@ from model.golden import dna_cases, dna_folder, relative
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
+from unmask.model.passes.whole import read_on
+from unmask.model.passing import Empty
 
 LAYOUTS = {"state-spaces": "mamba_tiny", "transformers-mamba": "mamba_tiny_hf"}
 
@@ -30,7 +32,7 @@ def change(folder, **keys):
 
 def logits(model, tokens):
     with torch.no_grad():
-        return model.network.head(model.network.read(tokens, model.network.memory(0))[0])
+        return model.network.head(read_on(model.network, tokens, Empty(0))[0])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

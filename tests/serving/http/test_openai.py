@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from unmask.diffusion.rows import forbid
+from unmask.model.passes.whole import logits_at
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_log_probabilities_of_an_autoregressive_model_are_those_of_its_network(s
     tokens = torch.tensor([[causal.tokenizer.bos, *causal.tokenizer.encode("The " + made.text)]])
     drawn = len(made.logprobs.tokens)
     with torch.inference_mode():
-        logits = causal.network.logits(tokens, torch.zeros(1), torch.arange(tokens.shape[1]))
+        logits = logits_at(causal.network, tokens, torch.zeros(1), torch.arange(tokens.shape[1]))
     wanted = forbid(logits, causal.mask).log_softmax(-1).gather(-1, tokens.T).squeeze(-1)[-drawn:]
     assert made.logprobs.token_logprobs == pytest.approx(wanted.tolist(), abs=1e-4)
     assert "given the text before it" in made.logprobs.means
@@ -126,7 +127,7 @@ def test_log_probabilities_of_a_masked_model_are_those_of_its_network_whatever_i
     ids = masked.tokenizer.encode("The laz")
     tokens = torch.tensor([[*ids, masked.mask, *masked.tokenizer.encode(" dog")]])
     with torch.inference_mode():
-        logits = masked.network.logits(tokens, torch.zeros(1), torch.tensor([len(ids)]))
+        logits = logits_at(masked.network, tokens, torch.zeros(1), torch.tensor([len(ids)]))
     wanted = forbid(logits, masked.mask).log_softmax(-1)[0]
     assert made.text.isdecimal()
     assert made.logprobs.token_logprobs == pytest.approx([float(wanted[masked.tokenizer.encode(made.text)[0]])])

@@ -3,12 +3,14 @@
 import json
 import re
 import threading
+from functools import partial
 from itertools import pairwise
 
 import httpx
 import pytest
 from test_app import events, texts
 
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.control import Control
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import fill
@@ -114,7 +116,7 @@ def test_only_allowed_tokens_stand_where_they_are_listed(client, masked):
     answer = client.post("/v1/completions", json=body({"allowed": listed}, n=1)).json()
     free = Constraint(anything(tokenizer.size, mask=masked.mask), allowed=allowed)
     canvas = of_prompt(given, length=len(given) + TOKENS, mask=masked.mask)
-    *_, last = fill(masked.network.logits, canvas, seed=SEED, options=LogitOptions(constraint=free))
+    *_, last = fill(partial(logits_at, masked.network), canvas, seed=SEED, options=LogitOptions(constraint=free))
     ids = last.canvas.tokens[0, len(given) :].tolist()
     ids = ids[: ids.index(tokenizer.eos)] if tokenizer.eos in ids else ids
     assert texts(answer) == [tokenizer.decode(ids)]

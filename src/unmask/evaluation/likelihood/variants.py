@@ -22,7 +22,9 @@ from unmask.diffusion.rows import forbid
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood import estimators
+from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
+from unmask.model.passes.whole import logits_at
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
 from unmask.text.row import Row
@@ -262,7 +264,7 @@ def _pseudo(model: Model, cases: Sequence[Case], *, passes: int, seed: int, budg
             tokens[torch.arange(len(some)), at] = model.mask
             rows = torch.arange(len(some)) * length + at
             sigma = estimators.level(torch.full((len(some),), 1 / length))
-            logits = model.network.logits(tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
+            logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
             log_p = forbid(logits, model.mask).log_softmax(-1).double().cpu()
             for row, i in enumerate(some.tolist()):
                 found[i] = (float(log_p[row, shown[i].alt] - log_p[row, shown[i].ref]), 0.0)
@@ -302,7 +304,7 @@ def _nats(
         some = slice(first, first + size)
         x0 = row.expand(len(t[some]), -1).to(model.device)
         nats = how.nats(
-            model.network.logits,
+            NetworkView(model.network),
             x0,
             t=t[some].to(model.device),
             u=u[some].to(model.device),
@@ -333,6 +335,6 @@ def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray
         tokens[torch.arange(len(some)), at] = model.mask
         sigma = estimators.level(torch.full((len(some),), 1 / max(length, 2)))
         rows = torch.arange(len(some)) * length + at
-        logits = model.network.logits(tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
+        logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
         found.append(forbid(logits, model.mask).softmax(-1).double().cpu().numpy())
     return np.concatenate(found)

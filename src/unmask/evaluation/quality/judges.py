@@ -22,8 +22,10 @@ from unmask.errors import UserError, install
 from unmask.evaluation.record import of_model
 from unmask.files import fingerprint
 from unmask.model.checkpoint import in_run, load
+from unmask.model.denoiser import NetworkView
 from unmask.model.format import NOTE
 from unmask.model.model import Model, shipped
+from unmask.model.passes.whole import hidden_states
 from unmask.model.weights import FILE
 
 BUDGET = 2048  # tokens in a forward pass
@@ -77,12 +79,16 @@ class OwnJudge:
     @torch.no_grad()
     def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
         device = self.model.device
-        return Autoregressive().nats(self.model.network.logits, tokens.to(device), mask=self.model.mask).bound.cpu()
+        return (
+            Autoregressive()
+            .nats(NetworkView(self.model.network), tokens.to(device), mask=self.model.mask)
+            .bound.cpu()
+        )
 
     @torch.no_grad()
     def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
         device, seen = self.model.device, tokens[:, -self.most :]
-        return self.model.network.trunk(seen.to(device), torch.zeros(1, device=device))[0, -1].cpu()
+        return hidden_states(self.model.network, seen.to(device), torch.zeros(1, device=device))[0, -1].cpu()
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, attended, fresh, seen
+from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads
+from unmask.model.passing import ATTENTION, Abilities, Apart, Causal, Pass
 from unmask.registry import derived
 from unmask.text.tokens.export import Inputs
 
@@ -54,6 +56,11 @@ class BertSpec(EncoderSpec):
     @property
     def reach(self) -> int | None:
         return None if self.alibi else self.positions or self.length
+
+    @property
+    def abilities(self) -> Abilities:
+        """Linear biases need the positions of whole rows."""
+        return Abilities(ATTENTION - {Apart, Causal}) if self.alibi else super().abilities
 
     @property
     def inputs(self) -> Inputs:
@@ -103,13 +110,16 @@ class Layer(nn.Module):
         self.intermediate = table(dense=nn.Linear(d, a.hidden * (2 if a.gated else 1), bias=not a.gated))
         self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))
 
-    def forward(self, x: Float[Tensor, "b l d"], visible: Tensor | None) -> Float[Tensor, "b l d"]:
+    def forward(
+        self, x: Float[Tensor, "b l d"], index: int, attending: Attending, bias: Tensor | None
+    ) -> Float[Tensor, "b l d"]:
         a, ways, out = self.spec, self.attention["self"], self.attention["output"]
         assert isinstance(ways, nn.ModuleDict)
         assert isinstance(out, nn.ModuleDict)
         chance = a.dropout if self.training else 0.0
         q, k, v = ways["Wqkv"](x).chunk(3, -1) if a.joined else (ways[kind](x) for kind in ("query", "key", "value"))
-        y = out["dense"](attended(q, k, v, heads=a.heads, visible=visible, dropout=chance))
+        q, k, v = (in_heads(one, a.heads) for one in (q, k, v))
+        y = out["dense"](attending(index, q, k, v, dropout=chance, bias=bias))
         x = out["LayerNorm"](x + (dropped(y, chance) if chance else y))
         h = self.intermediate["dense"](x)
         if a.gated:
@@ -186,31 +196,19 @@ class Bert(Encoder):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape e"]:
         return F.embedding(tokens, self.words)
 
-    def segmented(self, tokens: Int[Tensor, "b l"], segments: Int[Tensor, "b l"]) -> Float[Tensor, "b l e"]:
-        if self.spec.segments < 2:
-            return self.embed(tokens)
-        kinds = self.embeddings.get_parameter("token_type_embeddings.weight")
-        return self.embed(tokens) + kinds[segments] - kinds[0]  # `encode` adds the first segment to all
-
-    def encode(
-        self,
-        x: Float[Tensor, "b l e"],
-        real: Bool[Tensor, "b l"] | None,
-        allowed: Bool[Tensor, "l l"] | None,
-    ) -> Float[Tensor, "b l d"]:
-        a, parts, l = self.spec, self.embeddings, x.shape[1]
+    def encode(self, x: Float[Tensor, "b l e"], p: Pass, attending: Attending) -> Float[Tensor, "b l d"]:
+        a, parts = self.spec, self.embeddings
         if a.reach is not None:
-            x = x + parts.get_parameter("position_embeddings.weight")[a.offset : a.offset + l]
+            at = attending.position + a.offset
+            x = x + parts.get_parameter("position_embeddings.weight")[at]
         if a.segments:
-            x = x + parts.get_parameter("token_type_embeddings.weight")[0]
+            kinds = parts.get_parameter("token_type_embeddings.weight")
+            x = x + (kinds[0] if p.segments is None or a.segments < 2 else kinds[p.segments])
         x = self.drop(parts["LayerNorm"](x))
         if a.embedding:
             x = self.encoder["embedding_hidden_mapping_in"](x)
-        visible: Tensor | None = seen(real, allowed)
-        if a.alibi:
-            bias = linear_biases(a.heads, l, x.device)
-            visible = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        return self.through(self.units * (a.blocks if a.shared else 1), x, visible)
+        bias = linear_biases(a.heads, x.shape[1], x.device) if a.alibi else None
+        return self.through(self.units * (a.blocks if a.shared else 1), x, attending, bias)
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         head = self.cls["predictions"]

@@ -1,14 +1,14 @@
 """A block of the transformer: attention, then an MLP, both pre-norm with residual connections."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.model.backbones.attention import Asked, Cache, Turns, attend, interleave, rotate
-from unmask.model.backbones.row_cache import Glance
+from unmask.model.attending import Attending
+from unmask.model.backbones.attention import Turns, interleave, rotate
 
 ROWS = 1024  # rows per slice of the MLP in inference
 
@@ -58,18 +58,27 @@ def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shap
     return torch.where(keep, y, 0.0) * (2**16 / (2**16 - cut))
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What each position may attend to in one forward pass."""
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a block needs to know of a pass besides its states."""
 
-    turns: Turns  # rotations of the positions in this pass
-    visible: Bool[Tensor, "..."] | None = None  # attention mask, broadcast over (b h l l); None: all, or causal
-    causal: bool = False
-    asked: Asked | None = None  # the last block computes these rows only
-    asked_visible: Bool[Tensor, "..."] | None = None  # the same as `visible` for the asked rows
-    cache: Cache | None = None
-    glances: tuple[Glance, ...] = ()  # pieces of rows, whose elements are one long row here
-    stored: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)  # of each piece, by layer
+    attending: Attending
+    turns: Turns  # rotations of the elements
+    c: Float[Tensor, "..."] | None = None  # the noise level as vectors: of each row, of each element, or (1 c)
+
+    def modulated(self, layer: nn.Linear, parts: int) -> list[Tensor]:
+        """The vectors that modulate the elements, (b 1 d) or (b m d), where rows or elements differ in noise."""
+        assert self.c is not None
+        if self.c.dim() == 2 and self.attending.parts:
+            return list(layer(self.c)[self.attending.owner][None].chunk(parts, dim=-1))
+        return list(layer(self.c if self.c.dim() == 3 else self.c[:, None]).chunk(parts, dim=-1))
+
+    def own(self, values: Float[Tensor, "b _ d"]) -> Float[Tensor, "n d"]:
+        """The asked elements' entries of such vectors."""
+        rows = self.attending.rows
+        if values.shape[1] == 1:
+            return values[:, 0].index_select(0, rows // self.attending.m)
+        return values.flatten(0, 1).index_select(0, rows)
 
 
 @dataclass(frozen=True)
@@ -132,25 +141,20 @@ class Block(nn.Module):
         return Ready(norm1, bias1, qk, v, out, norm2, bias2, up, up_bias, down, down_bias)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], c: Float[Tensor, "..."] | None, sight: Sight, index: int, last: bool
+        self, x: Float[Tensor, "b l d"], reading: Reading, index: int, last: bool
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        w = self.weights(c)
+        """`last`: only the asked elements are needed."""
+        w, asked = self.weights(reading.c), last and reading.attending.wanted is not None
         m: list[Tensor | None] = [None] * 6
         if self.adaLN_modulation is not None and not self.constant:
-            assert c is not None
-            # Six of (b 1 d), or of (b l d) if every position has its own noise level.
-            m = list(self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(6, dim=-1))
+            m = [*reading.modulated(self.adaLN_modulation, 6)]
         h = normed(x, w.norm1, w.bias1, m[0], m[1])
-        asked = sight.asked if last else None
-        if sight.glances:
-            o = self.each_attend(h, w, sight, index, asked)
-        elif asked is None:
-            o = self.all_attend(h, w, sight, index)
+        if asked:
+            o = self.asked_attend(h, w, reading, index)
+            x = x.flatten(0, 1).index_select(0, reading.attending.rows)
+            m = [None if part is None else reading.own(part) for part in m]
         else:
-            o = self.asked_attend(h, w, sight, asked)
-        if asked is not None:
-            x = x.flatten(0, 1).index_select(0, asked.rows)
-            m = [None if part is None else asked.own(part) for part in m]
+            o = self.all_attend(h, w, reading, index)
         x = add(x, self.branch(F.linear(o, w.out), m[2]))
         if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)
@@ -172,35 +176,18 @@ class Block(nn.Module):
             y = dropped(y, self.dropout)
         return y if gate is None else y * gate
 
-    def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, index: int) -> Tensor:
-        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), sight.turns)
+    def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: Reading, index: int) -> Float[Tensor, "b l d"]:
+        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), reading.turns)
         q, k = qk.chunk(2, dim=2)
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
-        if sight.cache is not None:
-            k, v = sight.cache.extend(index, k, v)
-        return attend(q, k, v, visible=sight.visible, causal=sight.causal)
+        return reading.attending(index, q, k, v)
 
-    def each_attend(
-        self, h: Float[Tensor, "1 l d"], w: Ready, sight: Sight, index: int, asked: Asked | None
-    ) -> Tensor:
-        """Attention of each piece with its own cache; the products with the weights are shared."""
-        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), sight.turns)
-        q, k = qk[0].chunk(2, dim=1)
-        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))[0]
-        found = []
-        for one, stored in zip(sight.glances, sight.stored, strict=True):
-            own = slice(one.at, one.at + one.elements)
-            keys, values, pair = one.extended(index, k[own], v[own])
-            stored.append(pair)
-            found.append(attend(q[None, own], keys[None], values[None], visible=one.visible))
-        o = torch.cat(found, 1)
-        return o if asked is None else o.flatten(0, 1).index_select(0, asked.rows)
-
-    def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, sight: Sight, asked: Asked) -> Tensor:
-        """Attention with keys and values of all positions and queries of the asked ones."""
+    def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: Reading, index: int) -> Float[Tensor, "n d"]:
+        """Attention with keys and values of all elements and queries of the asked ones."""
+        attending, turns = reading.attending, reading.turns
         w_q, w_k = w.qk.chunk(2)
-        k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), sight.turns)
+        k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), turns)
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
-        q = F.linear(h.flatten(0, 1).index_select(0, asked.rows), w_q).unflatten(-1, (self.heads, -1))
-        q = rotate(q, sight.turns[asked.position])
-        return asked.unpack(attend(asked.pack(q), k, v, visible=sight.asked_visible))
+        q = F.linear(h.flatten(0, 1).index_select(0, attending.rows), w_q).unflatten(-1, (self.heads, -1))
+        turns = turns.flatten(0, 1)[attending.rows] if turns.dim() == 4 else turns[attending.rows % attending.m]
+        return attending.asked(index, rotate(q, turns), k, v)

@@ -18,7 +18,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,9 +32,9 @@ from unmask.model.backbones.state_space import (
     check_numbers,
     decaying,
     projections,
-    refuse_rule,
 )
 from unmask.model.backbones.transformer import COND, NoiseLevel
+from unmask.model.passing import Pass, States
 from unmask.registry import derived
 from unmask.text.tokens import bases
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -261,26 +261,18 @@ class Caduceus(Backbone):
             return table(tokens)
         return torch.cat((table(tokens), table(self.complement(tokens.device)[tokens]).flip(-1)), -1)
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l e"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l e"] | Float[Tensor, "n e"]:
-        refuse_rule(self.spec, allowed)
-        x = x if x.is_floating_point() else self.embed(x)
-        back, c = backwards(lengths, x.shape[1]), self.condition(sigma)
+    def forward(self, p: Pass) -> States:
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        back, c = backwards(p.lengths, x.shape[1]), self.condition(p.sigma)
         if not self.spec.equivariant:
-            return self.last(self.run(x, back, c), c, rows)
+            return States(self.last(self.through(x, back, c), c, p.wanted))
         one, other = x.chunk(2, -1)
         twice = None if back is None else torch.cat((back, back))
-        one, other = self.run(torch.cat((one, reverse(other.flip(-1), back))), twice, c).chunk(2)
-        return torch.cat((self.last(one, c, rows), self.last(reverse(other, back), c, rows).flip(-1)), -1)
+        one, other = self.through(torch.cat((one, reverse(other.flip(-1), back))), twice, c).chunk(2)
+        other = self.last(reverse(other, back), c, p.wanted)
+        return States(torch.cat((self.last(one, c, p.wanted), other.flip(-1)), -1))
 
-    def run(
+    def through(
         self, x: Float[Tensor, "b l d"], back: Int[Tensor, "b l"] | None, c: Float[Tensor, "..."] | None
     ) -> Float[Tensor, "b l d"]:
         """The residual stream after the last layer; two strands are the two halves of the batch."""

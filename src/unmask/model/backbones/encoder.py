@@ -1,4 +1,4 @@
-"""What BERT and its relatives share: who sees whom, rotary positions, the frame around a text, and pooling.
+"""What BERT and its relatives share: rotary positions, the frame around a text, and pooling.
 
 They see both sides, take no noise level, and were trained with a first and a last special token around each text.
 """
@@ -7,14 +7,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
+from unmask.model.attending import Attending, attend_in
 from unmask.model.backbone import Backbone, Spec, precision
 from unmask.model.backbones.block import dropped
+from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.text.tokens.export import Inputs
 
 STD = 0.02  # of fresh weights
@@ -25,6 +26,10 @@ class EncoderSpec(Spec):
 
     heads: int
     blocks: int
+
+    @property
+    def abilities(self) -> Abilities:
+        return Abilities(ATTENTION, memory=True, positions=True)
 
     @property
     def framed(self) -> bool:
@@ -71,44 +76,28 @@ class Encoder(Backbone):
     spec: EncoderSpec
 
     @abstractmethod
-    def encode(
-        self,
-        x: Float[Tensor, "b l e"],
-        real: Bool[Tensor, "b l"] | None,
-        allowed: Bool[Tensor, "l l"] | None,
-    ) -> Float[Tensor, "b l d"]:
-        """Hidden states of embedded tokens, of which some may be padding; `allowed`: who may see whom."""
+    def encode(self, x: Float[Tensor, "b l e"], p: Pass, attending: Attending) -> Float[Tensor, "b l d"]:
+        """Hidden states of embedded tokens."""
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l e"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        l, reach = x.shape[1], self.spec.reach
-        if reach is not None and l > reach:
+    def forward(self, p: Pass) -> States:
+        reach, highest = self.spec.reach, p.start + p.x.shape[1] if p.position is None else int(p.position.max()) + 1
+        if reach is not None and highest > reach:
             raise UserError(
-                f"a row has {l} tokens, and this {self.spec.name} has {reach} positions: use shorter rows, or a "
-                f"window (--window {reach})."
+                f"a row has {highest} tokens, and this {self.spec.name} has {reach} positions: use shorter rows, or "
+                f"a window (--window {reach})."
             )
-        x = x if x.is_floating_point() else self.embed(x)
-        real = None
-        if lengths is not None and bool((lengths < l).any()):
-            real = torch.arange(l, device=x.device) < lengths[:, None]
-        with precision(x.device, self.compute):
-            hidden = self.encode(x, real, allowed)
-        return hidden if rows is None else hidden.flatten(0, 1).index_select(0, rows)
+        attending = attend_in(p)
+        with precision(p.x.device, self.compute):
+            x = p.x if p.x.is_floating_point() else self.embed(p.x)
+            return attending.states(self.encode(x, p, attending))
 
     def through(
         self, layers: Sequence[nn.Module], x: Float[Tensor, "b l d"], *given: object
     ) -> Float[Tensor, "b l d"]:
-        """The layers, one after the other."""
+        """The layers, one after the other, each with its number."""
         again = self.recompute and torch.is_grad_enabled()
-        for layer in layers:
-            x = checkpoint(layer, x, *given, use_reentrant=False) if again else layer(x, *given)
+        for i, layer in enumerate(layers):
+            x = checkpoint(layer, x, i, *given, use_reentrant=False) if again else layer(x, i, *given)
         return x
 
     def drop(self, y: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
@@ -128,41 +117,18 @@ def fresh(network: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def seen(real: Bool[Tensor, "b l"] | None, allowed: Bool[Tensor, "l l"] | None) -> Bool[Tensor, "..."] | None:
-    """Who sees whom, broadcast over (b h l l); None: everybody everything."""
-    if real is None:
-        return allowed
-    keys = real[:, None, None]
-    return keys if allowed is None else keys & allowed
+def in_heads(x: Float[Tensor, "b l d"], heads: int) -> Float[Tensor, "b l h e"]:
+    return x.unflatten(-1, (heads, -1))
 
 
-def attended(
-    q: Float[Tensor, "b l d"],
-    k: Float[Tensor, "b l d"],
-    v: Float[Tensor, "b l d"],
-    *,
-    heads: int,
-    visible: Tensor | None = None,
-    turns: Float[Tensor, "2 l e"] | None = None,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b l d"]:
-    """softmax(q kᵀ/√e) v of each head; `visible` is a rule, or numbers added to the products of q and k."""
-    q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
-    if turns is not None:
-        q, k = turned(q, turns), turned(k, turns)
-    if visible is not None and visible.is_floating_point():
-        visible = visible.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout).transpose(1, 2).flatten(2)
-
-
-def turns_of(length: int, features: int, theta: float, device: torch.device) -> Float[Tensor, "2 l e"]:
+def turns_of(position: Int[Tensor, "*b l"], features: int, theta: float) -> Float[Tensor, "2 *b l 1 e"]:
     """Cosine and sine of position p, pair i: the angle p · θ^(−2i/e), once for each half of a head's features."""
-    pair = torch.arange(0, features, 2, dtype=torch.float32, device=device) / features
-    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] / theta**pair
-    return torch.stack((angles.cos(), angles.sin())).repeat(1, 1, 2)
+    pair = torch.arange(0, features, 2, dtype=torch.float32, device=position.device) / features
+    angles = position.float()[..., None, None] / theta**pair
+    return torch.stack((angles.cos(), angles.sin())).repeat(*(1,) * (position.dim() + 2), 2)
 
 
-def turned(x: Float[Tensor, "b h l e"], turns: Float[Tensor, "2 l e"]) -> Float[Tensor, "b h l e"]:
+def turned(x: Float[Tensor, "b l h e"], turns: Float[Tensor, "2 *b l 1 e"]) -> Float[Tensor, "b l h e"]:
     """Rotate the pairs (i, e/2 + i) of features by the angles of their positions."""
     cos, sin = turns
     a, b = x.float().chunk(2, -1)

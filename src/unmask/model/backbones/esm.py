@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.bert import table
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, attended, fresh, seen, turns_of
+from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads, turned, turns_of
+from unmask.model.passing import ATTENTION, Abilities, Apart, Pass
 from unmask.registry import derived
 
 HIDDEN = 0.15 * 0.8  # share of masks in the training of the published models
@@ -45,6 +47,11 @@ class EsmSpec(EncoderSpec):
             raise UserError(f"inner must be 0 or more, and mask an id or -1; saw {self.inner} and {self.mask}.")
 
     @property
+    def abilities(self) -> Abilities:
+        """Scaling by the share of masks needs whole rows."""
+        return super().abilities if self.mask < 0 else Abilities(ATTENTION - {Apart})
+
+    @property
     def hidden(self) -> int:
         return self.inner or 4 * self.width
 
@@ -71,14 +78,16 @@ class Layer(nn.Module):
         self.output = table(dense=nn.Linear(a.hidden, d))
         self.LayerNorm = nn.LayerNorm(d, a.eps)
 
-    def forward(self, x: Float[Tensor, "b l d"], visible: Tensor | None) -> Float[Tensor, "b l d"]:
+    def forward(
+        self, x: Float[Tensor, "b l d"], index: int, attending: Attending, turns: Tensor
+    ) -> Float[Tensor, "b l d"]:
         a, ways, out = self.spec, self.attention["self"], self.attention["output"]
         assert isinstance(ways, nn.ModuleDict)
         assert isinstance(out, nn.ModuleDict)
         chance = a.dropout if self.training else 0.0
-        h, turns = self.attention["LayerNorm"](x), turns_of(x.shape[1], a.width // a.heads, THETA, x.device)
-        q, k, v = (ways[kind](h) for kind in ("query", "key", "value"))
-        y = out["dense"](attended(q, k, v, heads=a.heads, visible=visible, turns=turns, dropout=chance))
+        h = self.attention["LayerNorm"](x)
+        q, k, v = (in_heads(ways[kind](h), a.heads) for kind in ("query", "key", "value"))
+        y = out["dense"](attending(index, turned(q, turns), turned(k, turns), v, dropout=chance))
         x = x + (dropped(y, chance) if chance else y)
         y = self.output["dense"](F.gelu(self.intermediate["dense"](self.LayerNorm(x))))
         return x + (dropped(y, chance) if chance else y)
@@ -122,17 +131,15 @@ class Esm(Encoder):
         vectors = F.embedding(tokens, self.words)
         return vectors if self.spec.mask < 0 else vectors.masked_fill((tokens == self.spec.mask)[..., None], 0.0)
 
-    def encode(
-        self,
-        x: Float[Tensor, "b l d"],
-        real: Bool[Tensor, "b l"] | None,
-        allowed: Bool[Tensor, "l l"] | None,
-    ) -> Float[Tensor, "b l d"]:
+    def encode(self, x: Float[Tensor, "b l d"], p: Pass, attending: Attending) -> Float[Tensor, "b l d"]:
         if self.spec.mask >= 0:
-            there = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
+            there = torch.ones_like(x[..., 0], dtype=torch.bool)
+            if p.lengths is not None:
+                there = attending.position < p.lengths[:, None]
             shown = (there & (x != 0).any(-1)).sum(1) / there.sum(1)
             x = x * ((1 - HIDDEN) / shown.clamp(min=1e-6))[:, None, None]  # all are 0, where nothing is shown
-        return self.encoder["emb_layer_norm_after"](self.through(self.units, x, seen(real, allowed)))
+        turns = turns_of(attending.position, self.spec.width // self.spec.heads, THETA)
+        return self.encoder["emb_layer_norm_after"](self.through(self.units, x, attending, turns))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         with precision(hidden.device, self.compute):

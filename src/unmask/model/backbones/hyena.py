@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision, rows_before, states_before
+from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.state_space import check_numbers, refuse_rule
+from unmask.model.backbones.state_space import check_numbers, wanted_of
+from unmask.model.passing import Abilities, Causal, Pass, States
 from unmask.registry import derived
 
 SLOWEST, FASTEST, TARGET, FLOOR = 1.5, 0.3, 0.01, 0.05  # windows: decay to TARGET within these shares of positions
@@ -59,8 +60,8 @@ class HyenaSpec(Spec):
             )
 
     @property
-    def incremental(self) -> bool:
-        return True
+    def abilities(self) -> Abilities:
+        return Abilities(frozenset({Causal}), memory=True)
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "HyenaSpec":
         """With the sizes of the data. Filters keep the number of positions they were made for."""
@@ -223,18 +224,18 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.word_embeddings.weight, std=0.02)
 
 
-@dataclass(frozen=True)
-class Tokens:
+@dataclass(frozen=True, eq=False)
+class TokensRead:
     """The tokens read so far: a long convolution has no smaller state, so reading on reads them again."""
 
-    seen: Int[Tensor, "b m"] | None = None
+    seen: Int[Tensor, "b m"] | Float[Tensor, "b m d"]
 
     @property
     def filled(self) -> int:
-        return 0 if self.seen is None else self.seen.shape[1]
+        return self.seen.shape[1]
 
-    def take(self, rows: Int[Tensor, " n"]) -> "Tokens":
-        return Tokens(None if self.seen is None else self.seen[rows])
+    def take(self, rows: Int[Tensor, " n"]) -> "TokensRead":
+        return TokensRead(self.seen[rows])
 
 
 class Hyena(Backbone):
@@ -282,49 +283,27 @@ class Hyena(Backbone):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.embeddings.word_embeddings(tokens)
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+    def forward(self, p: Pass) -> States:
         """Padding comes after the real positions, so nobody sees it."""
-        refuse_rule(self.spec, allowed)
-        hidden = self.run(x)
-        if rows is None:
-            return self.ln_f(states_before(hidden))
-        return self.ln_f(hidden.flatten(0, 1)[rows_before(rows, x.shape[1])])
-
-    def run(self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
-        """The residual stream after the last layer."""
-        if x.shape[1] > self.spec.reach:
+        seen = torch.cat((p.memory.seen, p.x), 1) if isinstance(p.memory, TokensRead) else p.x
+        if seen.shape[1] > self.spec.reach:
             raise UserError(
-                f"the filters of this network cover {self.spec.reach} positions, the text has {x.shape[1]}: "
+                f"the filters of this network cover {self.spec.reach} positions, the text has {seen.shape[1]}: "
                 "shorten it, or train a network on longer rows."
             )
-        x = x if x.is_floating_point() else self.embed(x)
+        x = seen if seen.is_floating_point() else self.embed(seen)
         with precision(x.device, self.compute):
             for block in self.layers:
                 again = self.recompute and torch.is_grad_enabled()
                 x = checkpoint(block, x, use_reentrant=False) if again else block(x)
-        return x
+        hidden = self.ln_f(wanted_of(x[:, p.start :], p.wanted))
+        return States(hidden, None if p.memory is None else TokensRead(seen))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         weight = self.embeddings.word_embeddings.weight if self.lm_head is None else self.lm_head.weight
         with precision(hidden.device, self.compute):
             logits = F.linear(hidden, weight)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def memory(self, capacity: int) -> Tokens:
-        return Tokens()
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Tokens]:
-        assert isinstance(memory, Tokens)
-        seen = tokens if memory.seen is None else torch.cat((memory.seen, tokens), 1)
-        return self.ln_f(self.run(seen)[:, memory.filled :]), Tokens(seen)
 
 
 HyenaSpec.network = Hyena

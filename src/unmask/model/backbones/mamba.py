@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Memory, Spec, precision, rows_before, states_before
+from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.state_space import (
     Mixer,
@@ -23,8 +23,9 @@ from unmask.model.backbones.state_space import (
     check_numbers,
     decaying,
     projections,
-    refuse_rule,
+    wanted_of,
 )
+from unmask.model.passing import Abilities, Causal, Pass, States
 from unmask.registry import derived
 
 
@@ -55,8 +56,8 @@ class MambaSpec(Spec):
             )
 
     @property
-    def incremental(self) -> bool:
-        return True
+    def abilities(self) -> Abilities:
+        return Abilities(frozenset({Causal}), memory=True)
 
     @property
     def size(self) -> Size:
@@ -72,13 +73,13 @@ class MambaSpec(Spec):
 
 
 @dataclass(frozen=True)
-class Reading:
+class LayerStates:
     """The state of every layer after the tokens read so far: its size does not grow."""
 
     layers: tuple[Past | None, ...]
     filled: int = 0
 
-    def take(self, rows: Int[Tensor, " n"]) -> "Reading":
+    def take(self, rows: Int[Tensor, " n"]) -> "LayerStates":
         return replace(self, layers=tuple(None if past is None else past.take(rows) for past in self.layers))
 
 
@@ -133,49 +134,24 @@ class Mamba(Backbone):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.embedding(tokens)
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
+    def forward(self, p: Pass) -> States:
         """Padding comes after the real positions, so nobody sees it."""
-        refuse_rule(self.spec, allowed)
-        hidden, _ = self.run(x, (None,) * len(self.layers))
-        if rows is None:
-            return self.norm_f(states_before(hidden))
-        rows = rows_before(rows, x.shape[1])
-        return self.norm_f(hidden.flatten(0, 1)[rows])
-
-    def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
-        weight = self.embedding.weight if self.lm_head is None else self.lm_head.weight
-        with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def memory(self, capacity: int) -> Reading:
-        return Reading((None,) * len(self.layers))
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Reading]:
-        assert isinstance(memory, Reading)
-        hidden, layers = self.run(tokens, memory.layers)
-        return self.norm_f(hidden), Reading(layers, memory.filled + tokens.shape[1])
-
-    def run(
-        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], pasts: tuple[Past | None, ...]
-    ) -> tuple[Float[Tensor, "b l d"], tuple[Past, ...]]:
-        """The residual stream after the last layer, and what each layer remembers."""
-        x = x if x.is_floating_point() else self.embed(x)
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        pasts = p.memory.layers if isinstance(p.memory, LayerStates) else (None,) * len(self.layers)
         after = []
         with precision(x.device, self.compute):
             for block, past in zip(self.layers, pasts, strict=True):
                 again = self.recompute and torch.is_grad_enabled()
                 x, past = checkpoint(block, x, past, use_reentrant=False) if again else block(x, past)
                 after.append(past)
-        return x, tuple(after)
+        memory = None if p.memory is None else LayerStates(tuple(after), p.start + x.shape[1])
+        return States(self.norm_f(wanted_of(x, p.wanted)), memory)
+
+    def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
+        weight = self.embedding.weight if self.lm_head is None else self.lm_head.weight
+        with precision(hidden.device, self.compute):
+            logits = F.linear(hidden, weight)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 MambaSpec.network = Mamba

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, attended, fresh, seen, turns_of
+from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads, turned, turns_of
+from unmask.model.passing import Pass
 from unmask.registry import derived
 
 
@@ -72,14 +74,14 @@ class Layer(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "b l d"], rules: tuple[Tensor | None, Tensor | None]
+        self, x: Float[Tensor, "b l d"], index: int, ways: tuple[Attending, Attending], turns: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "b l d"]:
-        """`rules`: who sees whom in layers that see everything, and in local ones."""
-        a, l = self.spec, x.shape[1]
+        """`ways`, `turns`: attention and rotations of layers that see everything, and of local ones."""
+        a = self.spec
         chance = a.dropout if self.training else 0.0
-        turns = turns_of(l, a.width // a.heads, a.local_theta if self.local else a.theta, x.device)
-        q, k, v = self.attn["Wqkv"](self.attn_norm(x)).chunk(3, -1)
-        y = attended(q, k, v, heads=a.heads, visible=rules[self.local], turns=turns, dropout=chance)
+        q, k, v = (in_heads(one, a.heads) for one in self.attn["Wqkv"](self.attn_norm(x)).chunk(3, -1))
+        q, k = turned(q, turns[self.local]), turned(k, turns[self.local])
+        y = ways[self.local](index, q, k, v, dropout=chance)
         y = self.attn["Wo"](y)
         x = x + (dropped(y, chance) if chance else y)
         h, gate = self.mlp["Wi"](self.mlp_norm(x)).chunk(2, -1)
@@ -123,16 +125,11 @@ class ModernBert(Encoder):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.tok_embeddings(tokens)
 
-    def encode(
-        self,
-        x: Float[Tensor, "b l d"],
-        real: Bool[Tensor, "b l"] | None,
-        allowed: Bool[Tensor, "l l"] | None,
-    ) -> Float[Tensor, "b l d"]:
-        place = torch.arange(x.shape[1], device=x.device)
-        near = (place[:, None] - place).abs() <= self.spec.window // 2
-        rules = (seen(real, allowed), seen(real, near if allowed is None else near & allowed))
-        return self.final_norm(self.through(self.units, self.drop(self.embedding_norm(x)), rules))
+    def encode(self, x: Float[Tensor, "b l d"], p: Pass, attending: Attending) -> Float[Tensor, "b l d"]:
+        a, near = self.spec, attending.near(self.spec.window // 2)
+        full, local = (turns_of(attending.position, a.width // a.heads, base) for base in (a.theta, a.local_theta))
+        x = self.drop(self.embedding_norm(x))
+        return self.final_norm(self.through(self.units, x, (attending, near), (full, local)))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         with precision(hidden.device, self.compute):

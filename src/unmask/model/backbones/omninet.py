@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision, rows_before, states_before
-from unmask.model.backbones.attention import Cache, Rotary
-from unmask.model.backbones.block import Block, Norm, Sight, normed
+from unmask.model.attending import attend_in
+from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
+from unmask.model.backbones.attention import Rotary
+from unmask.model.backbones.block import Block, Norm, Reading, normed
+from unmask.model.key_values import KeyValues
+from unmask.model.passing import ATTENTION, Abilities, Apart, Empty, Memory, Pass, Rule, States
 from unmask.registry import derived
 
 
@@ -57,8 +60,9 @@ class OmniNetSpec(Spec):
             raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
 
     @property
-    def incremental(self) -> bool:
-        return self.causal
+    def abilities(self) -> Abilities:
+        """An omni block attends to all layers of whole rows."""
+        return Abilities(ATTENTION - {Apart}, memory=self.causal)
 
     @property
     def omnis(self) -> int:
@@ -78,19 +82,19 @@ class OmniNetSpec(Spec):
         return 18.0 * self.width * (self.blocks + self.omnis * (self.partition - 1))
 
 
-@dataclass(frozen=True)
-class Reading:
+@dataclass(frozen=True, eq=False)
+class LayersRead:
     """What both kinds of block have read."""
 
-    blocks: Cache
-    omnis: Cache  # of every layer, so it holds several entries per token
+    blocks: KeyValues
+    omnis: KeyValues  # of every layer, so it holds several entries per token
 
     @property
     def filled(self) -> int:
         return self.blocks.filled
 
-    def take(self, rows: Int[Tensor, " n"]) -> "Reading":
-        return Reading(self.blocks.take(rows), self.omnis.take(rows))
+    def take(self, rows: Int[Tensor, " n"]) -> "LayersRead":
+        return LayersRead(self.blocks.take(rows), self.omnis.take(rows))
 
 
 def block_of(a: OmniNetSpec) -> Block:
@@ -133,75 +137,51 @@ class OmniNet(Backbone):
             logits = F.linear(hidden, weight, self.bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        l = x.shape[1]
-        if allowed is None:
-            allowed = torch.ones(l, l, dtype=torch.bool, device=x.device)
-            allowed = allowed.tril() if self.spec.causal else allowed
-        visible = allowed[None]  # (1|b l l)
-        if lengths is not None and not self.spec.causal:
-            visible = visible & (torch.arange(l, device=x.device) < lengths[:, None])[:, None]
-        hidden = self.run(x, visible, self.rotary.turns(l))
-        if self.spec.causal:
-            hidden = states_before(hidden) if rows is None else hidden
-            rows = None if rows is None else rows_before(rows, l)
-        return hidden if rows is None else hidden.flatten(0, 1)[rows]
-
-    def memory(self, capacity: int) -> Reading:
-        return Reading(Cache(capacity), Cache(capacity * (self.spec.partition - 1)))
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Reading]:
-        if not self.spec.causal:
-            raise ValueError("only a causal network can read token by token: others look ahead")
-        assert isinstance(memory, Reading)
-        start, m, many = memory.filled, tokens.shape[1], self.spec.partition - 1
-        visible = torch.ones(m, start + m, dtype=torch.bool, device=tokens.device).tril(start)
-        turns = self.rotary.turns(memory.blocks.capacity)[start : start + m]
-        hidden = self.run(tokens, visible[None], turns, memory)
-        return hidden, Reading(memory.blocks.advanced(m), memory.omnis.advanced(many * m))
-
-    def run(
-        self,
-        x: Int[Tensor, "b m"] | Float[Tensor, "b m d"],
-        visible: Bool[Tensor, "_ m l"],
-        turns: Tensor,
-        memory: Reading | None = None,
-    ) -> Float[Tensor, "b m d"]:
-        """All blocks and the last norm; `visible` says which positions each of these sees, read ones first."""
-        x = x if x.is_floating_point() else self.embed(x)
-        many, m = self.spec.partition - 1, x.shape[1]
-        before = visible.shape[-1] - m
+    def forward(self, p: Pass) -> States:
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        many, m, turns = self.spec.partition - 1, x.shape[1], self.rotary.at(p)
+        blocks, omnis = (None, None) if p.memory is None else memories(p.memory, many)
+        own = attend_in(replace(p, memory=blocks))
+        before = 0 if blocks is None else blocks.filled
+        rule = own.whole_rule
+        if rule is None:
+            rule = torch.ones(m, before + m, dtype=torch.bool, device=x.device)
+        rule = rule if own.real is None else rule & own.real[:, 0]  # (b|) m before + m
         # What was read is cached call by call, every layer of it; what is new comes layer after layer.
-        of_all = torch.cat((visible[..., :before].repeat(1, 1, many), visible[..., before:].repeat(1, 1, many)), -1)
-        own = Sight(turns, visible[:, None], cache=None if memory is None else memory.blocks)
-        omni = Sight(turns.repeat(many, 1, 1), of_all.repeat(1, many, 1)[:, None])
-        omni = omni if memory is None else replace(omni, cache=memory.omnis)
+        wide = (1,) * (rule.dim() - 2)
+        rule = torch.cat((rule[..., :before].repeat(*wide, 1, many), rule[..., before:].repeat(*wide, 1, many)), -1)
+        rule = rule.repeat(*wide, many, 1)
+        every = attend_in(Pass(x.new_zeros(len(x), many * m, 0), Rule(rule), memory=omnis))
+        ordinary, omni = Reading(own, turns), Reading(every, turns.repeat(many, 1, 1))
         states: list[Tensor] = []
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
-                x = self.through(block, x, own, i)
+                x = self.through(block, x, ordinary, i)
                 states.append(x)
                 if len(states) == many:
                     group = i // many
                     seen = self.through(self.omnis[group], torch.cat(states, 1), omni, group)
                     x = x + seen.unflatten(1, (many, m)).amax(1)
                     states = []
-            return normed(x, self.norm.weight)
+            hidden = own.states(normed(x, self.norm.weight)).hidden
+        if own.writing is None or every.writing is None:
+            return States(hidden)
+        return States(hidden, LayersRead(own.writing.after, every.writing.after))
 
     def through(
-        self, block: nn.Module, x: Float[Tensor, "b k d"], sight: Sight, index: int
+        self, block: nn.Module, x: Float[Tensor, "b k d"], reading: Reading, index: int
     ) -> Float[Tensor, "b k d"]:
         again = self.recompute and torch.is_grad_enabled()
-        given = (x, None, sight, index, False)
+        given = (x, reading, index, False)
         return checkpoint(block, *given, use_reentrant=False) if again else block(*given)
+
+
+def memories(memory: Memory, many: int) -> tuple[KeyValues, KeyValues]:
+    """The memories of both kinds of block; an omni block reads `many` layers."""
+    if isinstance(memory, LayersRead):
+        return memory.blocks, memory.omnis
+    capacity = memory.capacity if isinstance(memory, Empty) else 0
+    return KeyValues(capacity), KeyValues(capacity * many)
 
 
 OmniNetSpec.network = OmniNet

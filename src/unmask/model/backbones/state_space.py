@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UserError
-from unmask.model.backbone import Backbone, Group, Spec
+from unmask.model.backbone import Backbone, Group
 from unmask.model.scan.selective import CHUNK, selective_scan
 
 DELTA_MIN, DELTA_MAX, DELTA_FLOOR = 1e-3, 0.1, 1e-4  # range of the first Δ, and its smallest value
@@ -115,13 +115,6 @@ class Mixer(nn.Module):
         return torch.addcmul(y, self.D, u.to(y.dtype)), Past(inputs[:, inputs.shape[1] - k :].detach(), state)
 
 
-def refuse_rule(spec: Spec, allowed: Tensor | None) -> None:
-    if allowed is not None:
-        raise UserError(
-            f"the backbone {spec.name!r} has no attention, so the rule of who sees whom cannot be changed."
-        )
-
-
 def projections(layers: nn.Module) -> dict[nn.Parameter, int]:
     """The projections in, two stacked matrices, and out; the small ones around Δ are left to AdamW."""
     found: dict[nn.Parameter, int] = {}
@@ -139,3 +132,8 @@ def decaying(network: Backbone) -> list[Group]:
         Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if yes)),
         Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if not yes), decay=False),
     ]
+
+
+def wanted_of(hidden: Float[Tensor, "b l d"], wanted: Int[Tensor, " n"] | None) -> Float[Tensor, "..."]:
+    """The states of the wanted elements; None: of all."""
+    return hidden if wanted is None else hidden.flatten(0, 1).index_select(0, wanted)

@@ -7,33 +7,22 @@ autoregressive network. Parameters have the names of the published checkpoints.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import (
-    BACKBONES,
-    Backbone,
-    Memory,
-    RowMemory,
-    RowPiece,
-    Spec,
-    cannot_look_blockwise,
-    precision,
-    rows_before,
-    states_before,
-)
-from unmask.model.backbones.attention import Asked, Cache, Rotary, asked_rows
-from unmask.model.backbones.block import Block, Norm, Sight, modulation, normed
-from unmask.model.backbones.halves import halves
-from unmask.model.backbones.row_cache import Glance, RowCache, glance
+from unmask.model.attending import attend_in
+from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
+from unmask.model.backbones.attention import Rotary
+from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
+from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.registry import derived
 
 COND = 128  # default features of the noise level, as in the paper
@@ -88,12 +77,12 @@ class Architecture(Spec):
         return not self.cond
 
     @property
-    def incremental(self) -> bool:
-        return self.causal
+    def abilities(self) -> Abilities:
+        return Abilities(ATTENTION, memory=True, positions=True)
 
     @property
-    def blockwise(self) -> bool:
-        return not (self.causal or self.time_conditioning)
+    def before(self) -> bool:
+        return self.reads_before
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
         """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""
@@ -166,18 +155,18 @@ class Output(nn.Module):
         if a.tied:
             self.linear.register_parameter("weight", None)
         self.adaLN_modulation = modulation(2, a.cond or 0, a.width)
+        self.constant = not a.time_conditioning
 
-    def forward(
-        self, x: Float[Tensor, "*shape d"], c: Float[Tensor, "..."] | None, asked: Asked | None
-    ) -> Float[Tensor, "*shape d"]:
+    def forward(self, x: Float[Tensor, "*shape d"], reading: Reading) -> Float[Tensor, "*shape d"]:
         """The normed hidden states: of all positions, or of the asked rows."""
-        if self.adaLN_modulation is None or c is None:
+        if self.adaLN_modulation is None or reading.c is None:
             return normed(x, self.norm_final.weight)
-        shift, scale = self.adaLN_modulation(c if c.dim() == 3 else c[:, None]).chunk(2, dim=-1)  # (b 1|l d)
-        if len(c) == 1 and c.dim() == 2:
-            return normed(x, self.norm_final.weight * (1 + scale[0, 0]), shift[0, 0])
-        if asked is not None:
-            shift, scale = asked.own(shift), asked.own(scale)
+        if self.constant:
+            shift, scale = self.adaLN_modulation(reading.c)[0].chunk(2)
+            return normed(x, self.norm_final.weight * (1 + scale), shift)
+        shift, scale = reading.modulated(self.adaLN_modulation, 2)
+        if x.dim() == 2:
+            shift, scale = reading.own(shift), reading.own(scale)
         return normed(x, self.norm_final.weight, None, shift, scale)
 
 
@@ -214,20 +203,16 @@ class Transformer(Backbone):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.vocab_embed(tokens)
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        sight = self.sight(x, rows, lengths, allowed)
-        hidden = self.run(x, sigma, sight)
-        if rows is None and self.spec.reads_before:
-            hidden = states_before(hidden)
-        return hidden
+    def forward(self, p: Pass) -> States:
+        """Embedding (of tokens), blocks and last norm."""
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        reading = Reading(attend_in(p), self.rotary_emb.at(p), self.condition(p.sigma))
+        with precision(x.device, self.compute):
+            for i, block in enumerate(self.blocks):
+                given = (x, reading, i, i == len(self.blocks) - 1)
+                again = self.recompute and torch.is_grad_enabled()
+                x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
+            return reading.attending.states(self.output_layer(x, reading))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         """Logits (.. v) of hidden states (.. d), in float32 or wider."""
@@ -236,88 +221,6 @@ class Transformer(Backbone):
         with precision(hidden.device, self.compute):
             logits = F.linear(hidden, weight, linear.bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def memory(self, capacity: int) -> Cache:
-        return Cache(capacity)
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Cache]:
-        if not self.spec.causal:
-            raise ValueError("only a causal network can read token by token: others look ahead")
-        assert isinstance(memory, Cache)
-        start, m = memory.filled, tokens.shape[1]
-        visible = None
-        if start and m > 1:
-            visible = torch.ones(m, start + m, dtype=torch.bool, device=tokens.device).tril(start)
-        turns = self.rotary_emb.turns(memory.capacity)[start : start + m]
-        sight = Sight(turns, visible, causal=start == 0, cache=memory)
-        return self.run(tokens, None, sight), memory.advanced(m)
-
-    def block_states(
-        self,
-        noisy: Int[Tensor, "b l"],
-        clean: Int[Tensor, "b l"],
-        size: int,
-        *,
-        rows: Int[Tensor, " n"],
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "n d"]:
-        """One pass over both halves; in the last layer the clean one has keys and values only. [BD3-LM]"""
-        self.check_blockwise()
-        b, l = noisy.shape
-        if size >= l:
-            return self.trunk(noisy, rows=rows, lengths=lengths, allowed=allowed)
-        both = halves(l, size, leads=self.spec.reads_before, device=noisy.device)
-        tokens = torch.cat([noisy, clean], 1)[:, both.source]
-        visible = both.visible if allowed is None else both.visible & allowed[both.position][:, both.position]
-        real = None
-        if lengths is not None and bool((lengths < l).any()):
-            real = (both.position < lengths[:, None])[:, None, None]
-        asked = asked_rows(
-            rows // l * len(both.position) + both.state[rows % l], sequences=b, length=len(both.position)
-        )
-        turns = self.rotary_emb.turns(l)[both.position]
-        sight = Sight(
-            turns, both_rules(visible, real), asked=asked, asked_visible=both_rules(asked.visible(visible), real)
-        )
-        return self.run(tokens, None, sight)
-
-    def read_blocks(self, pieces: Sequence[RowPiece]) -> tuple[Float[Tensor, "n d"], list[RowMemory]]:
-        self.check_blockwise()
-        before, glances, end = self.spec.reads_before, list[Glance](), 0
-        for piece in pieces:
-            glances.append(glance(piece, end, before=before))
-            end += glances[-1].elements
-        places = [place for one in glances for place in one.positions]
-        wanted = [row for one in glances for row in one.states(before=before)]
-        rows = torch.tensor(wanted, dtype=torch.long, device=self.device)  # an empty list would be float
-        turns = self.rotary_emb.turns(2 ** max(places).bit_length())[torch.tensor(places, device=self.device)]
-        asked = asked_rows(rows, sequences=1, length=end)
-        sight = Sight(turns, asked=asked, glances=tuple(glances), stored=[[] for _ in glances])
-        hidden = self.run(torch.cat([one.tokens for one in glances])[None], None, sight)
-        memories = zip(glances, sight.stored, strict=True)
-        return hidden, [RowCache(one.piece.first, one.start, tuple(pairs)) for one, pairs in memories]
-
-    def row_memory(self) -> RowCache:
-        self.check_blockwise()
-        return RowCache()
-
-    def check_blockwise(self) -> None:
-        if not self.spec.blockwise:
-            raise UserError(cannot_look_blockwise(self.spec))
-
-    def run(
-        self, x: Int[Tensor, "b l"] | Float[Tensor, "b l d"], sigma: Float[Tensor, "..."] | None, sight: Sight
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Embedding (of tokens), blocks and last norm."""
-        x = x if x.is_floating_point() else self.embed(x)
-        c = self.condition(sigma)
-        with precision(x.device, self.compute):
-            for i, block in enumerate(self.blocks):
-                given = (x, c, sight, i, i == len(self.blocks) - 1)
-                again = self.recompute and torch.is_grad_enabled()
-                x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
-            return self.output_layer(x, c, sight.asked)
 
     def condition(self, sigma: Float[Tensor, "..."] | None) -> Float[Tensor, "..."] | None:
         """The noise level as vectors: (b c) or (b l c), or a single one (1 c) for σ = 0 without time conditioning."""
@@ -331,32 +234,6 @@ class Transformer(Backbone):
             )
         return self.sigma_map(sigma)
 
-    def sight(
-        self,
-        tokens: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        rows: Int[Tensor, " n"] | None,
-        lengths: Int[Tensor, " b"] | None,
-        allowed: Bool[Tensor, "l l"] | None,
-    ) -> Sight:
-        """The attention rule of this pass, and the rows it must compute."""
-        b, l = tokens.shape[:2]
-        turns = self.rotary_emb.turns(l)
-        causal = self.spec.causal and allowed is None
-        # Padding comes after the real positions, so a causal network never sees it.
-        real = None
-        if lengths is not None and not causal and bool((lengths < l).any()):
-            real = (torch.arange(l, device=tokens.device) < lengths[:, None])[:, None, None]  # (b 1 1 l)
-        visible = both_rules(allowed, real)
-        if rows is None:
-            return Sight(turns, visible, causal)
-        if self.spec.reads_before:
-            rows = rows_before(rows, l)
-        asked = asked_rows(rows, sequences=b, length=l)
-        if causal:
-            allowed = torch.ones(l, l, dtype=torch.bool, device=tokens.device).tril()
-        asked_visible = both_rules(None if allowed is None else asked.visible(allowed), real)
-        return Sight(turns, visible, causal, asked, asked_visible)
-
     def freeze(self) -> "Transformer":
         """Prepare for fast inference: no gradients, no dropout, a constant modulation multiplied into the weights.
 
@@ -367,13 +244,6 @@ class Transformer(Backbone):
             if isinstance(block, Block):
                 block.keep, block.kept = True, None
         return self
-
-
-def both_rules(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Both attention rules combined, if there are two."""
-    if a is None or b is None:
-        return a if b is None else b
-    return a & b
 
 
 Architecture.network = Transformer

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Memory, Spec, precision, rows_before, states_before
+from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
+from unmask.model.backbones.state_space import wanted_of
+from unmask.model.passing import Abilities, Causal, Empty, Memory, Pass, Segment, States
 from unmask.registry import derived
 
 Past = tuple[Float[Tensor, "b _ h e"], Float[Tensor, "b _ h e"]]  # keys and values of earlier positions
@@ -75,12 +77,8 @@ class TransformerXLSpec(Spec):
             )
 
     @property
-    def incremental(self) -> bool:
-        return True
-
-    @property
-    def carries(self) -> bool:
-        return self.memory > 0
+    def abilities(self) -> Abilities:
+        return Abilities(frozenset({Causal}), memory=True, carried=self.memory > 0)
 
     @property
     def features(self) -> int:
@@ -147,17 +145,47 @@ class TransformerXLSpec(Spec):
         return self.blocks * each
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window:
-    """The keys and values of the positions that are still seen."""
+    """The last positions that are still seen: their states in training, else their keys and values."""
 
-    layers: tuple[Past | None, ...]
-    capacity: int
+    layers: tuple[Tensor | Past | None, ...]
+    capacity: int = 0
     filled: int = 0
     distances: tuple[Float[Tensor, "k h e"], ...] = ()  # projected, per layer: the same at every step
+    trained: bool = False  # states are kept, and the gradient reaches the layers that make keys of them
+
+    @property
+    def length(self) -> int:
+        first = self.layers[0]
+        return 0 if first is None else (first if isinstance(first, Tensor) else first[0]).shape[1]
 
     def take(self, rows: Int[Tensor, " n"]) -> "Window":
-        return replace(self, layers=tuple(None if p is None else (p[0][rows], p[1][rows]) for p in self.layers))
+        taken = [
+            p if p is None else p[rows] if isinstance(p, Tensor) else (p[0][rows], p[1][rows]) for p in self.layers
+        ]
+        return replace(self, layers=tuple(taken))
+
+    def with_states(self, states: Float[Tensor, "b layers q d"], most: int) -> "Segment":
+        """The memory for the next step: detached, no gradient reaches an earlier one."""
+        old = [layer for layer in self.layers if isinstance(layer, Tensor)]
+        states = torch.cat((torch.stack(old, 1), states.detach()), 2) if old else states.detach()
+        return Segment(states[:, :, -most:].contiguous(), self.filled + states.shape[2] - self.length)
+
+    def with_keys(self, pasts: list[Past], distances: tuple[Tensor, ...], most: int) -> "Window":
+        new = pasts[0][0].shape[1]
+        kept = tuple((k[:, max(0, new - most) :], v[:, max(0, new - most) :]) for k, v in pasts)
+        return replace(self, layers=kept, filled=self.filled + new - self.length, distances=distances)
+
+
+def remembered(memory: Memory, layers: int) -> Window:
+    """A memory as the layers take it."""
+    if isinstance(memory, Window):
+        return memory
+    if isinstance(memory, Segment):
+        states = (None,) * layers if memory.states is None else memory.states.unbind(1)
+        return Window(states, filled=memory.filled, trained=True)
+    return Window((None,) * layers, memory.capacity if isinstance(memory, Empty) else 0)
 
 
 class Distances(nn.Module):
@@ -367,78 +395,39 @@ class TransformerXL(Backbone):
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.word_emb(tokens)
 
-    def trunk(
-        self,
-        x: Int[Tensor, "b l"] | Float[Tensor, "b l d"],
-        sigma: Float[Tensor, "..."] | None = None,
-        *,
-        rows: Int[Tensor, " n"] | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-        allowed: Bool[Tensor, "l l"] | None = None,
-    ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
-        """Without a memory. Padding comes after the real positions, so nobody sees it."""
-        if allowed is not None:
-            raise UserError("the backbone 'transformer-xl' is causal: the rule of who sees whom cannot be changed.")
-        hidden, _, _ = self.run(x, (None,) * len(self.layers))
-        if rows is None:
-            return states_before(hidden)
-        return hidden.flatten(0, 1)[rows_before(rows, x.shape[1])]
-
-    def carried(
-        self,
-        x: Int[Tensor, "b l"],
-        sigma: Float[Tensor, "..."] | None,
-        rows: Int[Tensor, " n"],
-        memory: Float[Tensor, "b layers _ d"] | None,
-    ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "b layers _ d"]]:
-        l = x.shape[1]
-        before = (None,) * len(self.layers) if memory is None else memory.unbind(1)
-        hidden, inputs, _ = self.run(x[:, :-1], before)  # the next row begins with the last token, and reads it
-        states = torch.stack(inputs, 1).detach()
-        states = states if memory is None else torch.cat((memory, states), 2)
-        asked = rows // l * (l - 1) + (rows % l - 1).clamp(min=0)
-        kept = states[:, :, -self.spec.memory :]
-        return self.head(hidden.flatten(0, 1)[asked]), kept.contiguous()
-
-    def memory(self, capacity: int) -> Window:
-        return Window((None,) * len(self.layers), capacity)
-
-    def read(self, tokens: Int[Tensor, "b m"], memory: Memory) -> tuple[Float[Tensor, "b m d"], Window]:
-        assert isinstance(memory, Window)
-        keep, m = self.spec.memory, tokens.shape[1]
-        seen = 0 if memory.layers[0] is None else memory.layers[0][0].shape[1]
-        distances = memory.distances
-        if not distances or len(distances[0]) < seen + m:
-            r = self.pos_emb(max(seen + m, min(memory.capacity, keep + m)), self.spec.clamp)
-            distances = tuple(layer.dec_attn.by_distance(r) for layer in self.stack)
-        hidden, _, pasts = self.run(tokens, memory.layers, tuple(r[-seen - m :] for r in distances))
-        kept = tuple((k[:, max(0, seen + m - keep) :], v[:, max(0, seen + m - keep) :]) for k, v in pasts)
-        return hidden, Window(kept, memory.capacity, memory.filled + m, distances)
-
-    def run(
-        self,
-        x: Int[Tensor, "b q"] | Float[Tensor, "b q d"],
-        before: tuple[Tensor | Past | None, ...],
-        distances: tuple[Tensor, ...] = (),
-    ) -> tuple[Float[Tensor, "b q d"], list[Tensor], list[Past]]:
-        """The states after the last layer, the input of every layer, and the keys and values of all positions."""
-        x = x if x.is_floating_point() else self.embed(x)
-        first, q = before[0], x.shape[1]
-        m = 0 if first is None else (first if isinstance(first, Tensor) else first[0]).shape[1]
-        visible = self.visible(m, q)
-        again = self.recompute and torch.is_grad_enabled()
+    def forward(self, p: Pass) -> States:
+        """Padding comes after the real positions, so nobody sees it."""
+        x = p.x if p.x.is_floating_point() else self.embed(p.x)
+        memory = None if p.memory is None else remembered(p.memory, len(self.layers))
+        before = (None,) * len(self.layers) if memory is None else memory.layers
+        m, q = 0 if memory is None else memory.length, x.shape[1]
+        visible, again = self.visible(m, q), self.recompute and torch.is_grad_enabled()
         inputs, pasts = [], []
         with precision(x.device, self.compute):
             x = self.drop(x)
-            if not distances:
-                distances = (self.drop(self.pos_emb(m + q, self.spec.clamp).to(x.dtype)),) * len(self.layers)
+            distances = self.distances(memory, m + q, x.dtype)
             for layer, states, r in zip(self.stack, before, distances, strict=True):
                 inputs.append(x)
                 own: Attention | TransformerXL = layer.dec_attn if self.spec.separate else self
-                given = (x, states, r, (own.r_w_bias, own.r_r_bias), visible)
+                given = (x, states, r[-m - q :], (own.r_w_bias, own.r_r_bias), visible)
                 x, past = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
                 pasts.append(past)
-            return self.drop(x), inputs, pasts
+            hidden = wanted_of(self.drop(x), p.wanted)
+        if memory is None:
+            return States(hidden)
+        if memory.trained:
+            return States(hidden, memory.with_states(torch.stack(inputs, 1), self.spec.memory))
+        return States(hidden, memory.with_keys(pasts, distances, self.spec.memory))
+
+    def distances(self, memory: Window | None, total: int, kind: torch.dtype) -> tuple[Tensor, ...]:
+        """The vectors of distances for each layer: those of reading on are projected once, and kept."""
+        if memory is None or memory.trained:
+            return (self.drop(self.pos_emb(total, self.spec.clamp).to(kind)),) * len(self.layers)
+        if memory.distances and len(memory.distances[0]) >= total:
+            return memory.distances
+        room = max(total, min(memory.capacity, self.spec.memory + total - memory.length))
+        r = self.pos_emb(room, self.spec.clamp)
+        return tuple(layer.dec_attn.by_distance(r) for layer in self.stack)
 
     def visible(self, before: int, length: int) -> Bool[Tensor, "q k"]:
         """Who sees whom: not ahead; with `same_length` exactly `memory` positions, oneself included."""

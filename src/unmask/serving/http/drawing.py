@@ -12,6 +12,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.tasks.infill import plausibility
+from unmask.serving.batch import Job
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
@@ -20,7 +21,6 @@ from unmask.serving.http.requests import Requests, field_of, request_seed
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.progress import Filling
 from unmask.serving.refusal import Refusal, closing, wrong
-from unmask.serving.tick import Job
 from unmask.text.prompt.template import Lengths
 
 EVENT = {

@@ -24,12 +24,12 @@ from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
 from unmask.sampling.tasks.rows import TaskRow, canvas_of, shortened
+from unmask.serving.batch import Job
 from unmask.serving.cache import Cache
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
 from unmask.serving.progress import Filling, Growing
 from unmask.serving.refusal import wrong
-from unmask.serving.tick import begun
 from unmask.text.prompt.template import Lengths, parse
 
 KEPT = 2**28  # bytes of all cached constraints
@@ -313,7 +313,7 @@ class Requests:
         numbers = [i % body.n for i in range(len(rows))] if numbers is None else numbers
         seed, ids = request_seed(body), torch.tensor(numbers, device=self.model.device)
         try:
-            work = begun(method.process, method.process.begin(canvas, seed=seed, ids=ids))
+            work = Job(method.process, method.process.begin(canvas, seed=seed, ids=ids))
         except UserError as error:  # no filling matches
             raise wrong(str(error), param=field_of(body)) from None
         return Filling(

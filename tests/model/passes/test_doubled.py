@@ -9,8 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.golden import FOLDER, arrays_of, distance
 from unmask.errors import UserError
-from unmask.model.backbones.halves import halves
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.passes.doubled import halves
+from unmask.model.passes.whole import hidden_states, logits_at
 
 GOLDEN = FOLDER / "block"
 SIZES = [1, 2, 3, 4, 6, 8, 12, 24]
@@ -58,7 +59,7 @@ def every(x):
 def test_logits_for_the_noisy_half_are_the_recorded_ones(cases, size):
     x_t = cases[f"bs{size}_xt"]
     with torch.no_grad():
-        found = golden_network().freeze().logits(x_t, None, every(x_t), clean=cases["x0"], size=size)
+        found = logits_at(golden_network().freeze(), x_t, None, every(x_t), clean=cases["x0"], size=size)
     assert distance(found.view(*x_t.shape, -1), cases[f"bs{size}_logits"]) < 5e-5
 
 
@@ -75,7 +76,7 @@ def test_the_rule_of_sight_is_the_recorded_one(cases, size):
 def test_gradients_are_the_recorded_ones_so_the_clean_half_has_them_too(cases):
     network, x0, x_t = golden_network(), cases["x0"], cases["bs4_xt"]
     rows = (x_t == int(cases["mask_index"])).flatten().nonzero().squeeze(1)
-    logits = network.logits(x_t, None, rows, clean=x0, size=4)
+    logits = logits_at(network, x_t, None, rows, clean=x0, size=4)
     logits = logits.index_fill(1, cases["mask_index"].view(1), -torch.inf)
     nats = -logits.log_softmax(-1).gather(1, x0.flatten()[rows, None]).squeeze(1) / cases["bs4_t"].flatten()[rows]
     loss = nats.sum() / (x0.numel() - len(x0))
@@ -94,7 +95,7 @@ def test_the_clean_half_has_no_head_and_in_the_last_layer_keys_and_values_only(b
     noisy, clean = torch.randint(7, (b, l)), torch.randint(7, (b, l))
     rows = torch.tensor([1, 3, 5, 14, 22])
     with FlopCounterMode(display=False) as counted, torch.no_grad():
-        network.logits(noisy, None, rows, clean=clean, size=size)
+        logits_at(network, noisy, None, rows, clean=clean, size=size)
     products = sum(
         flops
         for name, flops in counted.get_flop_counts()["Global"].items()
@@ -111,7 +112,9 @@ def test_one_block_is_the_network_itself(before):
     network = random_network(before=before)
     x, clean = torch.randint(7, (2, 12)), torch.randint(7, (2, 12))
     with torch.no_grad():
-        assert torch.equal(network.logits(x, None, every(x), clean=clean, size=12), network.logits(x, None, every(x)))
+        assert torch.equal(
+            logits_at(network, x, None, every(x), clean=clean, size=12), logits_at(network, x, None, every(x))
+        )
 
 
 @pytest.mark.slow
@@ -122,12 +125,12 @@ def test_all_blocks_at_once_are_each_block_after_its_clean_text(size):
     noisy, clean = torch.randint(7, (2, 12)), torch.randint(7, (2, 12))
     number = torch.arange(12) // size
     with torch.no_grad():
-        together = network.logits(noisy, None, every(noisy), clean=clean, size=size).view(2, 12, -1)
+        together = logits_at(network, noisy, None, every(noisy), clean=clean, size=size).view(2, 12, -1)
         for first in range(0, 12, size):
             stop = min(first + size, 12)
             row = torch.cat([clean[:, :first], noisy[:, first:stop]], 1)
             allowed = number[:stop, None] >= number[:stop]
-            alone = network.head(network.trunk(row, allowed=allowed))[:, first:]
+            alone = network.head(hidden_states(network, row, allowed=allowed))[:, first:]
             torch.testing.assert_close(together[:, first:stop], alone, rtol=1e-9, atol=1e-9)
 
 
@@ -138,8 +141,8 @@ def test_blocks_of_one_token_are_the_causal_network_where_it_reads_before():
     clean = torch.randint(7, (2, 12))
     masked = torch.full_like(clean, 6)
     with torch.no_grad():
-        found = network.logits(masked, None, every(clean), clean=clean, size=1).view(2, 12, -1)
-        told = twin.head(twin.trunk(clean))
+        found = logits_at(network, masked, None, every(clean), clean=clean, size=1).view(2, 12, -1)
+        told = twin.head(hidden_states(twin, clean))
     torch.testing.assert_close(found[:, 1:], told[:, 1:], rtol=1e-9, atol=1e-9)
 
 
@@ -153,7 +156,7 @@ def test_a_block_depends_on_its_own_noise_and_on_the_clean_text_before_it_alone(
 
     def answers(x, text):
         with torch.no_grad():
-            return network.logits(x, None, every(x), clean=text, size=size).view(12, -1)
+            return logits_at(network, x, None, every(x), clean=text, size=size).view(12, -1)
 
     told = answers(noisy, clean)
     for at in range(12):
@@ -174,10 +177,10 @@ def test_padding_and_anneal_hold_for_both_halves():
     noisy, clean = torch.randint(6, (2, 12)), torch.randint(6, (2, 12))
     rows = torch.arange(7)
     with torch.no_grad():
-        short = network.logits(noisy[:1, :7], None, rows, clean=clean[:1, :7], size=size)
-        padded = network.logits(noisy, None, rows, clean=clean, size=size, lengths=torch.tensor([7, 12]))
+        short = logits_at(network, noisy[:1, :7], None, rows, clean=clean[:1, :7], size=size)
+        padded = logits_at(network, noisy, None, rows, clean=clean, size=size, lengths=torch.tensor([7, 12]))
         causal = torch.ones(12, 12).tril().bool()
-        ahead = network.logits(noisy, None, rows, clean=clean, size=size, allowed=causal)
+        ahead = logits_at(network, noisy, None, rows, clean=clean, size=size, allowed=causal)
     torch.testing.assert_close(padded, short, rtol=1e-9, atol=1e-9)
     assert (ahead - padded).abs().max() > 1e-3
 
@@ -187,4 +190,4 @@ def test_a_network_that_takes_the_noise_level_is_refused():
     timed = Transformer(Architecture(vocab=7, length=12, width=16, heads=2, cond=8, time_conditioning=True))
     x = torch.zeros(1, 12, dtype=torch.long)
     with pytest.raises(UserError, match="without time_conditioning"):
-        timed.logits(x, torch.zeros(1), every(x), clean=x, size=4)
+        logits_at(timed, x, torch.zeros(1), every(x), clean=x, size=4)

@@ -1,4 +1,4 @@
-"""Halves: one pass over noisy blocks, each given the clean text before it. [BD3-LM]
+"""Doubled rows: one pass over noisy blocks, each given the clean text before it. [BD3-LM]
 
 The pass has these elements, each with its own position: the noisy row, the clean row without its last block (nobody
 sees that one), and, where a network predicts position i from the state of i − 1, the leads.
@@ -18,9 +18,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.errors import UserError
+from unmask.model.backbone import Spec
+from unmask.model.passing import Pass, Rule
+
 
 @dataclass(frozen=True)
-class Doubled:
+class Elements:
     """The elements of a pass over rows of one length."""
 
     source: Int[Tensor, " m"]  # where an element's token stands in [noisy row; clean row]
@@ -30,13 +34,13 @@ class Doubled:
 
 
 @lru_cache(maxsize=16)
-def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Doubled:
+def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Elements:
     """The elements for rows of `length` tokens in blocks of `size`; the last block may be shorter."""
     with torch.inference_mode(False):  # kept for training too
         return made(length, size, leads=leads, device=device)
 
 
-def made(length: int, size: int, *, leads: bool, device: torch.device) -> Doubled:
+def made(length: int, size: int, *, leads: bool, device: torch.device) -> Elements:
     place = torch.arange(length, device=device)
     before = place[: (length - 1) // size * size]  # the clean text that some noisy block sees
     first = place[size::size] if leads else place[:0]  # first positions of the blocks with a lead
@@ -55,4 +59,36 @@ def made(length: int, size: int, *, leads: bool, device: torch.device) -> Double
     if leads:
         state = (place - 1).clamp(min=0)
         state = state.index_copy(0, first, length + len(before) + torch.arange(len(first), device=device))
-    return Doubled(source, position, visible, state)
+    return Elements(source, position, visible, state)
+
+
+def doubled(
+    spec: Spec,
+    noisy: Int[Tensor, "b l"],
+    clean: Int[Tensor, "b l"],
+    size: int,
+    *,
+    rows: Int[Tensor, " n"],
+    lengths: Int[Tensor, " b"] | None = None,
+    allowed: Bool[Tensor, "l l"] | None = None,
+) -> Pass:
+    """The pass whose states predict flat positions of noisy blocks, each given the clean text before it.
+
+    No block sees another one's noise. `allowed` restricts further who sees whom.
+    """
+    check_blockwise(spec)
+    l = noisy.shape[1]
+    both = halves(l, size, leads=spec.before, device=noisy.device)
+    visible = both.visible if allowed is None else both.visible & allowed[both.position][:, both.position]
+    wanted = rows // l * len(both.position) + both.state[rows % l]
+    tokens = torch.cat([noisy, clean], 1)[:, both.source]
+    return Pass(tokens, Rule(visible), both.position, lengths=lengths, wanted=wanted)
+
+
+def check_blockwise(spec: Spec) -> None:
+    """Refuse a network that cannot be a block model."""
+    if not spec.blockwise:
+        raise UserError(
+            f"the backbone {spec.name!r} cannot look block by block: it has no block diffusion and no cache of "
+            "blocks. Use a network with attention, without time_conditioning, such as a transformer."
+        )

@@ -1,0 +1,84 @@
+"""Pieces: passes over a row that is filled block by block, with a memory of the finished blocks.
+
+A pass over a piece of a row has these elements: finished blocks that the memory lacks, the block to predict, and a
+lead, if the block's first position is asked of a network that predicts it from the position before (`doubled`). The
+finished blocks are then remembered: storing a block takes no pass of its own, the first pass of the next one does it.
+
+The window is sliding-window attention: in every layer a block sees the blocks of the last `window` tokens, its own
+included. Older text has an influence only through the states of the blocks in between. Keys are rotated by their
+positions in the whole text, and a rotation depends on distances alone, so there is no limit on the length of a text.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.model.key_values import KeyValues
+from unmask.model.passing import Full, Memory, Pass, Rule
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """How a model sees blocks."""
+
+    size: int  # tokens per block
+    window: int  # tokens that a block sees, its own included, in every layer: whole blocks of them
+    before: bool = False  # position i is predicted from the state of i − 1
+
+
+def piece(
+    rule: BlockRule,
+    tokens: Int[Tensor, " m"],
+    memory: Memory,
+    *,
+    first: int,
+    wanted: Int[Tensor, " k"],
+    lead: int | None = None,
+) -> Pass:
+    """The pass for one row: finished text to remember, then a block to predict.
+
+    tokens  from the first token that the memory lacks to the end of the block
+    first   position of the block's first token
+    wanted  columns of the block whose states are needed
+    lead    the token before the block, where there is one
+    """
+    filled, stored = memory.filled, first - memory.filled
+    block = len(tokens) - stored
+    columns = wanted.tolist()
+    led = rule.before and lead is not None and 0 in columns
+    seen = max(1, rule.window // rule.size)  # blocks
+    low = min(max(0, (filled if stored else first) // rule.size + 1 - seen) * rule.size, filled)
+    visible = visibility(filled - low, stored, block, led, rule.size, seen, tokens.device)
+    places = [*range(filled, first + block), *([first - 1] if led else [])]
+    if led:
+        tokens = torch.cat([tokens, tokens.new_tensor([lead])])
+    head = stored + block if led else stored
+    states = [stored + c - rule.before if c or not rule.before else head for c in columns]
+    return Pass(
+        tokens[None],
+        Full() if visible is None else Rule(visible),
+        torch.tensor(places, device=tokens.device),
+        memory=memory.since(low) if isinstance(memory, KeyValues) else memory,
+        keep=stored,
+        wanted=torch.tensor(states, dtype=torch.long, device=tokens.device),  # an empty list would be float
+    )
+
+
+@lru_cache(maxsize=256)
+def visibility(
+    kept: int, stored: int, block: int, led: bool, size: int, seen: int, device: torch.device
+) -> Bool[Tensor, "m keys"] | None:
+    """visible[i, j]: element i sees key j of [kept; finished; block; lead]. All but the last two are whole blocks."""
+    with torch.inference_mode(False):
+        past = kept + stored
+        key = torch.arange(past + block, device=device)
+        number = torch.where(key < past, key // size, past // size)
+        query = torch.cat([number[kept:], number.new_full((int(led),), past // size)])[:, None]
+        visible = (number <= query) & (number > query - seen)
+        if led:
+            visible[-1] = visible[-1] & (key != past)  # the lead does not see the position that it predicts
+            visible = torch.nn.functional.pad(visible, (0, 1))  # and nothing sees the lead
+        return None if bool(visible.all()) else visible

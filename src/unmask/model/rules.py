@@ -1,0 +1,80 @@
+"""Rules: who sees whom in a pass, as a mask over its elements and over what is remembered."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.model.key_values import Writing
+from unmask.model.passing import Blocks, Causal, Full, Rule, Sees, Within
+
+
+def rule_of(sees: Sees, position: Int[Tensor, "*b m"], writing: Writing | None) -> Bool[Tensor, "*_ m keys"] | None:
+    """Who sees whom among the elements and the slots of the memory; None: everybody everything."""
+    m = position.shape[-1]
+    if writing is None or (not writing.columns and writing.slots is None):
+        return elements_rule(sees, position, position)
+    if isinstance(sees, Rule) and sees.visible.shape[-1] > m:
+        return sees.visible
+    before, old = writing.before, writing.before.seen
+    places = torch.arange(before.low, before.low + writing.columns, device=position.device)
+    own, past = elements_rule(sees, position, position), past_rule(sees, position, places)
+    if writing.slots is None and own is None and past is None and old is None:
+        return None
+    if own is None:
+        own = torch.ones(m, m, dtype=torch.bool, device=position.device)
+    if past is None:
+        past = torch.ones(m, len(places), dtype=torch.bool, device=position.device)
+    if old is not None or writing.slots is not None:
+        b = len(old) if old is not None else len(position) if position.dim() == 2 else 1
+        there = torch.zeros(b, len(places), dtype=torch.bool, device=position.device)
+        there[:, : before.end - before.low] = True if old is None else old
+        past = past & there[:, None]
+    if writing.slots is None:
+        shape = past.shape if past.dim() >= own.dim() else (*own.shape[:-1], past.shape[-1])
+        return torch.cat((past.expand(shape), own.expand(*shape[:-1], m)), -1)
+    return placed_rule(past, own, writing)
+
+
+def placed_rule(past: Bool[Tensor, "_ m slots"], own: Bool[Tensor, "*_ m m"], writing: Writing) -> Tensor:
+    """The rule of elements, of which the remembered ones are in slots among those of the memory."""
+    assert writing.slots is not None
+    b, keep, m = len(writing.slots), writing.keep, writing.size
+    rule = torch.cat((past.expand(b, -1, -1), past.new_zeros(b, m, m - keep)), -1)
+    rest = torch.arange(writing.columns, writing.columns + m - keep, device=past.device).expand(b, -1)
+    columns = torch.cat((writing.slots - writing.before.low, rest), -1)
+    return rule.scatter(2, columns[:, None].expand(b, m, m), own.expand(b, m, m))
+
+
+def past_rule(sees: Sees, position: Int[Tensor, "*b m"], places: Int[Tensor, " k"]) -> Tensor | None:
+    """Who sees which slots of the memory; None: everybody all."""
+    return by_position(sees, position, places) if isinstance(sees, Blocks | Within) else None
+
+
+def elements_rule(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "... k"]) -> Tensor | None:
+    """Who sees whom among the elements of a pass; None: everybody all."""
+    match sees:
+        case Full():
+            return None
+        case Causal():
+            m = position.shape[-1]
+            return None if m == 1 else torch.ones(m, m, dtype=torch.bool, device=position.device).tril()
+        case Rule(visible):
+            return visible
+    return by_position(sees, position, keys)
+
+
+def by_position(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "... k"]) -> Bool[Tensor, "... m k"]:
+    query, key = position[..., :, None], keys[..., None, :]
+    match sees:
+        case Blocks(size):
+            return query // size >= key // size
+        case Within(n):
+            return (query - key).abs() <= n
+    raise TypeError(f"{sees} is no rule of positions")
+
+
+def both_rules(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Both attention rules combined, if there are two."""
+    if a is None or b is None:
+        return a if b is None else b
+    return a & b
