@@ -19,8 +19,8 @@ from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import evaluate, summary
 from unmask.model.denoiser import Denoiser
-from unmask.sampling.fitting import samplers_for
 from unmask.model.passes.whole import hidden_states, logits_at
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
 from unmask.text.corpus.corpus import Corpus

@@ -23,12 +23,12 @@ from unmask.model.passes.whole import logits_at
 from unmask.model.passing import Empty
 from unmask.random import Noise
 from unmask.sampling.blockwise import Blockwise
+from unmask.sampling.fitting import samplers_for
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.planned import Ancestral, FirstHitting
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import answer, run
-from unmask.sampling.fitting import samplers_for
 from unmask.sampling.recipe import Recipe, doubt, method_for
 from unmask.sampling.score import log_likelihood
 from unmask.text.prompt.canvas import blank, of_prompt, of_rows, of_tokens

@@ -74,7 +74,9 @@ def works(net):
     for i in range(2 * len(POLICIES)):
         policy, warmth = POLICIES[i // 2], 0.5 + i // 6 / 2
         rows = [[3, 1, *[MASK] * (3 + i // 2)], [*[MASK] * (2 + i // 2), 7]][: 1 + i % 2]
-        made.append(begin(of_rows(rows, mask=MASK), policy, seed=i, options=LogitOptions(temperature=warmth, top_p=0.95)))
+        made.append(
+            begin(of_rows(rows, mask=MASK), policy, seed=i, options=LogitOptions(temperature=warmth, top_p=0.95))
+        )
     return made
 
 
@@ -156,7 +158,12 @@ def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_the
 
     hook = ClassifierFree(unasked, 2.0)
     made = [
-        begin(of_rows([[4, *[MASK] * 5]] * 2, mask=MASK), policy_of("first-hitting"), seed=1, options=LogitOptions(hook=hook)),
+        begin(
+            of_rows([[4, *[MASK] * 5]] * 2, mask=MASK),
+            policy_of("first-hitting"),
+            seed=1,
+            options=LogitOptions(hook=hook),
+        ),
         begin(of_rows([[5, *[MASK] * 5]], mask=MASK), policy_of("entropy"), seed=2, options=LogitOptions(hook=hook)),
         begin(of_rows([[6, *[MASK] * 5]], mask=MASK), policy_of("first-hitting"), seed=3),
     ]
@@ -164,7 +171,9 @@ def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_the
     assert all(isinstance(turn, Turn) for turn in turns)
     (tokens,) = shown
     assert sorted(tokens[:, 0].tolist()) == sorted([4, 4, 5, 6, MASK, MASK, MASK])
-    assert [turn.work.state.options.hook for turn in turns] == [hook, hook, None], "the next tick is made the same way"
+    assert [turn.work.state.options.hook for turn in turns] == [hook, hook, None], (
+        "the next tick is made the same way"
+    )
 
 
 def test_a_turn_tells_what_is_masked_again():

@@ -41,7 +41,9 @@ class AutoregressiveProcess(Process):
     cached: bool = False  # the network remembers what it has read
 
     @classmethod
-    def of(cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Model) -> "AutoregressiveProcess":
+    def of(
+        cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Model
+    ) -> "AutoregressiveProcess":
         return cls(options, windows or Whole(), cached=model.spec.incremental)
 
     @property
@@ -91,7 +93,9 @@ class AutoregressiveProcess(Process):
         return state.work.canvas
 
 
-def continue_text(network: Any, canvas: Canvas, *, seed: int = 0, options: LogitOptions | None = None) -> Iterator[Step]:
+def continue_text(
+    network: Any, canvas: Canvas, *, seed: int = 0, options: LogitOptions | None = None
+) -> Iterator[Step]:
     """Continue the prompts of a canvas to the end of their rows with a causal network."""
     return run(AutoregressiveProcess(options or LogitOptions(), cached=True), network, canvas, seed=seed)
 
