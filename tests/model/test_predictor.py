@@ -12,6 +12,7 @@ from unmask.errors import UserError
 from unmask.files import appearing
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
+from unmask.model.passes.whole import hidden_states
 from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained, shortened, write_predictor
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.vocabulary import dna

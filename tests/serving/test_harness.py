@@ -12,6 +12,7 @@ from lm_eval.tasks import TaskManager
 
 import tiny
 from unmask.errors import UserError
+from unmask.model.passes.whole import logits_at
 from unmask.serving.harness import Harness, greedy
 
 pytestmark = [

@@ -11,6 +11,7 @@ from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
 from unmask.model.formats.caduceus import CaduceusLayout
+from unmask.model.passes.whole import hidden_states
 
 NAMES = ["ps_fused", "ps_unfused", "ph", "ph_untied_mult"]
 
