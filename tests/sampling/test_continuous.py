@@ -135,7 +135,7 @@ class Exact:
     def embed(self, tokens):
         return self.word.embed(tokens)
 
-    def logits(self, x, sigma, rows):
+    def __call__(self, x, sigma, rows):
         return self.word.head(x.flatten(0, 1)[rows])
 
 
@@ -157,7 +157,7 @@ class Frequencies:
     mask: int = 3
     spec: object = field(default_factory=lambda: SimpleNamespace(length=4, vocab=4))
 
-    def logits(self, x, sigma, rows):
+    def __call__(self, x, sigma, rows):
         return torch.nn.functional.pad(self.belief.log(), (0, 1)).expand(len(rows), -1).clone()
 
 
