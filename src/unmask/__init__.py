@@ -7,6 +7,8 @@ The public names, imported on first use so that `import unmask` stays light:
     unmask.sample(model, n=, length=, prompt=, sampler=, seed=)   texts, each with the trace of how it came
     unmask.infill(model, "The ___ sat on the [5].", n=)           blanks filled, best first
     unmask.fill(network, canvas, policy, seed=)                   the generator underneath: yields after every call
+    unmask.evaluate(model, data, passes=)                         the likelihood of a corpus, with its error bars
+    unmask.score(model, texts, passes=)                           that of each text
     unmask.train(data, out, steps=, model={"width": 128})         a training run: yields after every update
     unmask.classify(model, data, out, epochs=, seeds=)            fine-tuning for classification: returns the scores
     unmask.Predictor.load(out).predict(texts)                     the labels of texts, by what it wrote
@@ -31,6 +33,8 @@ _HOMES = {
     "UserError": "unmask.errors",
     "Policy": "unmask.sampling.policy",
     "Predictor": "unmask.model.predictor",
+    "evaluate": "unmask.evaluation.texts",
+    "score": "unmask.evaluation.texts",
     "classify": "unmask.training.classify",
     "fill": "unmask.sampling.masked",
     "infill": "unmask.sampling.tasks.infill",
@@ -40,7 +44,7 @@ _HOMES = {
 
 __all__ = [
     *("Control", "Model", "Policy", "Predictor", "UserError", "__version__"),
-    *("classify", "fill", "infill", "load", "sample", "train"),
+    *("classify", "evaluate", "fill", "infill", "load", "sample", "score", "train"),
 ]
 
 
