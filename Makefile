@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check attack mutations bench browser newcomer docs release audit clean
+.PHONY: demo test check attack mutations bench browser newcomer docs release audit help clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -32,6 +32,10 @@ attack: $(VENV)/.dev
 # What README and docs tell people to type, in a fresh clone with its own environment, or with NEWCOMER_PYTHON=/path/to/python.
 newcomer: $(VENV)/.dev
 	$(BIN)/python tests/newcomer.py
+
+# The stored help texts, after a change of a verb's settings; a test says when they are old.
+help: $(VENV)/.dev
+	$(BIN)/python -m unmask.cli.write_help
 
 mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py

@@ -1,11 +1,15 @@
 """The command line as a person meets it: real processes, exit codes, no tracebacks."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from unmask.cli import stored_help
 from unmask.cli.main import main, verbs
+from unmask.cli.write_help import help_of_verbs
+from unmask.errors import UserError
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,10 +40,42 @@ def test_an_unknown_verb_exits_with_2_and_a_guess():
     assert "Traceback" not in out.stderr
 
 
-def test_an_unknown_option_exits_with_2():
-    out = command("inspect", "--frobnicate")
+def test_an_unknown_option_exits_with_2_and_a_guess():
+    out = command("sample", "stories", "--temprature", "0.9")
     assert out.returncode == 2
+    assert "no option --temprature. Did you mean --temperature?" in out.stderr
     assert "Traceback" not in out.stderr
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes(locale):
+    line = [sys.executable, "-m", "unmask", "sample", "stories", "--length", "abc"]
+    out = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": locale}, timeout=120)
+    assert out.returncode == 2
+    assert "'abc' is not a whole number" in out.stderr
+    assert len(out.stderr.splitlines()) == 1
+    assert not set("│╭─") & set(out.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("train", "--help"), ("train", "--optim.lrr", "3"), ("study", "-h")])
+def test_help_and_a_mistyped_option_import_no_torch(arguments):
+    code = (
+        f"import sys; from unmask.cli.main import main; main({list(arguments)!r}); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0
+
+
+def test_the_stored_help_is_that_of_the_settings():
+    assert stored_help.stored() == help_of_verbs(), "run `make help`"
+
+
+def test_components_of_other_files_are_never_judged_by_what_is_stored(monkeypatch):
+    stored_help.check_flags("train", ["--objective.ramp", "1", "--model.no-tied", "--optim.weight_decay=0"])
+    with pytest.raises(UserError, match=r"no option --objective\.mine"):
+        stored_help.check_flags("train", ["--objective.mine", "1"])
+    monkeypatch.setenv("UNMASK_PLUGINS", "mine.py")
+    stored_help.check_flags("train", ["--objective.mine", "1"])
+    assert stored_help.stored_help("train", ["--help"]) is None
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from unmask import __version__
 from unmask.cli.help import help_text
 from unmask.cli.names import asked_list
 from unmask.cli.numbers import numbers
+from unmask.cli.stored_help import check_flags, stored_help
 from unmask.errors import UserError, unknown
 from unmask.plugins import take_plugins
 
@@ -92,6 +93,10 @@ def dispatch(arguments: list[str]) -> int:
     if "help" in rest and (names := asked_list(rest)) is not None:
         print(names)
         return 0
+    if (text := stored_help(verb, rest)) is not None:
+        print(text)
+        return 0
+    check_flags(verb, rest)
     module = import_module(f"unmask.cli.{verb}")
     if any(argument in ("-h", "--help") for argument in rest):
         print(help_text(module, named_default(module, rest)))
@@ -137,9 +142,10 @@ def parsed(verb: str, rest: list[str]) -> Any:
 
 
 def unboxed(text: str) -> str:
-    """One line out of sections with rules of dashes between them, the first of which is a title."""
-    sections = re.split(r"\n[\s-]*-{5,}[\s-]*\n", text)
-    return "; ".join(" ".join(section.split()) for section in sections[1:])
+    """One line out of a box whose sections have rules between them, drawn or of dashes; the first is the title."""
+    lines = "\n".join(line.strip("│| ") for line in text.splitlines())
+    sections = re.split(r"^[╭╰─-].*[─-]{5}[╮╯]?$", lines, flags=re.MULTILINE)
+    return "; ".join(" ".join(section.split()) for section in sections[1:] if section.strip())
 
 
 def silence(stream: TextIO) -> None:

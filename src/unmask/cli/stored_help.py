@@ -1,0 +1,56 @@
+"""Help and flags of every verb, stored beside the code: `unmask VERB --help` and a mistyped flag need no torch.
+
+The settings of a verb are the components themselves, so reading them imports torch: two seconds for a page of text.
+`make help` writes help.json from the settings (write_help.py), and a test compares the two. Where components of a
+user's own could add flags (plugins, other packages), nothing stored is used.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.plugins import plugin_files
+
+FILE = Path(__file__).with_name("help.json")
+FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
+
+
+@cache
+def stored() -> dict[str, dict[str, Any]]:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def extended() -> bool:
+    """Whether plugins or other packages may have added components."""
+    return bool(plugin_files()) or any(group.startswith("unmask.") for group in entry_points().groups)
+
+
+def stored_help(verb: str, rest: Sequence[str]) -> str | None:
+    """The help of a verb; None: the command line says more, so that the help may be another."""
+    asked_only = all(argument in ("-h", "--help") for argument in rest)
+    return str(stored()[verb]["help"]) if rest and asked_only and not extended() else None
+
+
+def check_flags(verb: str, rest: Sequence[str]) -> None:
+    """Refuse a flag that no settings of the verb have, with the nearest one."""
+    known = stored()[verb]["flags"]
+    for argument in rest:
+        name = argument.partition("=")[0]
+        if not FLAG.fullmatch(name) or name.startswith("--tyro-") or spelled(name) in known or name == "--help":
+            continue
+        if extended():
+            return
+        near = get_close_matches(spelled(name), known, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(f"`unmask {verb}` has no option {name}.{guess} `unmask {verb} --help` lists them.")
+
+
+def spelled(flag: str) -> str:
+    """A flag as it is stored: with dashes, and without the `no-` that turns it off."""
+    return re.sub(r"^(--(?:[a-z0-9-]+\.)*)no-", r"\1", flag.replace("_", "-"))
