@@ -28,6 +28,11 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends 
 QUOTED = re.compile(r"""\"[^"\n]*\"|'[^'\n]*'""")
 
 
+def printable(text: str) -> str:
+    """The text with a dot for every control character, which a terminal would interpret."""
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)
+
+
 def open_regular(path: Path) -> BufferedReader:
     """A regular file, open for reading; a folder, a device or a FIFO is refused, and never waited for."""
     try:

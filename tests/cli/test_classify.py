@@ -223,3 +223,19 @@ def test_the_predictions_of_fasta_records_have_their_names_and_replaced_letters_
     assert "(R as N: 17)" in capsys.readouterr().err
     with (tmp_path / "p.csv").open() as file:
         assert [row["name"] for row in csv.DictReader(file)] == [*(f"s{i}" for i in range(16)), "s0"]
+
+
+def test_labels_with_control_characters_are_shown_with_dots_and_formulas_are_written_as_text(reviews, capsys):
+    lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'=1+1' if i % 3 else chr(27) + ']0;x'}\n" for i in range(30)]
+    (reviews / "odd.csv").write_text("text,label\n" + "".join(lines))
+    assert classify(reviews, data="odd.csv") == 0
+    shown = capsys.readouterr().err
+    assert "2 labels: ·]0;x, =1+1;" in shown
+    assert "\x1b" not in shown
+    with (reviews / "run/seed-1/valid.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["label"] for row in rows} | {row["prediction"] for row in rows} <= {"'=1+1", "\x1b]0;x"}
+    assert any(row["label"] == "'=1+1" for row in rows)
+    (reviews / "new.csv").write_text("text,label\nabe,\x1b]0;y\n")
+    assert main(["classify", str(reviews / "run"), str(reviews / "new.csv"), "--predict", "--out", "x.csv"]) == 2
+    assert "\x1b" not in capsys.readouterr().err

@@ -15,7 +15,8 @@ import unmask
 from unmask.cli.main import main
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
-from unmask.views.terminal import printable, watch
+from unmask.untrusted import printable
+from unmask.views.terminal import watch
 
 KEYS = ["text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds"]
 

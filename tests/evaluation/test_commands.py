@@ -2,16 +2,19 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from unmask.cli.main import main
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
+from unmask.model.weights import weights_fingerprint
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.sources import gather
 from unmask.text.tokens.vocabulary import build_tokenizer
@@ -293,3 +296,22 @@ def test_mistakes_are_told_in_a_sentence(folder, tmp_path, capsys):
     assert "no field is called 'sentence_bad'" in refused(
         capsys, "evaluate", model, "--pairs", tmp_path / "pairs.jsonl"
     )
+
+
+def test_nan_weights_are_named_by_evaluate_and_inspect(folder, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(folder / "mdlm", broken)
+    weights = load_file(broken / "model.safetensors")
+    name = next(iter(weights))
+    weights[name][...] = torch.nan
+    save_file(weights, broken / "model.safetensors")
+    record = json.loads((broken / "unmask.json").read_text())
+    del record["self_test"]
+    (broken / "unmask.json").write_text(json.dumps({**record, "weights": weights_fingerprint(broken)}))
+    message = refused(capsys, "evaluate", broken, folder / "text.txt")
+    assert "the network gave NaN" in message
+    assert "unmask inspect" in message
+    assert main(["inspect", str(broken)]) == 0
+    assert f"NaN or infinite weights in {name}" in capsys.readouterr().out
+    assert main(["inspect", str(folder / "mdlm")]) == 0
+    assert "NaN" not in capsys.readouterr().out

@@ -9,6 +9,7 @@ from unmask.model.checkpoint import Model
 from unmask.model.classifier import Classifier, save_classifier
 from unmask.text.corpus.records import labelled
 from unmask.training.classifier import Head, held_out_accuracy, train_head
+from unmask.untrusted import printable
 
 NOISE = (0.0, 0.5, 0.9)  # shares of hidden tokens at which the accuracy on held-out texts is measured
 EVERY = 10  # one of so many texts is held out
@@ -45,7 +46,7 @@ def train_guide(model: Model, data: Path, out: Path, *, text: str, label: str, h
     facts = {"head": asdict(head), "texts": len(train), "held_out": len(some), "accuracy_when_hidden": right}
     save_classifier(out, classifier, model, said=facts)
     shares = ", ".join(f"{share:.0%} with {float(t):.0%} hidden" for t, share in right.items())
-    print(f"{out}: {', '.join(names)}; accuracy on {len(some)} held-out texts: {shares}")
+    print(f"{out}: {printable(', '.join(names))}; accuracy on {len(some)} held-out texts: {shares}")
 
 
 def encoded(model: Model, pairs: list[tuple[str, str]], names: list[str]) -> tuple[list[list[int]], list[int]]:

@@ -40,7 +40,7 @@ from unmask.training.results import RESULT
 from unmask.training.scores import chosen_scores
 from unmask.training.split import Split
 from unmask.training.tuning import Tune, Tuning
-from unmask.untrusted import read_object
+from unmask.untrusted import printable, read_object
 
 Flat = tyro.conf.arg(name="")
 GUIDE = Head()  # what --guide trains by default
@@ -201,6 +201,6 @@ def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark
 
 def print_scores(found: Answers, metrics: tuple[str, ...]) -> None:
     for line in found.warnings():
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     for name, value in found.scores(chosen_scores(metrics, found.predictor.answer.kind)).items():
         print(f"{name:<9} {value:.4f}")

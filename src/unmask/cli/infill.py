@@ -28,7 +28,8 @@ from unmask.sampling.tasks.infill import Infilled, candidates, too_long
 from unmask.text.prompt.template import parse
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.views.terminal import RECENT, printable, watch
+from unmask.untrusted import printable
+from unmask.views.terminal import RECENT, watch
 
 # The fields of a candidate in a line of --json, besides its template.
 FIELDS = (

@@ -34,6 +34,9 @@ def facts(model: Model) -> Iterator[tuple[str, str]]:
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
     yield "mask", str(model.mask)
     yield "parameters", f"{model.num_parameters:,}"
+    if broken := [name for name, weights in model.network.named_parameters() if not weights.isfinite().all()]:
+        more = f" and {len(broken) - 3:,} more" if len(broken) > 3 else ""
+        yield "warning", f"NaN or infinite weights in {', '.join(broken[:3])}{more}: this model cannot be used"
     yield "forward pass", f"{a.flops() / 1e6:,.1f} MFLOP per token, logits at all positions"
     yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP per token, half of the tokens hidden"
     yield "memory, inference", f"about {cost.inference_bytes(a) / 1e6:,.0f} MB for one row of {a.length} tokens"

@@ -25,6 +25,7 @@ from unmask.cli.numbers import numbers
 from unmask.cli.stored_help import check_flags, stored_help
 from unmask.errors import UserError, unknown
 from unmask.plugins import take_plugins
+from unmask.untrusted import printable
 
 FOLDER = Path(__file__).parent
 GROUPS = {  # what a person wants, and the verbs for it, the common ones first
@@ -156,7 +157,7 @@ def silence(stream: TextIO) -> None:
 
 def complain(message: str) -> None:
     with suppress(OSError):  # standard error may be a file on the same full disk
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

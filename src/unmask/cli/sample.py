@@ -29,7 +29,8 @@ from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.sampling.tasks.rows import Event, Moment, note_events
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.views.terminal import printable, watch
+from unmask.untrusted import printable
+from unmask.views.terminal import watch
 
 # The fields of a sample in a line of --json.
 FIELDS = ("text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds")

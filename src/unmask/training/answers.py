@@ -19,6 +19,7 @@ from unmask.text.tokens.tokenizer import NoToken
 from unmask.training.scores import scored
 
 PART = 4096  # texts that are in memory at once
+FORMULA = ("=", "+", "-", "@", "\t")  # a cell that begins with one is computed by spreadsheets
 
 
 @dataclass
@@ -87,8 +88,21 @@ def in_parts(some: Iterable[Example]) -> Iterator[list[Example]]:
 
 def write_row(file: IO[bytes], cells: Sequence[Any]) -> None:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
+    csv.writer(line, lineterminator="\n").writerow([without_formula(str(cell)) for cell in cells])
     file.write(line.getvalue().encode())
+
+
+def without_formula(cell: str) -> str:
+    """The cell with a ' before it if a spreadsheet would run it as a formula; numbers stay as they are."""
+    return cell if not cell.startswith(FORMULA) or is_number(cell) else f"'{cell}"
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def head_of(predictor: Predictor, *, named: bool) -> list[str]:

@@ -19,6 +19,7 @@ from unmask.training.results import RESULT, names_of, results_of, summary_of
 from unmask.training.split import Labelled, repeat_lines
 from unmask.training.trials import Event, Trial, opened, parts_line, trials
 from unmask.training.tuning import Tuning
+from unmask.untrusted import printable
 
 LOG_EVERY = 5.0  # seconds between log lines
 
@@ -113,7 +114,7 @@ class TrialLog:
 
     def say(self, line: str) -> None:
         if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)
 
     def event(self, event: Event) -> None:
         if event.seed != self.seed:

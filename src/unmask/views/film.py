@@ -9,6 +9,7 @@ from itertools import groupby
 from unmask.sampling.tasks.rows import Event
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.untrusted import printable
 
 PAGE = "film.html"
 UNSURE = -3.0  # log-probability below which a token is shown as doubtful: 1 in 20
@@ -54,14 +55,9 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
     for position, piece in enumerate(pieces(tokenizer, tokens)):
         event, before = came.get(position), tuple(past.get(position, ()))
         cells.append(
-            Cell(visible(piece), event.call, event.log_prob, before) if event else Cell(visible(piece), 0, 0.0)
+            Cell(printable(piece), event.call, event.log_prob, before) if event else Cell(printable(piece), 0, 0.0)
         )
     return Film(tuple(cells), caption)
-
-
-def visible(text: str) -> str:
-    """The text with a dot for every control character."""
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)
 
 
 def settling(trace: Iterable[Event]) -> dict[int, Event]:
@@ -93,7 +89,7 @@ def replaced(
         first, last = max(0, min(changed) - 1), max(changed) + 2
         for position, piece in enumerate(pieces(tokenizer, row[first:last]), first):
             if position in changed and call < came[position].call:
-                text = None if row[position] == tokenizer.mask else visible(piece)
+                text = None if row[position] == tokenizer.mask else printable(piece)
                 past.setdefault(position, []).append((call, text))
         changed.clear()
     return past

@@ -11,6 +11,7 @@ from rich.text import Text
 from unmask.sampling.tasks.rows import Event, Moment, note_events
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.untrusted import printable
 from unmask.views.film import UNSURE
 
 Finished = TypeVar("Finished")
@@ -72,8 +73,3 @@ def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Even
             style = DOUBTFUL if event.log_prob < UNSURE else ""
         text.append(printable(piece), style=style)
     return text
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which a terminal would interpret."""
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else "·" for letter in text)

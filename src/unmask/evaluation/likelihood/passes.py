@@ -183,6 +183,11 @@ def evaluate(
             if isinstance(network, NetworkView) and carrying:
                 view = replace(network, memory=None if first else memory, carried=[])
             found = _nats(view, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
+            if np.isnan(found).any():
+                raise UserError(
+                    "the network gave NaN: its weights are damaged or its training diverged. "
+                    "`unmask inspect MODEL` names the weights that are NaN or infinite."
+                )
             if isinstance(view, NetworkView) and view.carried:
                 memory = view.carried[0]
             paid[rows] = found.sum(1)
