@@ -206,6 +206,13 @@ def test_the_self_test_catches_a_weight_that_became_nan(saved):
     refused(saved, "self-test failed")
 
 
+def test_the_self_test_catches_a_nan_in_a_row_that_is_not_the_first(saved):
+    first, *others = json.loads((saved / "unmask.json").read_text())["probe"]["tokens"]
+    token = next(id for row in others for id in row if id not in first)
+    rewrite(saved, lambda t: t["backbone.vocab_embed.embedding"][token].fill_(torch.nan), rehash=True)
+    refused(saved, "self-test failed")
+
+
 def test_another_tokenizer_or_none_is_refused(saved):
     vocabulary.character(["xyzw"]).save(saved)
     refused(saved, "not the one this network was saved with")

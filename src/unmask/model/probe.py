@@ -1,6 +1,5 @@
 """The self-test of a checkpoint: a fixed input, and the log-probabilities that its network must give for it."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,11 +81,11 @@ def check(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Obj
     if [len(row) for row in told] != [len(row) for row in seen]:
         raise UserError("the self-test in unmask.json is damaged (an answer is missing): save the checkpoint again.")
     pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
-    far = max(abs(s - t) / (1 + abs(t)) for s, t in pairs)
-    if not far <= TOLERANCE or math.isnan(far):
-        s, t = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+    wrong_pair = next(((s, t) for s, t in pairs if not abs(s - t) / (1 + abs(t)) <= TOLERANCE), None)  # NaN too
+    if wrong_pair is not None:
+        s, t = wrong_pair
         raise UserError(
             f"the self-test failed: the network gives a log-probability of {s:.4f} where {t:.4f} was recorded. Its "
             "weights are not those that were saved (two tensors may be swapped): copy or save the checkpoint again."
         )
-    return far
+    return max(abs(s - t) / (1 + abs(t)) for s, t in pairs)
