@@ -14,7 +14,7 @@ from unmask.cli.main import main, verbs
 HOUSE = Path(unmask.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w.-]*[a-z\d])")
 # Options of other programs, and of the server's requests, that errors name.
-ELSEWHERE = {"upgrade", "editable", "index-url", "nproc-per-node"}
+ELSEWHERE = {"help", "plugin", "upgrade", "editable", "index-url", "nproc-per-node"}
 
 
 def flags(verb: str) -> set[str]:
@@ -57,7 +57,7 @@ def test_what_errors_about_data_advise_exists_in_every_verb_that_reads_data():
         assert named <= flags(verb), verb
 
 
-@pytest.mark.parametrize("verb", ["train", "prepare", "evaluate", "classifier"])
+@pytest.mark.parametrize("verb", ["train", "prepare", "evaluate", "classify"])
 def test_a_wrong_column_is_cured_by_the_flag_that_the_error_names(verb, tmp_path, capsys):
     data, out = tmp_path / "products.csv", tmp_path / "out"
     data.write_text("description,label\n" + "".join(f"a thing of number {i},{i % 2}\n" for i in range(40)))
@@ -66,7 +66,7 @@ def test_a_wrong_column_is_cured_by_the_flag_that_the_error_names(verb, tmp_path
         "train": ["--data", str(data), "--tokenizer", "byte", "--out", str(out), *small],
         "prepare": [str(data), "--tokenizer", "byte", "--workers", "1", "--out", str(out)],
         "evaluate": ["stories", str(data), "--rows", "2", "--passes", "1"],
-        "classifier": ["stories", str(data), "--steps", "1", "--out", str(out)],
+        "classify": ["stories", str(data), "--guide", "--steps", "1", "--out", str(out)],
     }[verb]
     assert main([verb, *command]) == 2
     error = capsys.readouterr().err

@@ -12,7 +12,6 @@ from unmask.diffusion import ssd_lm
 from unmask.diffusion.continuous import VectorPrediction, alpha, sigma
 from unmask.diffusion.ssd_lm import SSDLM, Simplex, chosen_block, levels, noised_, share_at, step_nats
 from unmask.errors import UserError
-from unmask.model.passes.whole import hidden_states
 from unmask.random import Noise, keys
 from unmask.sampling.logits import inverse_cdf
 from unmask.sampling.policies.simplex import SimplexSteps, projected
@@ -109,7 +108,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
         z = normals[13 * block].clone()
         for call in range(12):
             vectors = objective.entered(network, context, z, path.gamma[call], path.told[call], None, parts)
-            logits = network.head(hidden_states(network, vectors))[:, -5:]
+            logits = network.head(network.trunk(vectors))[:, -5:]
             close(logits, told[f"run_{kind}_logits"][12 * block + call])
             u = told["run_sampling_u"][12 * block + call]
             normal = normals[13 * block + call + 1].clone()

@@ -19,7 +19,7 @@ from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import evaluate, summary
 from unmask.model.denoiser import Denoiser
-from unmask.model.passes.whole import hidden_states, logits_at
+from unmask.model.passes.whole import logits_at
 from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
@@ -44,13 +44,13 @@ def model(tmp_path_factory):
 @pytest.fixture
 def shown(model, monkeypatch):
     """Every input of the network during a test."""
-    seen, trunk = [], partial(hidden_states, model.network)
+    seen, run = [], model.network.run
 
-    def watched(x, *arguments, **options):
-        seen.append(x.clone())
-        return trunk(x, *arguments, **options)
+    def watched(p):
+        seen.append(p.x.clone())
+        return run(p)
 
-    monkeypatch.setattr(model.network, "trunk", watched)
+    monkeypatch.setattr(model.network, "run", watched)
     return seen
 
 

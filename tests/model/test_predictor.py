@@ -13,6 +13,7 @@ from unmask.files import appearing
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
+from unmask.model.passing import Causal, Full
 from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained, shortened, write_predictor
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.vocabulary import dna
@@ -25,9 +26,10 @@ BASES = dna()
 def builds(name: str, causal: bool) -> bool:
     """Whether a backbone can see both sides, or only the past: some refuse one of the two."""
     try:
-        return spec_of(name, causal=causal).causal == causal
+        spec = spec_of(name, causal=causal)
     except UserError:
         return False
+    return spec.causal == causal and (Causal if causal else Full) in spec.abilities.sees
 
 
 CASES = [(name, causal) for name in NAMES["backbones"] for causal in (False, True) if builds(name, causal)]

@@ -196,11 +196,13 @@ class CausalChain:
         self.spec = MambaSpec()
 
     def run(self, p):
-        return States(p.x.flatten()[p.wanted, None].double(), Read(p.memory.filled + p.x.shape[1]))
+        hidden = p.x[..., None].double()
+        wanted = hidden if p.wanted is None else hidden.flatten(0, 1)[p.wanted]
+        return States(wanted, Read(p.memory.filled + p.x.shape[1]))
 
     def head(self, hidden):
         probs = self.world.step[hidden.squeeze(-1).long()]
-        return torch.cat([probs.log(), torch.zeros(len(probs), 1, dtype=torch.float64)], -1)
+        return torch.cat([probs.log(), probs.new_zeros(*probs.shape[:-1], 1)], -1)
 
 
 def test_the_autoregressive_sampler_follows_its_chain():

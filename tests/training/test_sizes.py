@@ -67,7 +67,7 @@ def test_the_time_is_used_where_the_text_suffices():
 def test_what_was_given_stays():
     mine = replace(ASKED, model=Architecture(width=40, blocks=2, heads=2, tied=True), optim=Auto(batch=6, warmup=3))
     one = found(settled(mine), minutes=0.1, given={"model.width", "optim.batch", "optim.warmup"})
-    assert (one.model, one.optim.batch, one.optim.warmup) == (mine.model, 6, 3)
+    assert (one.model, one.optim.batch, one.optim.warmup) == (settled(mine).model, 6, 3)
     assert one.optim.ema != mine.optim.ema
     with pytest.raises(UserError, match=r"--minutes, .* or --steps, but not both"):
         found(given={"steps"})

@@ -13,8 +13,8 @@ from unmask.text.corpus.detokenize import DETOKENIZERS, detokenizer
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "detokenizers.json").read_text())["detokenizers"]
 
 
-def test_every_detokenizer_is_recorded():
-    assert GOLDEN.keys() == DETOKENIZERS.keys()
+def test_every_detokenizer_of_the_reference_is_recorded():
+    assert GOLDEN.keys() == DETOKENIZERS.keys() - {"letters"}  # ours: tests/text/corpus/test_detokenize.py
 
 
 @pytest.mark.parametrize("name", GOLDEN)

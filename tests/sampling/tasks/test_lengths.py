@@ -13,6 +13,7 @@ import exact
 import unmask
 from sampling.test_score import enumerated
 from unmask.model.backbone import Backbone
+from unmask.model.passing import States
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior, posterior_of, weigh
 from unmask.text.prompt.template import parse
@@ -31,10 +32,11 @@ class ChainNetwork(Backbone):
         self.to_world[names] = torch.arange(3)
         self.from_world = torch.tensor([*names, model.mask])
 
-    def trunk(self, x, sigma=None, *, rows=None, lengths=None, allowed=None):
-        rows = torch.arange(x.numel()) if rows is None else rows
+    def forward(self, p):
+        rows = torch.arange(p.x.numel()) if p.wanted is None else p.wanted
         impossible = torch.full((len(rows), self.spec.vocab), -60.0, dtype=torch.float64)
-        return impossible.index_copy(1, self.from_world, self.world.network(self.to_world[x], sigma, rows))
+        found = impossible.index_copy(1, self.from_world, self.world.network(self.to_world[p.x], p.sigma, rows))
+        return States(found if p.wanted is not None else found.unflatten(0, p.x.shape))
 
     def head(self, hidden):
         return hidden

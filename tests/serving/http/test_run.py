@@ -291,7 +291,7 @@ def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path
         port = free.getsockname()[1]
     given = {
         **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide},
-        **{"port": port, "host": "127.0.0.2"},
+        **{"port": port, "host": "127.0.0.2", "threads": 1},
     }
     default = serve_verb.Settings("")
     words = command_line(serve_verb.Settings, default, "", given)

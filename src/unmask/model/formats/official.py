@@ -59,7 +59,7 @@ class Official(Format):
 def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architecture:
     """The network that a config.json describes; the tensors' names say whether it has modulation."""
     modulated = any(name.removeprefix("backbone.").startswith("sigma_map.") for name in tensors)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"cond": 0}
     for field, names in KEYS.items():
         if field == "cond" and not modulated:
             continue
