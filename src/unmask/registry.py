@@ -153,10 +153,9 @@ def written_fields(text: str, kind: type, where: str, *, preset: Mapping[str, An
         if not equals:
             raise UserError(f"the {where} is written NAME:FIELD=VALUE,...; saw {part!r} without '='.")
         if name not in known:
-            fitting = ", ".join(known) or "none"
             if not known:
                 raise UserError(f"the {where} has no fields to set; saw {name!r}.")
-            raise UserError(f"{unknown(f'field of the {where}', name, known)} (fields: {fitting})"[:-1] + ")")
+            raise unknown(f"field of the {where}", name, known)
         found[name] = value_of(value, hints[name], f"{where}: {name}")
     return found
 

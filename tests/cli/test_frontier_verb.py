@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +80,15 @@ def test_the_models_default_is_a_point_of_its_own_and_its_settings_hold_for_the_
     plain = [recorded(model, one) for one in recipes_of(model, Settings("", "", plain=True, temperatures=(1, 0.5)))]
     assert plain[0]["sampler"] == "first-hitting"
     assert {(one["temperature"], one["top_p"]) for one in plain} == {(1, 1), (0.5, 1)}
+
+
+def test_a_judge_that_is_nowhere_is_refused_before_transformers_is_imported(tmp_path):
+    code = (
+        "import sys; from unmask.cli.main import main; "
+        "code = main(['quality', 'samples.txt', '--judge', 'there-is-no-such-judge']); "
+        "sys.exit(code if 'transformers' not in sys.modules else 1)"
+    )
+    (tmp_path / "samples.txt").write_text("a b c\nd e f\n")
+    out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert out.returncode == 2, out.stderr
+    assert "the judge there-is-no-such-judge cannot be loaded" in out.stderr

@@ -123,3 +123,22 @@ def test_the_shell_completes_verbs_and_flags(typed, wanted):
         echo "${{COMPREPLY[@]}}" """
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert wanted in ran.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["study", "nope.toml"], "cannot read nope.toml"),
+        (["sample", "my_texts"], "my_texts is not a checkpoint: a folder without config.json"),
+        (["sample", "stories", "--sampler", "threshold:tua=0.8"], "Did you mean 'tau'? Known: tau.\n"),
+        (["infill", "stories-ar", "a [2] b"], "unmask: "),  # no header before the error
+    ],
+)
+def test_a_mistake_is_answered_in_one_line_that_names_it(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_texts").mkdir()
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.startswith("unmask: ")
+    assert len(shown.splitlines()) == 1

@@ -273,6 +273,11 @@ def test_the_suite_prints_one_table_and_keeps_what_could_be_measured(folder, tmp
     table = capsys.readouterr().out
     assert table.splitlines()[0].startswith("text   nats per token")
     assert "upper bound on -log p" in table
+    (tmp_path / "empty").mkdir()
+    missing = refused(
+        capsys, "evaluate", folder / "mdlm", "--suite", "ptb", "lm1b", "--data-root", tmp_path / "empty"
+    )
+    assert [line.split()[0] for line in missing.splitlines()] == ["unmask:", *2 * [str(tmp_path / "empty")]]
     assert "Did you mean 'ptb'" in refused(capsys, "evaluate", folder / "mdlm", "--suite", "ptp")
     assert "what should be measured" in refused(capsys, "evaluate", folder / "mdlm", "text.txt", "--suite", "ptb")
 

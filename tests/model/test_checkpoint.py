@@ -257,7 +257,7 @@ def test_damaged_notes_and_configs_are_refused_by_name(saved):
     (saved / "config.json").write_text("not json")
     refused(saved, "is not JSON")
     (saved / "config.json").unlink()
-    refused(saved, "has no config.json")
+    refused(saved, "is not a checkpoint: a folder without config.json")
 
 
 def test_pickled_weights_are_never_read(saved):

@@ -108,7 +108,7 @@ def measure_suite(model: Model, sets: Sequence[TextSet], settings: Settings, tea
     if team.rank:
         return
     if not answer["results"]:
-        raise UserError("no text of the suite could be measured: " + "; ".join(answer["missing"].values()))
+        raise UserError("no text of the suite could be measured:\n  " + "\n  ".join(answer["missing"].values()))
     if settings.out:
         write_text(settings.out, json.dumps(answer) + "\n")
     if settings.write:

@@ -65,14 +65,14 @@ def run(settings: Settings) -> None:
     warnings = [too_long(model, template, settings.tries) for template in parsed]
     if any(warnings):
         print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)
-    if not settings.json:
-        print(HEADER, file=sys.stderr, flush=True)
     for number, (text, template) in enumerate(zip(templates, parsed, strict=True)):
         events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, passes=settings.passes)
         if settings.json or not sys.stdout.isatty():
             best = [event for event in events if isinstance(event, Infilled)]
         else:
             best = list(watch(events, model.text_tokenizer(), Console()))
+        if number == 0 and not settings.json:
+            print(HEADER, file=sys.stderr, flush=True)
         write_candidates(best, text, model, as_json=settings.json)
         if best[0].note and not settings.json:
             print(f"unmask: note: {best[0].note}", file=sys.stderr)

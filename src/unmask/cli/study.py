@@ -44,7 +44,7 @@ from unmask.views.study_picture import drawable, picture
 @dataclass(frozen=True)
 class Settings:
     file: Annotated[Path, tyro.conf.Positional]  # the study's TOML file
-    out: Path = Path()  # folder for everything: data, runs, results, the table
+    out: Path | None = None  # folder for everything: data, runs, results, the table
     scale: str = ""  # which of the study's scales: smoke, cpu, paper,
     rows: tuple[str, ...] = ()  # rows to run, and those they begin with; none: all
     jobs: int = 1  # commands at once, each with the threads that the file gives; 0: in this process, for tiny studies
@@ -55,11 +55,11 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    if settings.out == Path():
-        raise UserError("where should the study go? Give --out FOLDER, such as --out runs/table1.")
     if settings.jobs < 0:
         raise UserError(f"--jobs must be 0 or more, not {settings.jobs}.")
     whole = read_study(settings.file, settings.scale)
+    if settings.out is None:
+        raise UserError("where should the study go? Give --out FOLDER, such as --out runs/table1.")
     place = Place(settings.out, data_root(settings.data_root))
     tasks = planned(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole

@@ -111,10 +111,13 @@ def recognised(folder: Path) -> tuple[Files, Format]:
 def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        what = "is not a regular file" if path.exists() or path.is_symlink() else "does not exist"
-        raise UserError(
-            f"{folder} has no config.json: it {what}. A checkpoint needs config.json and model.safetensors."
-        )
+        if not folder.is_dir():
+            raise UserError(
+                f"there is no folder {folder}. A checkpoint is a folder with config.json and model.safetensors."
+            )
+        there = path.exists() or path.is_symlink()
+        what = "its config.json is not a regular file" if there else "a folder without config.json"
+        raise UserError(f"{folder} is not a checkpoint: {what}. A checkpoint has config.json and model.safetensors.")
     return read_object(path)
 
 

@@ -99,6 +99,8 @@ def test_a_character_without_a_token_is_an_error_that_names_it():
         CHARACTER.encode("the ß")
     with pytest.raises(UserError, match="no token for 'E'"):
         OURS["dna"].encode("ACGE")
+    with pytest.raises(UserError, match=r"no token for '\('"):
+        OURS["dna"].encode("CC(=O)\n!")  # the first one, not the one with the lowest code
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])

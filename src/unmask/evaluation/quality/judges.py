@@ -21,6 +21,7 @@ from unmask.diffusion.autoregressive import Autoregressive
 from unmask.errors import UserError, install
 from unmask.evaluation.record import of_model
 from unmask.files import fingerprint
+from unmask.hub import fetch
 from unmask.model.checkpoint import in_run, load
 from unmask.model.denoiser import NetworkView
 from unmask.model.format import NOTE
@@ -152,6 +153,11 @@ def judge(place: str) -> Judge:
         raise UserError(f"there is no file {place}.")
     if place.endswith(".gguf"):
         return _hugging(str(folder.parent), place, fingerprint(folder), gguf_file=folder.name)
+    if not folder.exists():
+        try:
+            fetch(place, ["config.json"])  # at once; transformers would try again for a minute
+        except Exception as error:  # no such name, no network: the message says which
+            raise unusable(place, error) from None
     weights = folder / FILE
     return _hugging(place, place, fingerprint(weights) if weights.is_file() else None)
 
@@ -170,12 +176,17 @@ def _hugging(where: str, name: str, sha256: str | None, **more: str) -> Judge:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
         network = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **safe).eval()
     except Exception as error:  # no such name, no network, no safetensors, not a causal model: the message says which
-        message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(
-            f"the judge {name} cannot be loaded: {message.rstrip('.')}. A judge is an autoregressive unmask model, a "
-            ".gguf file, or the folder or hub name of a causal model with safetensors."
-        ) from None
+        raise unusable(name, error) from None
     return Hugging(network, tokenizer, name, sha256)
+
+
+def unusable(name: str, error: Exception) -> UserError:
+    """Why a judge cannot be loaded, in one line, and what a judge is."""
+    message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return UserError(
+        f"the judge {name} cannot be loaded: {message.rstrip('.')}. A judge is an autoregressive unmask model, a "
+        ".gguf file, or the folder or hub name of a causal model with safetensors."
+    )
 
 
 def costs(

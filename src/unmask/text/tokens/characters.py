@@ -24,7 +24,8 @@ class Letters:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
         counts = self.count[codes]
         if counts.size and counts.min() == UNSEEN:
-            self._learn(np.unique(codes[counts == UNSEEN]))
+            new, first = np.unique(codes[counts == UNSEEN], return_index=True)
+            self._learn(new[np.argsort(first)])  # in their order, so that an error names the first one in the text
             counts = self.count[codes]
         starts = self.start[codes]
         if not counts.size or counts.min() == counts.max() == 1:
