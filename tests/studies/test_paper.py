@@ -8,7 +8,7 @@ import pytest
 
 from unmask.cli.main import main
 from unmask.studies.plan import Place, planned
-from unmask.studies.study import read_study
+from unmask.studies.study import VERBS, read_study
 
 HERE = Path(__file__).parent
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
@@ -65,3 +65,33 @@ def test_smoke(path, tmp_path):
         cell["value"] is not None for row in table["rows"] for cell in row["cells"] if cell["published"] is not None
     )
     assert (tmp_path / "table.png").is_file()
+
+
+def data_folders(content, *, within=False):
+    """The folders of the files that the tables `data` of a study name, in any scale."""
+    if isinstance(content, dict):
+        return {
+            folder
+            for key, value in content.items()
+            if key not in ("prepare", "field", "join", "documents", "detokenize") or not within
+            for folder in data_folders(value, within=within or key == "data")
+        }
+    if isinstance(content, list):
+        return {folder for value in content for folder in data_folders(value, within=within)}
+    named = within and isinstance(content, str) and not content.startswith(("{here}", "hf:", "python-topics:"))
+    return {content.split("/")[0]} if named else set()
+
+
+@pytest.mark.parametrize("path", [*FILES, *OTHERS], ids=lambda path: path.stem)
+def test_the_page_lists_every_data_folder_of_a_study_and_its_smoke_scale(path):
+    page = (PAPER.parents[1] / "docs" / "how" / "study.md").read_text()
+    content = tomllib.loads(path.read_text())
+    listed = {line.split("/")[0].strip("| `") for line in page.splitlines() if line.startswith("| `")}
+    assert data_folders(content) <= listed
+    assert "smoke" in content["scale"]
+    assert "--scale smoke" in page
+
+
+def test_the_page_lists_the_verbs_that_measure():
+    page = (PAPER.parents[1] / "docs" / "how" / "study.md").read_text()
+    assert f"`verb` ({', '.join(VERBS)})" in page
