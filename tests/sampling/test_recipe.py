@@ -59,7 +59,7 @@ def test_the_plain_value_can_be_asked_for(told, name, value):
 
 def test_plain_ignores_the_models_defaults_and_keeps_what_is_given(model, told):
     assert method_for(told, Recipe(plain=True)).law == "exact"
-    assert method_for(told, Recipe(plain=True, top_p=0.9)).law == "exact, sharpened by top-p 0.9"
+    assert method_for(told, Recipe(plain=True, top_p=0.9)).law == "exact, with top-p 0.9"
     assert unmask.sample(told, plain=True, seed=2)[0].tokens == unmask.sample(model, seed=2)[0].tokens
 
 
@@ -154,7 +154,7 @@ class Rightmost(Looking):
 def test_a_policy_of_ones_own_draws_and_fills_and_gives_its_name_and_law(model):
     (one,) = unmask.sample(model, sampler=Rightmost(), length=9, seed=2, top_p=0.9)
     assert [event.position for event in one.trace] == list(range(8, -1, -1))
-    assert (one.sampler, one.law) == ("Rightmost", "approximate (from right to left), sharpened by top-p 0.9")
+    assert (one.sampler, one.law) == ("Rightmost", "approximate (from right to left), with top-p 0.9")
     (found,) = unmask.infill(model, "ab[3]cd", sampler=Rightmost(), passes=2)
     assert [event.position for event in found.trace] == [4, 3, 2]
     (stored,) = unmask.sample(model.with_sampling(sampler=Rightmost()), length=9, seed=2, top_p=0.9)

@@ -38,7 +38,7 @@ PURPOSES = {
     "train": "read .parquet, .zst and the hub, draw curves, TensorBoard",
     "serve": "serve a model",
     "eval": "evaluate by other models, lm-eval",
-    "dna": "DNA backbones",
+    "dna": "run fast DNA networks",
     "dev": "develop unmask",
     "browser": "test the page in a browser",
     "docs": "build the documentation",

@@ -246,7 +246,7 @@ def law_of(model: Model, text: str, process: Process, recipe: Recipe, *, healed:
         if getattr(recipe, name) != plain
     ]
     if changed:
-        law += f", sharpened by {', '.join(changed)}"
+        law += f", with {', '.join(changed)}"
     return law + process.scope + recipe.control.law + (", a blank after a space begins with it" if healed else "")
 
 

@@ -33,9 +33,9 @@ class RunCost:
 
     def lines(self) -> list[str]:
         return [
-            f"{self.parameters:,} parameters, about {self.bytes / 1e9:.1f} GB of memory",
+            f"{self.parameters:,} parameters, about {self.bytes / 1e9:.2g} GB of memory",
             f"{self.tokens:,} tokens in {self.rows:,} rows, {self.passes:.2g} passes over them",
-            f"{self.flops / 1e9:.1f} GFLOP per step",
+            f"{self.flops / 1e9:.3g} GFLOP per step",
         ]
 
     def warnings(self, settings: Train) -> list[str]:

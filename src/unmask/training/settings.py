@@ -67,7 +67,7 @@ class Warm:
 
 @dataclass(frozen=True)
 class Run:
-    """What happens around the steps."""
+    """Logging, validation and checkpoints."""
 
     log_every: int = 10  # steps between log lines
     eval_every: int = 500  # steps between validations, each with a preview

@@ -99,7 +99,7 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
                 draw_phase(axes, part, at, smooth, color=colour)
     measures = " or ".join(dict.fromkeys(curve.measure for curve in curves))
     by_step.set(xlabel="step", ylabel=f"{measures}, nats per token", xscale="log" if log else "linear")
-    by_time.set(xlabel="hours in steps")
+    by_time.set(xlabel="hours of training")
     legend(by_step, "line: training, dots: validation")
     return drawn
 
@@ -139,7 +139,11 @@ def of_run(folder: Path) -> Part:
     """One run as a part of a page: the figure and its latest numbers."""
     curve = read_curve(folder)
     _, step, bound, valid, best, hours = row(curve)
-    facts = [("step", step), (f"{curve.measure} in training", f"{bound} nats per token"), ("hours in steps", hours)]
+    facts = [
+        ("step", step),
+        (f"{curve.measure} in training", f"{bound} nats per token"),
+        ("hours of training", hours),
+    ]
     if valid:
         facts += [("validation", f"{valid} nats per token"), ("best", best)]
     return Part("Learning curves", picture=svg(curves_figure([curve])), facts=facts)

@@ -150,7 +150,7 @@ def test_every_kind_of_model_has_a_sampler_of_its_own(tmp_path, objective):
 
 def test_the_law_says_what_was_changed(model):
     one = unmask.sample(model, sampler="ancestral", steps=4, temperature=0.8, top_k=3, top_p=0.9)[0]
-    assert one.law == "grid-4, sharpened by temperature 0.8, top-p 0.9, top-k 3"
+    assert one.law == "grid-4, with temperature 0.8, top-p 0.9, top-k 3"
 
 
 def test_a_sedd_model_drawn_by_another_sampler_is_not_called_exact(tmp_path):

@@ -277,7 +277,7 @@ def test_progress_counts_a_document_when_its_last_piece_is_done(tmp_path, monkey
     with gather(tmp_path / "a.txt") as sources:
         steps = list(prepare(sources, BYTE, tmp_path / "out", division=Division(0, characters=1)))
     assert steps[0].line == f"{steps[0].tokens} tokens"  # not "0 documents"
-    assert steps[-1].line == "101 tokens, 1 whole documents"
+    assert steps[-1].line == "101 tokens, 1 document"
 
 
 def test_ids_above_65535_are_kept_in_four_bytes(tmp_path):

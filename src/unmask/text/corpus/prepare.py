@@ -80,8 +80,8 @@ class Prepared(NamedTuple):
     @property
     def line(self) -> str:
         """What is done so far; a long document counts when its last piece is done."""
-        whole = f", {self.documents:,} whole documents" if self.documents else ""
-        return f"{self.tokens:,} tokens{whole}"
+        documents = f", {self.documents:,} document{'s' * (self.documents > 1)}" if self.documents else ""
+        return f"{self.tokens:,} tokens{documents}"
 
 
 def prepare(
