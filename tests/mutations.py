@@ -53,7 +53,7 @@ BLOCKWISE = "sampling/test_blockwise.py"
 ENCODERS = "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding"
 WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word"
 PASSES = "contracts/test_network_passes.py"
-HALVES, ROW_CACHE = "model/passes/test_doubled.py", "model/passes/test_pieces.py"
+HALVES, ROW_CACHE = "model/passes/test_doubled.py", "model/passes/test_pieces_of_rows.py"
 
 MUTATIONS = {
     "a text of a model of documents is scored without its end": Mutation(

@@ -129,6 +129,12 @@ def test_no_sampler_imports_an_objective():
             assert not any(name == one or name.startswith(f"{one}.") for one in members), f"{path} imports {name}"
 
 
+def test_no_two_test_files_have_one_name():
+    """pytest would collect only one of them where folders are no packages."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_tests_mirror_the_source():
     tests = Path(__file__).parent
     for path in tests.rglob("test_*.py"):
