@@ -4,15 +4,15 @@ import torch
 
 from unmask.model.backbones.transformer import Architecture, Transformer
 
-PLAIN = Architecture(vocab=11, length=9, width=16, blocks=3, heads=2)
+PLAIN = Architecture(vocab=11, length=9, width=16, blocks=3, heads=2, cond=0)
 KINDS = {
     "plain": PLAIN,
     "modulated": Architecture(vocab=11, length=9, width=16, blocks=3, heads=2, cond=8),
     "timed": Architecture(vocab=11, length=9, width=16, blocks=3, heads=2, cond=8, time_conditioning=True),
-    "tied": Architecture(vocab=11, length=9, width=16, blocks=1, heads=2, tied=True),
-    "causal": Architecture(vocab=11, length=9, width=16, blocks=3, heads=2, causal=True),
+    "tied": Architecture(vocab=11, length=9, width=16, blocks=1, heads=2, cond=0, tied=True),
+    "causal": Architecture(vocab=11, length=9, width=16, blocks=3, heads=2, cond=0, causal=True),
     "causal, reads before": Architecture(
-        vocab=11, length=9, width=16, blocks=3, heads=2, causal=True, reads_before=True
+        vocab=11, length=9, width=16, blocks=3, heads=2, cond=0, causal=True, reads_before=True
     ),
     "modulated, reads before": Architecture(
         vocab=11, length=9, width=16, blocks=2, heads=4, cond=8, reads_before=True

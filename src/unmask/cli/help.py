@@ -89,10 +89,11 @@ def written(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bo
         return metavar or name.upper()
     flag = f"--{before}{name.replace('_', '-')}"
     aliases = next((mark.aliases for mark in marks if getattr(mark, "aliases", None)), ())
-    flag = ", ".join([*aliases, flag]) if aliases else flag
+    if hint is bool and before and tyro.conf.FlagCreatePairsOff not in marks:
+        flag = f"--{before}[no-]{name.replace('_', '-')}"
+    flag = ", ".join([*aliases, flag])
     if hint is bool:
-        pair = tyro.conf.FlagCreatePairsOff not in marks
-        return f"--{before}[no-]{name.replace('_', '-')}" if pair and before else flag
+        return flag
     return f"{flag} {metavar or kind_of(hint)}"
 
 

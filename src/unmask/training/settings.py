@@ -26,7 +26,7 @@ class Text:
     )
     length: Annotated[int, also("--length")] = 128  # tokens per row
     pack: Annotated[str, also("--pack")] = (
-        "auto"  # stream, wrap, padded, rows: a document each, its end learned; windows: within one; auto: by the data
+        "auto"  # how rows are cut: stream, wrap, padded, rows, windows; auto: by the data (--pack help)
     )
     lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
     documents: Annotated[str, also("--documents")] = (
