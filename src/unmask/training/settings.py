@@ -25,9 +25,7 @@ class Text:
         0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
     )
     length: Annotated[int, also("--length")] = 128  # tokens per row
-    pack: Annotated[str, also("--pack")] = (
-        "auto"  # how rows are cut: stream, wrap, padded, rows, windows; auto: by the data (--pack help)
-    )
+    pack: Annotated[str, also("--pack")] = "auto"  # how rows are cut (--pack help lists the ways); auto: by the data
     lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
     documents: Annotated[str, also("--documents")] = (
         "auto"  # unit of a document in .txt files: file, line, paragraph, separator
