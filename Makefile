@@ -1,5 +1,5 @@
-# make demo · test · check · attack · mutations · bench · browser · newcomer · docs · release · audit. Each prepares .venv by
-# itself and reinstalls only when pyproject.toml or constraints.txt changed.
+# make demo · test · check · attack · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
+# by itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
 VENV := .venv
