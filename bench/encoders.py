@@ -27,9 +27,11 @@ from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import Estimator
 from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.passes import summary
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.model.predictor import Answer, Predictor, Reading
+from unmask.model.predictor import Predictor
+from unmask.model.reading import Reading
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, unknown_data
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.examples import Example

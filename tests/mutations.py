@@ -296,27 +296,29 @@ MUTATIONS = {
         LOOP,
     ),
     "every part gets the first rows' noise": Mutation(
-        "training/loop.py", "drawn.rows(whole)", "drawn.rows(slice(0, part.stop - part.start))", LOOP
+        "training/loop.py", "slice(first + part.start, first + part.stop)", "slice(0, part.stop - part.start)", LOOP
     ),
-    "every process gets the same noise": Mutation("training/loop.py", "drawn.rows(whole)", "drawn.rows(part)", LOOP),
+    "every process gets the same noise": Mutation(
+        "training/loop.py", "slice(first + part.start, first + part.stop)", "part", LOOP
+    ),
     "every step gets the same noise": Mutation(
         "training/noise.py", "seed_of(seed, step, use)", "seed_of(seed, use)", LOOP
     ),
     "every step drops the same features": Mutation(
-        "training/loop.py", "seed_of(settings.seed, step, DROPOUT,", "seed_of(settings.seed, DROPOUT,", LOOP
+        "training/loop.py", "seed_of(plan.seed, step, DROPOUT,", "seed_of(plan.seed, DROPOUT,", LOOP
     ),
     "learning rate late by one": Mutation(
         "training/optim.py", "done = step if optim.reference else step + 1", "done = step", OPTIM
     ),
     "learning rate of a later phase goes on": Mutation(
-        "training/loop.py", "optim.learning_rate(step - since,", "optim.learning_rate(step,", LOOP
+        "training/loop.py", "optim.learning_rate(step - plan.since,", "optim.learning_rate(step,", LOOP
     ),
     "weight decay on vectors": Mutation(
         "model/backbone.py", "if p.ndim < 2), decay=False)", "if p.ndim < 2))", OPTIM
     ),
     "average decays one update late": Mutation("training/ema.py", "(1 + n) / (10 + n)", "n / (9 + n)", OPTIM),
     "average counts updates from zero": Mutation(
-        "training/loop.py", "n=step - phase.start + 1,", "n=step - phase.start,", LOOP
+        "training/loop.py", "n=step - plan.since + 1,", "n=step - plan.since,", LOOP
     ),
     "average and weights swapped": Mutation("training/ema.py", "1 - decay_at(n, decay)", "decay_at(n, decay)", OPTIM),
     "Muon without momentum": Mutation("training/optimizers/muon.py", ".mul_(self.momentum)", ".mul_(0)", MUON),
@@ -325,14 +327,14 @@ MUTATIONS = {
     ),
     "moments of the optimizer not restored": Mutation(
         "training/state.py",
-        "wanted = tensors(state)",
-        'wanted = {name: t for name, t in tensors(state).items() if name.startswith("weight.")}',
+        "for name, tensor in tensors(state).items():",
+        'for name, tensor in {n: t for n, t in tensors(state).items() if n.startswith("weight.")}.items():',
         STATE,
     ),
     "average not restored": Mutation(
-        "training/state.py", "((wanted, file), (averages or {}, averaged))", "((wanted, file),)", STATE
+        "training/state.py", "tensor.copy_(averaged.get_tensor(name))", "pass", STATE
     ),
-    "objective's state not advanced": Mutation("training/loop.py", "state.denoiser.advance(sums.seen)", "pass", LOOP),
+    "objective's state not advanced": Mutation("training/loop.py", "state.learner.advance(sums.seen)", "pass", LOOP),
     "objective's state not restored": Mutation(
         "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE
     ),

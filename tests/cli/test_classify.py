@@ -15,7 +15,7 @@ from unmask.cli.classify import Settings, default
 from unmask.cli.main import main
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.checkpoint import save
-from unmask.model.predictor import Reading
+from unmask.model.reading import Reading
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens import vocabulary
 

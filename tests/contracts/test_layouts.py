@@ -12,8 +12,9 @@ from model.encoders import small_bert
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import How
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load, save
-from unmask.model.predictor import Answer, Predictor
+from unmask.model.predictor import Predictor
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.serving.http.requests import Controls, Requests

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from contracts.members import LENGTH, LETTERS, NAMES, network_of, spec_of
 from tiny import checkpoint
 from unmask.errors import UserError
 from unmask.files import appearing
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
 from unmask.model.passing import Causal, Full
-from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained, shortened, write_predictor
+from unmask.model.predictor import Predictor, load_guide, write_predictor
+from unmask.model.reading import Encoded, Reading, Trained, shortened
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.vocabulary import dna
 
@@ -186,7 +189,7 @@ def test_segments_reach_a_network_that_knows_them():
     one = found.batch([Encoded([1, 2], [3, 4])])
     flat = one._replace(segments=torch.zeros_like(one.segments))
     with torch.no_grad():
-        assert (found(one) - found(flat)).abs().max() > 1e-3
+        assert (found.judge(one) - found.judge(flat)).abs().max() > 1e-3
 
 
 @pytest.mark.slow
@@ -321,6 +324,22 @@ def test_what_a_strangers_note_says_is_bounded_before_memory_is_taken(tmp_path, 
         monkeypatch.setattr(Predictor, "__init__", None)  # no head is made
     with pytest.raises(UserError, match=message):
         Predictor.load(folder)
+
+
+EARLIER = Path(__file__).parent / "earlier"  # written before heads and text had one training loop
+
+
+def test_a_classifier_and_a_guide_of_earlier_versions_give_the_same_answers():
+    said = json.loads((EARLIER / "answers.json").read_text())
+    mood = Predictor.load(EARLIER / "mood").predict(said["texts"])
+    assert [one.probabilities["good"] for one in mood] == pytest.approx(said["mood"], abs=1e-6)
+    model = load(EARLIER / "mood")
+    guide = load_guide(EARLIER / "guide", model)
+    batch = guide.batch([Encoded(model.tokenizer.encode(text)) for text in said["texts"]])
+    tokens = batch.tokens.where(torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None], model.mask)
+    found = guide.log_probs(guide.table[tokens], torch.linspace(0, 1, 5), lengths=batch.lengths)
+    torch.testing.assert_close(found, torch.tensor(said["guide"]), rtol=0, atol=1e-5)
+    assert guide.answer.labels == ("bad", "good")
 
 
 def test_texts_are_read_whole_up_to_four_times_the_length_of_the_pretraining():

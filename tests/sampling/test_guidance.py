@@ -11,8 +11,11 @@ from sampling import laws
 from sampling.laws import last, law_of
 from unmask.cli.main import main
 from unmask.errors import UserError
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
-from unmask.model.classifier import Classifier, load_classifier, save_classifier
+from unmask.model.head_files import guide_reading, write_guide
+from unmask.model.predictor import Predictor, load_guide
+from unmask.model.reading import Encoded
 from unmask.sampling.control import Control
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, in_turn
 from unmask.sampling.logits import LogitOptions
@@ -21,7 +24,8 @@ from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
 from unmask.text.prompt.canvas import blank, of_rows, of_tokens
-from unmask.training.classifier import Head, train_head
+from unmask.training.loop import Plan
+from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, tune
 
 ENOUGH = 1e-4
 ROWS = 40_000
@@ -189,15 +193,14 @@ def trained(tmp_path_factory):
 
 
 def test_one_command_trains_a_head_that_is_right_on_held_out_texts_and_worse_on_noisy_ones(trained):
-    note = json.loads((trained / "head" / "classifier.json").read_text())
-    right = note["accuracy_when_hidden"]
-    assert right["0"] > 0.9
-    assert right["0.9"] <= right["0"]
-    assert note["labels"] == ["high", "low"]
-    assert sorted(path.name for path in (trained / "head").iterdir()) == ["classifier.json", "head.safetensors"]
+    right = json.loads((trained / "head" / "result.json").read_text())["valid"]
+    assert right["accuracy"]["mean"] > 0.9
+    assert right["accuracy_90_hidden"]["mean"] <= right["accuracy"]["mean"]
+    assert json.loads((trained / "head/best/classifier.json").read_text())["labels"] == ["high", "low"]
+    assert sorted(path.name for path in (trained / "head/best/").iterdir()) == ["classifier.json", "head.safetensors"]
 
 
-@pytest.mark.parametrize("more", [["--number"], ["--seeds", "2"], ["--pair", "other"], ["--resume"]])
+@pytest.mark.parametrize("more", [["--number"], ["--scratch"], ["--pair", "other"], ["--predict"]])
 def test_a_guide_is_one_classifier_of_single_texts(trained, capsys, more):
     asked = ["classify", str(trained / "model"), str(trained / "data.jsonl"), "--guide", "--out", str(trained / "no")]
     assert main([*asked, *more]) == 2
@@ -221,11 +224,14 @@ def test_a_trained_head_pulls_samples_towards_its_label(trained, exact_pull):
 def test_training_leaves_the_trunk_alone_and_pads_like_short_texts(trained):
     model = load(trained / "model")
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
-    classifier = Classifier(model.network, ["a", "b"])
-    texts = [[1, 2, 3], [4, 5, 6, 7, 1]]
-    losses = list(train_head(classifier, texts, [0, 1], mask=model.mask, how=Head(steps=3)))
-    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
-    assert all(torch.equal(before[name], value) for name, value in model.network.state_dict().items())
+    asked = Tuning(guide=True, reading=guide_reading(model), tune=Tune(lr=0.01, dropout=0.0), device="cpu")
+    state, texts = begin_tuning(model, Answer(("a", "b")), asked, seed=0, steps=3), [[1, 2, 3], [4, 5, 6, 7, 1]]
+    lesson = Lesson([Encoded(text) for text in texts], torch.tensor([0.0, 1.0]))
+    losses = [one.loss for one in tune(state, lesson, asked, Plan(asked.tune.optim(3), 0, 0, 3))]
+    assert losses[0] == pytest.approx(0.6931, abs=0.1)
+    classifier = state.learner.eval()
+    assert all(torch.equal(before[name], value) for name, value in classifier.backbone.state_dict().items())
+    assert classifier.head.weight.grad is None
     rows = of_rows(texts, mask=model.mask)
     together = classifier.log_probs(classifier.table[rows.tokens], torch.zeros(2), lengths=rows.lengths)
     alone = classifier.log_probs(classifier.table[torch.tensor(texts[:1])], torch.zeros(1))
@@ -235,22 +241,29 @@ def test_training_leaves_the_trunk_alone_and_pads_like_short_texts(trained):
 def test_a_classifier_of_another_vocabulary_or_model_is_refused(trained, tmp_path):
     spare = tiny.model(tmp_path / "spare", spare=3)
     with pytest.raises(UserError, match="another vocabulary"):
-        load_classifier(trained / "head", spare)
+        load_guide(trained / "head", spare)
     other = tiny.model(tmp_path / "timed", timed=True)
     with pytest.raises(UserError, match="another model"):
-        load_classifier(trained / "head", other)
+        load_guide(trained / "head", other)
     question = ask(begin(blank(1, 3, mask=3), FirstHitting()))
     with pytest.raises(UserError, match="another vocabulary"):
-        ByClassifier(Classifier(spare.network, ["a", "b"]), 0)(question, torch.zeros(1, 4))
+        ByClassifier(Predictor(spare, Answer(("a", "b"))), 0)(question, torch.zeros(1, 4))
     with pytest.raises(UserError, match="is not a classifier"):
-        load_classifier(tmp_path, spare)
+        load_guide(tmp_path, spare)
     model = load(trained / "model")
-    with pytest.raises(UserError, match="no label 'happy'"):
-        load_classifier(trained / "head", model).number("happy")
-    save_classifier(tmp_path / "head", Classifier(model.network, ["a", "b"]), model)
-    (tmp_path / "head" / "classifier.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
-        load_classifier(tmp_path / "head", model)
+    with pytest.raises(UserError, match="the label 'happy' was not in the training data: high, low"):
+        Control(classifier=trained / "head", towards="happy").hook(model)
+    (tmp_path / "head").mkdir()
+    write_guide(tmp_path / "head", Predictor(model, Answer(("a", "b"))).stored(), model, {})
+    note = json.loads((tmp_path / "head/classifier.json").read_text())
+    for content, message in (
+        ("{", "classifier.json"),
+        (json.dumps({**note, "labels": None}), "cannot be read"),
+        (json.dumps({**note, "labels": [str(i) for i in range(10**5)]}), "does not fit 100000 outputs"),
+    ):
+        (tmp_path / "head" / "classifier.json").write_text(content)
+        with pytest.raises(UserError, match=message):
+            load_guide(tmp_path / "head", model)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 from unmask.diffusion.diffusion_lm import DiffusionLM
 from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
+from unmask.model import checkpoint
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.backbones.mamba import MambaSpec
@@ -75,23 +76,19 @@ def steps(current: State, start: int, stop: int, team: Team, asked: Train = ASKE
 def scored(current: State, team: Team) -> list[float]:
     """Validation of three batches, which two processes cannot share equally."""
     batches = [Rows.of(CHAIN.rows(4, seed), torch.ones(4, LENGTH, dtype=torch.bool)) for seed in (100, 101, 102)]
-    with ema.in_place(current.shadow, list(current.denoiser.parameters())):
-        score = validate(current.denoiser, batches, ASKED.objective, mask=MASK, seed=1, team=team)
+    with ema.in_place(current.shadow, list(current.learner.parameters())):
+        score = validate(current.learner, batches, ASKED.objective, mask=MASK, seed=1, team=team)
     return [score.bound, score.error]
 
 
 def save(out: Path, current: State, step: int, team: Team) -> Path:
-    return state.save_state(
-        out,
-        current,
-        state.Point(step=step),
-        mask=MASK,
-        objective=ASKED.objective,
-        tokenizer=None,
-        settings=described(ASKED),
-        keep=2,
-        team=team,
-    )
+    exports = state.exported(current, team)
+    note = {"objective": described(ASKED.objective), "step": step, "ema": True, "settings": described(ASKED)}
+
+    def write(draft: Path) -> None:
+        checkpoint.write(draft, exports, note, mask=MASK, tokenizer=None)
+
+    return state.save_state(out, current, state.Point(step=step), write, keep=2, team=team)
 
 
 def others(team: Team) -> dict[str, list[list[float]]]:

@@ -28,7 +28,7 @@ def test_a_few_hundred_steps_beat_the_unigram_entropy_and_approach_the_entropy(n
     state = begin(network(asked), asked)
     list(train(state, phases(asked)[0], asked, CHAIN.batch(64), mask=MASK))
     with ema.in_place(state.shadow, list(state.network.parameters())):
-        score = validate(state.denoiser, held_out(), asked.objective, mask=MASK, seed=0)
+        score = validate(state.learner, held_out(), asked.objective, mask=MASK, seed=0)
     least = CHAIN.next if name == "ar" else CHAIN.entropy  # ar is given the first letter
     assert score.error < 0.05
     assert score.bound < CHAIN.unigram - 0.2

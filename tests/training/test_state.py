@@ -14,6 +14,7 @@ from unmask.diffusion.diffusion_lm import DiffusionLM
 from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
 from unmask.errors import UserError
+from unmask.model import checkpoint
 from unmask.model.backbones.transformer_xl import TransformerXLSpec
 from unmask.settings import described
 from unmask.training import metrics
@@ -27,16 +28,13 @@ CHAIN = Chain.make()
 
 
 def save(out, state, point, keep=2):
-    return disk.save_state(
-        out,
-        state,
-        point,
-        mask=MASK,
-        objective=state.denoiser.objective,
-        tokenizer=None,
-        settings=described(settings()),
-        keep=keep,
-    )
+    exports = disk.exported(state)
+    note = {"objective": described(exports.objective), "step": point.step, "settings": described(settings())}
+
+    def write(draft):
+        checkpoint.write(draft, exports, {**note, "ema": bool(state.shadow)}, mask=MASK, tokenizer=None)
+
+    return disk.save_state(out, state, point, write, keep=keep)
 
 
 def steps(state, asked, start, count):
@@ -71,7 +69,7 @@ def test_a_restored_state_goes_on_bit_for_bit(tmp_path, run):
     assert disk.restore(folder, other) == Point(step=3, tokens=9, seconds=1.5)
     assert steps(other, asked, 3, 3) == told
     one, two = (
-        [*some.denoiser.parameters(), *some.shadow, *some.denoiser.state.values(), some.memory]
+        [*some.learner.parameters(), *some.shadow, *some.learner.state.values(), some.memory]
         for some in (state, other)
     )
     for a, b in zip(one, two, strict=True):

@@ -3,20 +3,28 @@
 import csv
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tiny import LETTERS, checkpoint
 from unmask.errors import UserError
 from unmask.files import fingerprint
 from unmask.model.checkpoint import load
-from unmask.model.predictor import Predictor, Reading
+from unmask.model.predictor import Predictor
+from unmask.model.reading import Reading
+from unmask.settings import dumps
 from unmask.text.corpus.examples import Columns
 from unmask.training.results import RESULT, results_of, summary_of
 from unmask.training.split import Split
-from unmask.training.trials import opened, trials
+from unmask.training.state import steps_in
+from unmask.training.trials import TrialLog, opened, trials
 from unmask.training.tuning import Tune, Tuning
 
 SMALL = Tune(epochs=2, batch=8, lr=3e-3, eval_every=3, save_every=2)
@@ -41,20 +49,29 @@ def asked(tmp_path):
 
 def run(asked, *, resume=False, until=None):
     """A run; `until`: it gets a signal after so many updates of the first trial that is not over."""
-    stop, said = [], []
-    with opened(asked, said.append, resume=resume) as (asked, model, data):
-        count = 0
-        for event in trials(asked, model, data, said.append, stop):
-            count += event.update is not None
+    log, stop = Heard(), []
+    with opened(asked, log.say, resume=resume) as (asked, model, data):
+        for count, _ in enumerate(trials(asked, model, data, log, stop), 1):
             if count == until:
                 stop.append(15)
-    return said
+    return log.lines
 
 
-def files(asked, *names):
+class Heard(TrialLog):
+    """A log that remembers its lines."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def files(asked, *names, least=8):
     """The sha256 of a run's files."""
     found = [path for name in names for path in sorted(Path(asked.out).glob(name))]
-    assert len(found) > 8
+    assert len(found) >= least
     return {path.relative_to(asked.out).as_posix(): fingerprint(path) for path in found}
 
 
@@ -80,18 +97,64 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(asked, tmp_path, until):
     assert files(parts, *KEPT) == files(whole, *KEPT)
 
 
+KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from unmask.settings import read_toml
+from unmask.training.state import steps_in
+from unmask.training.trials import TrialLog, opened, trials
+from unmask.training.tuning import Tuning
+
+asked = read_toml(sys.argv[1], Tuning())
+with opened(asked, print, resume=False) as (fitting, model, data):
+    for progress in trials(fitting, model, data, TrialLog()):
+        if progress.step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+GUIDE = replace(SMALL, batch=4, eval_every=3, save_every=2, dropout=0.0, keep="last")
+
+
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path):
+@pytest.mark.parametrize("guide", [False, True])
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path, guide):
+    asked = replace(asked, guide=guide, tune=GUIDE if guide else SMALL)
     whole = replace(asked, out=str(tmp_path / "whole"))
     run(whole)
-
-    with opened(asked, print, resume=False) as (fitting, model, data):
-        for event in trials(fitting, model, data, print):
-            if event.step == 5:  # nothing after it is saved
-                break
-    run(asked, resume=True)
+    (tmp_path / "asked.toml").write_text(dumps(asked))
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "asked.toml")], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert steps_in(tmp_path / "run" / "seed-1")[-1] == 4  # the last that was saved
+    assert any("resumed at step 4" in line for line in run(asked, resume=True))
     assert scores_of(asked) == scores_of(whole)
-    assert files(asked, *KEPT) == files(whole, *KEPT)
+    assert files(asked, *KEPT, least=4 if guide else 8) == files(whole, *KEPT, least=4 if guide else 8)
+
+
+@pytest.mark.slow
+def test_a_guide_is_held_by_one_process_and_its_checkpoints_hold_the_head_alone(asked, tmp_path):
+    asked = replace(asked, guide=True, tune=GUIDE)
+    with opened(asked, print, resume=False) as (fitting, model, data):
+        steps = trials(fitting, model, data, TrialLog(quiet=True))
+        next(steps), next(steps)
+        with pytest.raises(UserError, match="is in use: process"):
+            run(asked, resume=True)
+        folder = tmp_path / "run/seed-1/checkpoints/step-00000002"
+        before = {name: p.clone() for name, p in model.network.named_parameters()}
+        assert {name for name in load_file(folder / "training.safetensors") if name.startswith("weight.")} == {
+            "weight.parts.head.weight",
+            "weight.parts.head.bias",
+        }
+        list(steps)
+    assert sorted(path.name for path in (tmp_path / "run/best/").iterdir()) == ["classifier.json", "head.safetensors"]
+    assert all(torch.equal(p, before[name]) for name, p in model.network.named_parameters())
+
+
+@pytest.mark.slow
+def test_a_caller_that_leaves_the_loop_finds_this_step_saved(asked, tmp_path):
+    with opened(asked, print, resume=False) as (fitting, model, data):
+        for progress in trials(fitting, model, data, TrialLog()):
+            if progress.step == 5:
+                break
+    assert steps_in(tmp_path / "run" / "seed-1")[-1] == 5
 
 
 def test_the_best_validation_is_kept_and_predictions_are_in_the_order_of_the_data(asked, tmp_path):
@@ -205,11 +268,13 @@ def test_the_length_is_that_of_the_data_and_what_is_cut_is_said_with_the_remedy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, content", [("begun.json", "[1]"), ("begun.json", "[" * 9999), ("begun.json", "{")])
+@pytest.mark.parametrize(
+    "name, content", [("data.sha256", "[1]"), ("settings.toml", "[" * 9999), ("settings.toml", "{")]
+)
 def test_a_damaged_note_of_a_run_is_told(asked, name, content):
     run(asked, until=1)
     (Path(asked.out) / name).write_text(content)
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(UserError, match="the data changed" if name == "data.sha256" else name):
         run(asked, resume=True)
 
 

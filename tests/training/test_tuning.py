@@ -5,10 +5,12 @@ import torch
 
 from tiny import checkpoint
 from unmask.errors import UserError
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
-from unmask.model.predictor import Answer, Reading
+from unmask.model.reading import Reading
 from unmask.text.tokens import vocabulary
-from unmask.training.tuning import Lesson, Tune, begin_tuning, chosen, tune
+from unmask.training.loop import Plan
+from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, chosen, tune
 
 pytestmark = pytest.mark.slow
 ANSWER = Answer(("no", "yes"))
@@ -19,18 +21,26 @@ def model(tmp_path):
     return load(checkpoint(tmp_path / "model"))
 
 
-def begun(model, how, *, seed=1, answer=ANSWER, updates=4):
-    return begin_tuning(model, answer, Reading(), how, seed=seed, steps=updates, device="cpu", dtype="float32")
+def asked_for(how, **more):
+    return Tuning(tune=how, device="cpu", dtype="float32", **more)
 
 
-def lesson(tuner, n=10):
-    rows, _ = tuner.predictor.encode(["ab"[i % 2] * (1 + i // 2) for i in range(n)])
+def begun(model, how, *, seed=1, answer=ANSWER, updates=4, **more):
+    return begin_tuning(model, answer, asked_for(how, **more), seed=seed, steps=updates)
+
+
+def lesson(state, n=10):
+    rows, _ = state.learner.encode(["ab"[i % 2] * (1 + i // 2) for i in range(n)])
     return Lesson(rows, torch.tensor([float(i % 2) for i in range(n)]))
 
 
-def after(tuner, how, *, seed=1, stop=4):
-    list(tune(tuner, lesson(tuner), how, seed=seed, start=0, stop=stop))
-    return {name: p.detach().clone() for name, p in tuner.predictor.named_parameters()}
+def losses_of(state, some, how, *, seed=1, stop=4, **more):
+    return [one.loss for one in tune(state, some, asked_for(how, **more), Plan(how.optim(stop), seed, 0, stop))]
+
+
+def after(state, how, *, stop=4, **more):
+    losses_of(state, lesson(state), how, stop=stop, **more)
+    return {name: p.detach().clone() for name, p in state.learner.named_parameters()}
 
 
 def test_an_epoch_has_each_text_once_in_an_order_of_its_own():
@@ -54,10 +64,10 @@ def test_augmentation_is_the_same_in_training_whatever_strands_are_read_in_answe
     found = []
     for strands in ("augment", "augment-one", "one"):
         reading = Reading(strands=strands)
-        tuner = begin_tuning(dna, ANSWER, reading, how, seed=1, steps=3, device="cpu", dtype="float32")
-        rows, _ = tuner.predictor.encode(["AC", "AAG", "CAAA", "GGTA", "TC", "CCA"])
+        state = begun(dna, how, reading=reading, updates=3)
+        rows, _ = state.learner.encode(["AC", "AAG", "CAAA", "GGTA", "TC", "CCA"])
         some = Lesson(rows, torch.tensor([0.0, 1, 0, 1, 0, 1]))
-        found.append([one.loss for one in tune(tuner, some, how, seed=1, start=0, stop=3)])
+        found.append(losses_of(state, some, how, stop=3))
     assert found[0] == found[1] != found[2]
 
 
@@ -65,7 +75,7 @@ def test_the_whole_network_is_trained_and_the_given_one_is_left_alone(model):
     how = Tune(batch=4)
     before = {name: p.clone() for name, p in model.network.named_parameters()}
     tuner = begun(model, how)
-    assert all(torch.equal(p, before[name]) for name, p in tuner.predictor.backbone.named_parameters())
+    assert all(torch.equal(p, before[name]) for name, p in tuner.learner.backbone.named_parameters())
     found = after(tuner, how)
     moved = [name for name, p in before.items() if not torch.equal(found[f"backbone.{name}"], p)]
     assert any("vocab_embed" in name for name in moved)
@@ -75,17 +85,17 @@ def test_the_whole_network_is_trained_and_the_given_one_is_left_alone(model):
 
 def test_scratch_begins_with_other_weights_and_the_same_head(model):
     given, new = begun(model, Tune()), begun(model, Tune(scratch=True))
-    a, b = (dict(one.predictor.named_parameters()) for one in (given, new))
+    a, b = (dict(one.learner.named_parameters()) for one in (given, new))
     assert torch.equal(a["parts.head.weight"], b["parts.head.weight"])
     assert not torch.equal(a["backbone.vocab_embed.embedding"], b["backbone.vocab_embed.embedding"])
-    assert not torch.equal(begun(model, Tune(), seed=2).predictor.head.weight, a["parts.head.weight"])
+    assert not torch.equal(begun(model, Tune(), seed=2).learner.head.weight, a["parts.head.weight"])
 
 
 @pytest.mark.parametrize("answer", [ANSWER, Answer((), 0.5, 0.5)])
 def test_the_loss_falls(model, answer):
     how = Tune(batch=10, lr=3e-3, dropout=0.0)
     tuner = begun(model, how, answer=answer, updates=40)
-    losses = [one.loss for one in tune(tuner, lesson(tuner), how, seed=1, start=0, stop=40)]
+    losses = losses_of(tuner, lesson(tuner), how, stop=40)
     assert losses[-1] < losses[0] / 3
 
 

@@ -14,36 +14,36 @@ unmask classify bert-base-uncased SST-2 --out runs/sst2                       GL
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from dataclasses import field as made
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from unmask.cli.classifier import train_guide
 from unmask.cli.flags import Place, Placing
 from unmask.cli.numbers import numbers
 from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.model.checkpoint import in_run
-from unmask.model.predictor import NOTE, Predictor, Reading, is_predictor, trained_in
+from unmask.model.head_files import NOTE, is_predictor, trained_in
+from unmask.model.predictor import Predictor
+from unmask.model.reading import Reading
 from unmask.processes.signals import stopping
 from unmask.processes.threads import use_threads
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, submission, unknown_data
 from unmask.text.corpus.examples import Columns, read_examples
 from unmask.training.answers import Answers, answer
-from unmask.training.classifier import Head
-from unmask.training.classify import TrialLog, run_trials
+from unmask.training.classify import run_trials
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.results import RESULT
 from unmask.training.scores import chosen_scores
 from unmask.training.split import Split
+from unmask.training.trials import TrialLog
 from unmask.training.tuning import Tune, Tuning
 from unmask.untrusted import printable, read_object
 
 Flat = tyro.conf.arg(name="")
-GUIDE = Head()  # what --guide trains by default
 
 
 @dataclass(frozen=True)
@@ -68,37 +68,15 @@ class Settings:
     place: Placing = made(default_factory=Place)
 
     def tuning(self) -> Tuning:
-        same = ("model", "data", "out", "number", "metrics", "seeds", "seed", "columns", "split", "reading", "tune")
-        given = {name: getattr(self, name) for name in same}
+        given = {one.name: getattr(self, one.name) for one in fields(Tuning) if hasattr(self, one.name)}
         return Tuning(**given, device=self.place.device, dtype=self.place.dtype)
-
-
-def guide(settings: Settings) -> None:
-    """A classifier for guidance: single texts, classes, one seed."""
-    if settings.predict or settings.resume or settings.number or settings.columns.pair or settings.seeds > 1:
-        raise UserError(
-            "--guide takes no --predict, --resume, --number, --pair or --seeds: it trains one small classifier."
-        )
-    if not (settings.model and settings.data and settings.out):
-        raise UserError("give the model, the labelled texts and --out FOLDER.")
-    columns, tune = settings.columns, settings.tune
-    train_guide(
-        settings.place.load(settings.model),
-        Path(settings.data),
-        Path(settings.out),
-        text="text" if columns.field == "auto" else columns.field,
-        label=columns.label,
-        head=Head(steps=tune.steps, batch=tune.batch, lr=tune.lr, seed=settings.seed),
-    )
 
 
 def default(arguments: list[str]) -> Settings:
     """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
     that the classifier was trained with."""
     asked = first_reading(arguments)
-    if asked.guide:
-        return Settings(seed=GUIDE.seed, tune=Tune(steps=GUIDE.steps, batch=GUIDE.batch, lr=GUIDE.lr))
-    found = with_flat(Settings(), usual_settings(asked.protocol, asked.data))
+    found = with_flat(Settings(), usual_settings("guide" if asked.guide else asked.protocol, asked.data))
     return replace(found, columns=stored_columns(asked.model)) if asked.predict else found
 
 
@@ -121,9 +99,9 @@ def stored_columns(model: str) -> Columns:
 
 def run(settings: Settings) -> None:
     use_threads(settings.place.threads)
-    if settings.guide:
-        return guide(settings)
     if settings.predict:
+        if settings.guide:
+            raise UserError("--guide takes no --predict: the classifier is for `unmask sample --classifier`.")
         predict(settings)
         return
     with stopping() as stop:

@@ -15,7 +15,7 @@ import tyro
 
 from unmask.cli.flags import Place, Placing
 from unmask.errors import UserError, install
-from unmask.model.classifier import load_classifier
+from unmask.model.predictor import load_guide
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.serving.settings import ServerSettings
 from unmask.untrusted import read_text
@@ -58,7 +58,7 @@ def run(settings: Settings) -> None:
     if warning is not None:
         print(f"unmask: warning: {warning}", file=sys.stderr)
     if server.classifier is not None:
-        load_classifier(server.classifier, model)  # an error now rather than at the first request
+        load_guide(server.classifier, model)  # an error now rather than at the first request
     with bound(server.host, server.port) as listening:
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

@@ -10,8 +10,8 @@ import tomli_w
 
 from unmask.errors import UserError
 from unmask.hub import origin_of
+from unmask.model.head_files import is_predictor
 from unmask.model.model import Model
-from unmask.model.predictor import is_predictor
 from unmask.settings import described
 
 CARD = "README.md"

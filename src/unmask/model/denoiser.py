@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unmask.diffusion.objective import Nats, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
+from unmask.model.learner import Learner
 from unmask.model.passes.segments import segment
 from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.model.passing import Segment
@@ -77,7 +78,7 @@ class NetworkView:
         return replace(self, lengths=None if self.lengths is None else self.lengths[index])
 
 
-class Denoiser(nn.Module):
+class Denoiser(Learner):
     """A backbone, and the parts and the state of an objective."""
 
     def __init__(
@@ -88,17 +89,12 @@ class Denoiser(nn.Module):
         parts: Mapping[str, nn.Module] | None = None,
         state: Mapping[str, Tensor] | None = None,
     ) -> None:
-        super().__init__()
-        self.backbone, self.objective = backbone, objective
         check_vectors(backbone, objective)
         if parts is None:
             parts = objective.parts(vocab=backbone.spec.vocab, width=backbone.spec.width)
-        self.parts = nn.ModuleDict(dict(parts))
-        self.state: dict[str, Tensor] = dict(objective.state() if state is None else state)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        return self.backbone.units
+        super().__init__(backbone, parts)
+        self.objective = objective
+        self.state = dict(objective.state() if state is None else state)
 
     def forward(
         self,
@@ -132,7 +128,6 @@ class Denoiser(nn.Module):
         return nats._replace(loss=nats.loss + idle)
 
     def advance(self, seen: Mapping[str, Tensor]) -> None:
-        """Update the objective's state after a step."""
         self.state = self.objective.advance(self.state, seen)
 
     def tensors(self) -> dict[str, Tensor]:

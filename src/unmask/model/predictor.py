@@ -1,10 +1,4 @@
-"""Predictor: a network that was fine-tuned to classify texts, or to predict a number of each.
-
-    runs/mood/seed-1/model/
-      config.json, model.safetensors, tokenizer.json, unmask.json   the network, a checkpoint like any other
-      head.safetensors                                              the layer from a text's vector to its answer
-      classify.json                                                 the labels, in order, and how texts are read;
-                                                                    whether they were pairs, and in which columns
+"""Predictor: a network with a head, which classifies texts or predicts a number of each, and may guide sampling.
 
 A text is cut to a number of tokens and framed (bos text eos; a pair: bos one eos other eos, with two eos between the
 texts for RoBERTa), the network reads it, and `pool` makes one vector of its hidden states. For DNA the vector may be
@@ -12,144 +6,32 @@ the mean of both strands'.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask import __version__
+from unmask.diffusion.objective import Nats
 from unmask.errors import UserError
-from unmask.files import fingerprint, write_json
 from unmask.model import checkpoint
-from unmask.model.backbone import Backbone
+from unmask.model.answer import Answer, Prediction
+from unmask.model.backbone import Backbone, skeleton
 from unmask.model.denoiser import Denoiser
+from unmask.model.head_files import StoredHead, stored_guide, stored_head, write_head
+from unmask.model.learner import Learner
 from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
-from unmask.settings import described, merged
-from unmask.text.corpus.examples import Columns
+from unmask.model.reading import LONGEST, Encoded, Reading, Text, TextBatch, Trained, shortened
+from unmask.settings import described
 from unmask.text.tokens.bases import complement
-from unmask.untrusted import read_object
-
-HEAD, NOTE = "head.safetensors", "classify.json"
-SPREAD = 0.02  # standard deviation of a new head's weights
-LONGEST = 1 << 14  # tokens of a text, unless the network was trained on longer ones
-
-Text = str | tuple[str, str]  # a text, or a pair of texts
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How a text is read."""
-
-    length: int = 0  # most tokens of a text with its frame, or of a pair; longer ones are cut; 0: the model's
-    pool: Literal["auto", "mean", "last", "padded", "first"] = (
-        "auto"  # one vector of a text: mean, last token, mean with padding on the left, first token of an encoder
-        # through a new pooler; auto: the network's own
-    )
-    strands: Literal["auto", "one", "augment", "augment-one", "both", "published"] = (
-        "auto"  # of DNA: one; both averaged; augment: a random one in training, both in answers; augment-one: one
-    )
-    frame: Literal["auto", "yes", "no"] = "auto"  # bos and eos around a text; auto: yes, but not for DNA
-
-    def __post_init__(self) -> None:
-        if self.length < 0:
-            raise UserError(f"length must be 0 (the model's) or more tokens; saw {self.length}.")
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The texts of its training."""
-
-    pairs: bool | None = None  # whether they were pairs; None: not recorded
-    columns: Columns = field(default_factory=Columns)  # where they were in the data
-    separators: int = 0  # tokens between the texts of a pair; 0: those of the network
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.separators <= 4:
-            raise UserError(f"between the texts of a pair are 1 to 4 separators; saw {self.separators}.")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is predicted: one of some labels, or a number."""
-
-    labels: tuple[str, ...] = ()  # in order; none: a number
-    center: float = 0.0  # mean of the numbers in training
-    spread: float = 1.0  # their standard deviation
-
-    def __post_init__(self) -> None:
-        if len(set(self.labels)) < len(self.labels):
-            raise UserError("labels must differ from each other.")
-        if not 0 < self.spread < np.inf or not np.isfinite(self.center):
-            raise UserError(f"the numbers' mean and spread must be finite; saw {self.center} and {self.spread}.")
-
-    @property
-    def outputs(self) -> int:
-        return len(self.labels) or 1
-
-    @property
-    def kind(self) -> str:
-        return "numbers" if not self.labels else "two classes" if len(self.labels) == 2 else "several classes"
-
-    def target(self, label: str, where: str = "") -> float:
-        """A label as its number in the list of labels, or as the number that it is."""
-        if not self.labels:
-            return number_of(label, where)
-        if label not in self.labels:
-            place = f"{where}: " if where else ""
-            raise UserError(f"{place}the label {label!r} was not in the training data: {', '.join(self.labels)}.")
-        return self.labels.index(label)
-
-
-def number_of(label: str, where: str) -> float:
-    try:
-        value = float(label)
-        if not np.isfinite(value):
-            raise ValueError
-        return value
-    except ValueError:
-        raise UserError(f"{where}: the label {label!r} is not a number; leave out --number for classes.") from None
-
-
-class Encoded(NamedTuple):
-    """A text, or a pair of texts, as ids."""
-
-    first: list[int]
-    second: list[int] | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.first) + len(self.second or ())
-
-
-class Batch(NamedTuple):
-    """Rows for the network."""
-
-    tokens: Int[Tensor, "b l"]
-    lengths: Int[Tensor, " b"] | None  # None: padding is read like text
-    segments: Int[Tensor, "b l"] | None = None  # 0 at the first text of a pair, 1 at the second
-
-    def to(self, device: torch.device) -> "Batch":
-        return Batch(*(None if one is None else one.to(device) for one in self))  # type: ignore[arg-type]
-
-
-class Prediction(NamedTuple):
-    """The answer to a text."""
-
-    label: str | None  # the most likely label; None: a number is predicted
-    probabilities: dict[str, float]  # of every label
-    number: float | None = None
-
-
-class Predictor(nn.Module):
+class Predictor(Learner):
     """A network with a head. `predict` answers texts."""
 
     def __init__(
@@ -161,18 +43,14 @@ class Predictor(nn.Module):
         dropout: float = 0.0,
         trained: Trained | None = None,
     ) -> None:
-        super().__init__()
+        pooler = reading is not None and reading.pool == "first"
+        super().__init__(model.network, answer.parts(model.spec.width, pooler=pooler))
         self.model, self.answer, self.tokenizer = model, answer, model.text_tokenizer()
-        self.backbone: Backbone = model.network
-        self.parts = nn.ModuleDict({"head": nn.Linear(model.spec.width, answer.outputs)})
         self.dropout = dropout
         self.partners = complement(self.tokenizer)  # of DNA: the id of each id's complement
         self.asked_length = 0 if reading is None else reading.length
         self.reading = self.settled(reading or Reading())
         self.trained = replace(trained or Trained(), separators=self.separators(trained or Trained()))
-        renew(self.head)
-        if self.reading.pool == "first":  # made after the head, which is the same with every pooling
-            self.parts["pooler"] = renew(nn.Linear(model.spec.width, model.spec.width))
 
     @property
     def longest(self) -> int:
@@ -195,10 +73,8 @@ class Predictor(nn.Module):
         return max(self.reading.length, whole)
 
     @property
-    def head(self) -> nn.Linear:
-        found = self.parts["head"]
-        assert isinstance(found, nn.Linear)
-        return found
+    def head(self) -> nn.Module:
+        return self.parts["head"]
 
     def separators(self, trained: Trained) -> int:
         """Tokens between the texts of a pair: as in its training, else as the encoder's tokenizer puts them."""
@@ -282,7 +158,7 @@ class Predictor(nn.Module):
             f"file with --pair {name!r}."
         )
 
-    def batch(self, rows: Sequence[Encoded], other: Sequence[bool] = ()) -> Batch:
+    def batch(self, rows: Sequence[Encoded], other: Sequence[bool] = ()) -> TextBatch:
         """Rows padded to the longest; `other`: which of them are read on the other strand."""
         lines = [self.line(row, flip) for row, flip in zip(rows, other or [False] * len(rows), strict=True)]
         lengths = torch.tensor([len(tokens) for tokens, _ in lines])
@@ -296,7 +172,7 @@ class Predictor(nn.Module):
             tokens[row, start : start + len(ids)] = torch.tensor(ids)
             segments[row, start + second : start + len(ids)] = 1
         pairs = any(row.second is not None for row in rows)
-        return Batch(tokens, None if padded else lengths, segments if pairs else None)
+        return TextBatch(tokens, None if padded else lengths, segments if pairs else None)
 
     def line(self, row: Encoded, flip: bool) -> tuple[list[int], int]:
         """The ids of a row with its frame, and where the second text begins."""
@@ -306,10 +182,11 @@ class Predictor(nn.Module):
             first = self.partners[first[::-1]].tolist()
         return self.model.layout.pair(first, second, separators=self.trained.separators, around=self.marks)
 
-    def vectors(self, batch: Batch) -> Float[Tensor, "b d"]:
-        """One vector for each row."""
+    def vectors(self, batch: TextBatch, sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:
+        """One vector for each row; `sigma`: the noise level of each, of clean text 0."""
         tokens, lengths, segments = batch
-        sigma = torch.zeros(len(tokens), device=tokens.device) if self.model.spec.shown_sigma else None
+        if self.model.spec.shown_sigma and sigma is None:
+            sigma = torch.zeros(len(tokens), device=tokens.device)
         hidden = hidden_states(self.backbone, tokens, sigma, lengths=lengths, segments=segments)
         if self.reading.pool == "auto":
             return self.backbone.pool(hidden, lengths)
@@ -322,21 +199,45 @@ class Predictor(nn.Module):
             one = Backbone.pool(self.backbone, hidden, lengths)
         return self.backbone.pool(one[:, None])
 
-    def forward(self, *strands: Batch) -> Float[Tensor, "b k"]:
+    def judge(self, *strands: TextBatch, sigma: Float[Tensor, " b"] | None = None) -> Float[Tensor, "b k"]:
         """The outputs of rows: logits of the labels, or numbers in units of their spread; the mean of the strands."""
-        vectors = [self.vectors(one) for one in strands]
+        vectors = [self.vectors(one, sigma) for one in strands]
         mean = vectors[0] if len(vectors) == 1 else (vectors[0] + vectors[1]) / 2
         return self.head(F.dropout(mean, self.dropout, self.training)).float()
 
-    def loss(self, outputs: Float[Tensor, "b k"], targets: Float[Tensor, " b"]) -> Float[Tensor, ""]:
-        """Summed over the rows: nats of the labels, or squared errors in units of the spread."""
-        if self.answer.labels:
-            return F.cross_entropy(outputs, targets.long(), reduction="sum")
-        return F.mse_loss(outputs[:, 0], (targets - self.answer.center) / self.answer.spread, reduction="sum")
+    def forward(
+        self,
+        strands: Sequence[TextBatch],
+        targets: Float[Tensor, " b"],
+        sigma: Float[Tensor, " b"] | None = None,
+    ) -> tuple[Nats, None]:
+        """The loss of rows, for the training loop."""
+        losses = self.answer.losses(self.judge(*strands, sigma=sigma), targets)[:, None]
+        return Nats(losses, losses), None
 
-    def learned(self) -> dict[str, Tensor]:
-        """The tensors of the head, and of a new pooler, by their names in the file."""
-        return {name.removeprefix("head."): tensor for name, tensor in self.parts.state_dict().items()}
+    @property
+    def table(self) -> Float[Tensor, "v d"]:
+        """The embedding of each token."""
+        return self.backbone.table()
+
+    def log_probs(
+        self,
+        embedded: Float[Tensor, "b l d"],
+        sigma: Float[Tensor, " b"],
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, "b labels"]:
+        """log p(label | x_t) from embeddings, so that gradients with respect to them exist: for guidance."""
+        hidden = hidden_states(self.backbone, embedded, sigma, lengths=lengths)
+        return self.head(self.backbone.pool(hidden, lengths)).log_softmax(-1)
+
+    def stored(self) -> StoredHead:
+        """The head, and a new pooler, as they are written."""
+        tensors = {
+            name.removeprefix("head."): tensor.detach().cpu().contiguous()
+            for name, tensor in self.parts.state_dict().items()
+        }
+        return StoredHead(self.answer, self.reading, self.trained, tensors)
 
     def outputs(
         self, rows: Sequence[Encoded], *, batch: int = 64
@@ -354,26 +255,20 @@ class Predictor(nn.Module):
             picked = [rows[i] for i in some]
             strands = [self.batch(picked), *([self.batch(picked, [True] * len(picked))] if both else [])]
             with torch.no_grad():
-                found = self(*(one.to(self.backbone.device) for one in strands)).cpu()
-            yield some, found
+                outputs = self.judge(*(one.to(self.backbone.device) for one in strands)).cpu()
+            yield some, outputs
 
     def answers(self, rows: Sequence[Encoded], *, batch: int = 64) -> Float[Tensor, "n k"]:
         """The probabilities of the labels of every row, or its number."""
-        found = torch.zeros(len(rows), self.answer.outputs, dtype=torch.float64)
+        whole = torch.zeros(len(rows), self.answer.outputs, dtype=torch.float64)
         for some, outputs in self.outputs(rows, batch=batch):
-            found[some] = outputs.double()
-        return found.softmax(-1) if self.answer.labels else found * self.answer.spread + self.answer.center
+            whole[some] = outputs.double()
+        return self.answer.values(whole)
 
     def predict(self, texts: Sequence[Text], *, batch: int = 64) -> list[Prediction]:
         """The answer to each text, or to each pair of texts."""
         rows, _ = self.encode(texts)
-        return [self.prediction(one) for one in self.answers(rows, batch=batch).tolist()]
-
-    def prediction(self, values: Sequence[float]) -> Prediction:
-        labels = self.answer.labels
-        if not labels:
-            return Prediction(None, {}, values[0])
-        return Prediction(labels[int(np.argmax(values))], dict(zip(labels, values, strict=True)))
+        return [self.answer.prediction(one) for one in self.answers(rows, batch=batch).tolist()]
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "Predictor":
@@ -381,79 +276,36 @@ class Predictor(nn.Module):
         return of_model(checkpoint.load(path, device=device, dtype=dtype, headed=False))
 
 
-def renew(layer: nn.Linear) -> nn.Linear:
-    """Initial weights."""
-    nn.init.normal_(layer.weight, std=SPREAD)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def shortened(row: Encoded, room: int) -> Encoded:
-    """A row of at most `room` ids; of two texts the longer one is cut first, the second of two equally long ones."""
-    first, second = row
-    if second is None:
-        return Encoded(first[:room])
-    one, other = len(first), len(second)
-    while one + other > room:
-        one, other = (one - 1, other) if one > other else (one, other - 1)
-    return Encoded(first[:one], second[:other])
-
-
-def is_predictor(folder: Path | None) -> bool:
-    return folder is not None and (folder / NOTE).is_file()
-
-
-def write_predictor(folder: Path, predictor: Predictor, said: Mapping[str, Any]) -> None:
-    """Write the files of a predictor into a folder that is not yet visible; `said` is added to its note."""
-    model = predictor.model
-    whole = Denoiser(predictor.backbone, model.objective, parts=model.parts, state=model.state)
-    note = {
-        "objective": described(model.objective),
-        "step": model.step,
-        "ema": False,
-        "settings": dict(model.settings),
-    }
-    checkpoint.write(folder, whole, note, mask=model.mask, tokenizer=predictor.tokenizer, new_head=model.new_head)
-    head = {name: tensor.detach().cpu().contiguous() for name, tensor in predictor.learned().items()}
-    save_file(head, folder / HEAD)
-    answer = {**asdict(predictor.answer), "labels": list(predictor.answer.labels)}
-    sums = {"head": fingerprint(folder / HEAD), "reading": asdict(predictor.reading)}
-    texts = asdict(predictor.trained)
-    write_json(folder / NOTE, {"version": __version__, "answer": answer, **sums, "texts": texts, **said})
-
-
-def trained_in(note: Mapping[str, Any]) -> Trained:
-    """The texts of a training, in classify.json. Older files do not record them: then pairs were read with one token
-    between the texts."""
-    return merged(Trained(), note["texts"], "texts") if "texts" in note else Trained(separators=1)
-
-
 def of_model(model: Model) -> Predictor:
     """The predictor of a checkpoint that has a head."""
-    folder = model.folder
-    if folder is None or not is_predictor(folder):
-        raise UserError(f"{folder or 'the model'} is not fine-tuned for classification: it has no {NOTE}. Tune it "
-                        "with `unmask classify`.")  # fmt: skip
-    note = read_object(folder / NOTE)
-    try:
-        said = dict(note["answer"])
-        answer = Answer(tuple(str(one) for one in said["labels"]), float(said["center"]), float(said["spread"]))
-        reading = merged(Reading(), note["reading"], "reading")
-        trained = trained_in(note)
-        if fingerprint(folder / HEAD) != note["head"]:
-            raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")
-        state = load_file(folder / HEAD)
-        if tuple(state["weight"].shape) != (answer.outputs, model.spec.width):  # before memory for a head is taken
-            raise UserError(f"{folder / HEAD} does not fit {answer.outputs} outputs and the network's width.")
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"the classifier in {folder} cannot be read: {error!r}. Tune it again.") from None
-    predictor = Predictor(model, answer, reading, trained=trained)
-    shapes = {name: tuple(tensor.shape) for name, tensor in predictor.learned().items()}
-    if {name: tuple(tensor.shape) for name, tensor in state.items()} != shapes:
-        raise UserError(f"{folder / HEAD} does not fit {answer.outputs} outputs and the network's width.")
+    return with_head(model, stored_head(model.folder, model.spec.width))
+
+
+def load_guide(folder: str | Path, model: Model) -> Predictor:
+    """The classifier in a folder, on the trunk of its model; refuses another vocabulary or another model."""
+    return with_head(replace(model, network=twin(model.network)), stored_guide(Path(folder), model))
+
+
+def with_head(model: Model, head: StoredHead) -> Predictor:
+    predictor = Predictor(model, head.answer, head.reading, trained=head.trained)
     names = predictor.parts.state_dict().keys()
-    predictor.parts.load_state_dict({name: state[name.removeprefix("head.")] for name in names})
+    predictor.parts.load_state_dict({name: head.tensors[name.removeprefix("head.")] for name in names})
     predictor.to(model.device)
     return predictor.eval().requires_grad_(False)
+
+
+def twin(network: Backbone) -> Backbone:
+    """The same weights in the same memory, with separate caches: those of inference mode allow no gradient."""
+    other = skeleton(network.spec)
+    other.load_state_dict(network.state_dict(), assign=True)
+    return other.freeze()
+
+
+def write_predictor(folder: Path, predictor: Predictor, note: Mapping[str, Any]) -> None:
+    """Write the files of a predictor into a folder that is not yet visible; `note` is added to its own."""
+    model = predictor.model
+    whole = Denoiser(predictor.backbone, model.objective, parts=model.parts, state=model.state)
+    known = {"objective": described(model.objective), "step": model.step, "ema": False}
+    known |= {"settings": dict(model.settings)}
+    checkpoint.write(folder, whole, known, mask=model.mask, tokenizer=predictor.tokenizer, new_head=model.new_head)
+    write_head(folder, predictor.stored(), note)

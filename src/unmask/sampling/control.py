@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UserError
-from unmask.model.classifier import load_classifier
 from unmask.model.model import Model
+from unmask.model.predictor import load_guide
 from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight, in_turn
 from unmask.sampling.logits import Hook
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
@@ -74,8 +74,8 @@ class Control:
         if self.guidance != 1:
             hooks.append(ClassifierFree(model.network, self.guidance, model.layout.fixed))
         if self.classifier is not None:
-            judge = load_classifier(self.classifier, model)
-            label = judge.number(self.towards or "")
+            judge = load_guide(self.classifier, model)
+            label = int(judge.answer.target(self.towards or ""))
             hooks.append(ByClassifier(judge, label, self.pull, self.exact_pull))
         return in_turn(hooks)
 

@@ -73,7 +73,7 @@ def mixed(
 
 @runtime_checkable
 class Guide(Protocol):
-    """A differentiable classifier of noisy text: `model.classifier.Classifier`, or any other."""
+    """A differentiable classifier of noisy text: `model.predictor.Predictor`, or any other."""
 
     @property
     def table(self) -> Tensor:

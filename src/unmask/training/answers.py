@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.files import open_draft
-from unmask.model.predictor import Encoded, Predictor
+from unmask.model.predictor import Predictor
+from unmask.model.reading import Encoded
 from unmask.text.corpus.examples import Example
 from unmask.text.corpus.manifest import loss_lines
 from unmask.text.tokens.tokenizer import NoToken

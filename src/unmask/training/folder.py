@@ -45,15 +45,15 @@ def claimed(
 
     Rank 0 holds it for all processes. `fit` completes the settings of a new run by its data; the block gets them.
     """
-    with ExitStack() as held:
-        team.lead(lambda: claim(asked, say, held, resume=resume, world=team.world, fit=fit))
+    with ExitStack() as stack:
+        team.lead(lambda: claim(asked, say, stack, resume=resume, world=team.world, fit=fit))
         yield toml.read_toml(Path(asked.out) / SETTINGS, Train())
 
 
 def claim(
     asked: Train,
     say: Callable[[str], None],
-    held: ExitStack,
+    stack: ExitStack,
     *,
     resume: bool,
     world: int,
@@ -74,12 +74,11 @@ def claim(
     new = not (out / SETTINGS).is_file()
     if new:
         check_directions(asked, starting_spec(asked))
-    held.enter_context(locked(out / LOCK))
-    check_folder(asked, out, resume=resume)  # again: its last holder may have changed it between the two calls
-    for folder in (out, out / state.FOLDER, out / "data"):
+    stack.enter_context(held(out, lambda: check_folder(asked, out, resume=resume)))
+    for folder in (out / state.FOLDER, out / "data"):
         clear_drafts(folder)
     if new and not (out / SETTINGS).is_file():
-        held.push(partial(forget_failure, asked))
+        stack.push(partial(forget_failure, asked))
     folder = data_folder(asked, out, say, replace=new and known_data(out) == data_at(out / "data") != "")
     keep_data(out, folder)
     check_trainable(folder)
@@ -95,6 +94,15 @@ def with_stored_threads(asked: Train, out: Path) -> Train:
     """The settings with the threads that the run was begun with, unless it asks for a number: sums depend on it."""
     stored = toml.read_toml(out / SETTINGS, Train()).run.threads
     return asked if asked.run.threads != "auto" else replace(asked, run=replace(asked.run, threads=stored))
+
+
+@contextmanager
+def held(out: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Lock a run's folder during the block; it is checked again, as its last holder may have changed it."""
+    with locked(out / LOCK):
+        check()
+        clear_drafts(out)
+        yield
 
 
 def forget_failure(asked: Train, kind: type[BaseException] | None, *_: Any) -> None:

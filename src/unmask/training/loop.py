@@ -1,22 +1,23 @@
 """The loop: `updates` yields after every update, and the caller prints, evaluates, saves or stops.
 
-`train` is the loop with the objective of a phase; `tuning.tune` and `classifier.train_head` are the same with a head.
+It trains everything: `train` gives it the batches of a text objective, `tuning.tune` those of labels or numbers.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.diffusion.objective import Nats
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
 from unmask.model.denoiser import Denoiser
+from unmask.model.learner import Learner
 from unmask.processes.team import Alone, Team
 from unmask.random import seed_of
 from unmask.text.row import Rows
@@ -25,6 +26,7 @@ from unmask.training.phases import Phase, sight
 from unmask.training.settings import Train
 
 TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of random numbers that must not share any
+L = TypeVar("L", bound=Learner)
 
 
 def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
@@ -33,21 +35,36 @@ def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | N
 
 
 @dataclass
-class State:
+class State(Generic[L]):
     """Everything that a step changes."""
 
-    denoiser: Denoiser  # the network, with the parts and state of its objective
+    learner: L  # the network, with its learned parts
     optimizer: optim.Updates
-    shadow: list[Tensor]  # averaged weights, in the order of the parameters; empty without EMA
+    shadow: list[Tensor] = field(default_factory=list)  # averaged weights, in the order of the parameters, with EMA
     memory: Tensor | None = None  # carried from step to step, for this process's rows
 
     @property
-    def module(self) -> Denoiser:
-        return self.denoiser
-
-    @property
     def network(self) -> Backbone:
-        return self.denoiser.backbone
+        return self.learner.backbone
+
+
+class Batch(NamedTuple):
+    """What a step learns from, in this process."""
+
+    rows: int
+    counted: Int[Tensor, ""]  # the tokens, or texts, by which nats are divided
+    inputs: Callable[[slice], Mapping[str, Any]]  # of a forward pass of some of the rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a training."""
+
+    optim: optim.Optim
+    seed: int
+    start: int  # the first step that is done now
+    stop: int  # one after the last
+    since: int = 0  # the first step of the learning rate's schedule
 
 
 @dataclass
@@ -75,7 +92,7 @@ class Progress:
     bound: float  # an unbiased estimate of the bound (of the likelihood for ar), nats per token
     norm: float  # gradient norm before clipping
     lr: float
-    tokens: int  # of the whole batch
+    tokens: int  # of the whole batch; of labels the texts
     seconds: float  # of this step
 
 
@@ -83,7 +100,7 @@ class Diverged(UserError):
     """The loss or the gradient is NaN or infinite."""
 
 
-def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
+def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State[Denoiser]:
     """The state before the first step of a phase."""
     denoiser.train().requires_grad_(True)
     for parameter in denoiser.backbone.idle:  # DDP waits for the gradient of every parameter that may have one
@@ -95,7 +112,7 @@ def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State:
 
 
 def train(
-    state: State,
+    state: State[Denoiser],
     phase: Phase,
     settings: Train,
     batch: Callable[[int], Rows],
@@ -108,105 +125,66 @@ def train(
     state.network.recompute = settings.run.checkpointing
     if settings.run.compile:
         state.network.compile(dynamic=True)
-    module = team.wrap(state.denoiser)
-    parameters = list(state.denoiser.parameters())
 
-    def learn(step: int) -> Gain:
-        state.denoiser.train()
-        sums, tokens = gradients(state, module, batch(step), step, phase, settings, mask=mask, team=team)
+    def noisy(step: int) -> Batch:
+        rows = batch(step)
+        x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
+        frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
+        width, first = x0.shape[1], team.rank * len(x0)  # this process's first row in the whole batch
+        drawn = noise.draw(settings.optim.batch, width, seed=settings.seed, step=step, use=TRAIN).to(team.device)
+        allowed = sight(phase, step, width)
+        before = None if rows.begins else state.memory
 
-        def advance() -> None:
-            if state.shadow:
-                ema.update(state.shadow, parameters, n=step - phase.start + 1, decay=settings.optim.ema)
-            state.denoiser.advance(sums.seen)
-            state.memory = torch.cat(sums.memory) if sums.memory else None
+        def inputs(part: slice) -> dict[str, Any]:
+            return {
+                "x0": x0[part],
+                "noise": drawn.rows(slice(first + part.start, first + part.stop)),
+                "mask": mask,
+                "frozen": None if frozen is None else frozen[part],
+                "lengths": None if lengths is None else lengths[part],
+                "allowed": None if allowed is None else allowed.to(team.device),
+                "memory": None if before is None else before[part],
+            }
 
-        return Gain(float(sums.nats[0]), float(sums.nats[1]), tokens, advance)
+        return Batch(len(x0), phase.objective.counted(real), inputs)
 
-    first = phase.start if start is None else start
-    yield from updates(state, learn, settings.optim, range(first, phase.stop), since=phase.start)
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """What updates change: the parameters of a module, by an optimizer."""
-
-    @property
-    def module(self) -> nn.Module: ...
-
-    @property
-    def optimizer(self) -> optim.Updates: ...
+    plan = Plan(settings.optim, settings.seed, phase.start if start is None else start, phase.stop, phase.start)
+    return updates(state, noisy, plan, team)
 
 
-@dataclass(frozen=True)
-class Gain:
-    """What a step has learned, before its update."""
-
-    loss: float
-    bound: float
-    tokens: int  # by which both were divided; of a classifier texts
-    advance: Callable[[], None] = lambda: None  # what changes after the update
-
-
-def updates(
-    current: Trainable, learn: Callable[[int], Gain], settings: optim.Optim, steps: range, *, since: int = 0
-) -> Iterator[Progress]:
-    """The loop of every training: `learn` accumulates the gradients of a step, then the weights are updated.
-
-    The learning rate is that of a run from step `since` to the end of `steps`.
-    """
-    parameters = list(current.module.parameters())
-    for step in steps:
+def updates(state: State[Any], batch: Callable[[int], Batch], plan: Plan, team: Team = Alone()) -> Iterator[Progress]:
+    """The loop of every training: the gradients of a batch are accumulated, then the weights are updated."""
+    module, settings = team.wrap(state.learner), plan.optim
+    parameters = list(state.learner.parameters())
+    for step in range(plan.start, plan.stop):
         began = time.perf_counter()
-        gain = learn(step)
+        state.learner.train()
+        sums, total = gradients(module, batch(step), step, plan, team)
+        loss, bound = float(sums.nats[0]), float(sums.nats[1])
         norm = float(optim.clip(parameters, settings.clip))
-        if not (math.isfinite(gain.loss) and math.isfinite(norm)):
-            raise Diverged(f"the loss became {gain.loss} (gradient norm {norm}) at step {step + 1}, batch {step}")
-        lr = optim.learning_rate(step - since, steps=steps.stop - since, optim=settings)
-        optim.set_learning_rate(current.optimizer, lr)
-        current.optimizer.step()
-        current.optimizer.zero_grad()
-        gain.advance()
-        yield Progress(step + 1, gain.loss, gain.bound, norm, lr, gain.tokens, time.perf_counter() - began)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise Diverged(f"the loss became {loss} (gradient norm {norm}) at step {step + 1}, batch {step}")
+        lr = optim.learning_rate(step - plan.since, steps=plan.stop - plan.since, optim=settings)
+        optim.set_learning_rate(state.optimizer, lr)
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        if state.shadow:
+            ema.update(state.shadow, parameters, n=step - plan.since + 1, decay=settings.ema)
+        state.learner.advance(sums.seen)
+        state.memory = torch.cat(sums.memory) if sums.memory else None
+        yield Progress(step + 1, loss, bound, norm, lr, total, time.perf_counter() - began)
 
 
-def gradients(
-    state: State,
-    module: Callable[..., Any],
-    rows: Rows,
-    step: int,
-    phase: Phase,
-    settings: Train,
-    *,
-    mask: int,
-    team: Team,
-) -> tuple[Sums, int]:
-    """Accumulate the gradients of a step; returns loss and bound per token and the tokens of all processes."""
-    x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
-    frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
-    total = team.sum(phase.objective.counted(real)).clamp(min=1)  # a batch may have nothing to count
-    drawn = noise.draw(settings.optim.batch, x0.shape[1], seed=settings.seed, step=step, use=TRAIN).to(team.device)
-    first = team.rank * len(x0)  # this process's first row in the whole batch
-    allowed = sight(phase, step, x0.shape[1])
-    allowed = None if allowed is None else allowed.to(team.device)
-    before = None if rows.begins else state.memory
-    sums = Sums(torch.zeros(2, device=x0.device))
-    size = settings.optim.micro or len(x0)
-    for low in range(0, len(x0), size):
-        part = slice(low, min(low + size, len(x0)))
-        whole = slice(first + part.start, first + part.stop)
-        if settings.model.dropout:
-            torch.manual_seed(seed_of(settings.seed, step, DROPOUT, whole.start))
-        with team.passing(module, last=part.stop == len(x0)):
-            found, memory = module(
-                x0[part],
-                drawn.rows(whole),
-                mask=mask,
-                frozen=None if frozen is None else frozen[part],
-                lengths=None if lengths is None else lengths[part],
-                allowed=allowed,
-                memory=None if before is None else before[part],
-            )
+def gradients(module: Callable[..., Any], batch: Batch, step: int, plan: Plan, team: Team) -> tuple[Sums, int]:
+    """Accumulate the gradients of a step; returns loss and bound per token, and the tokens of all processes."""
+    total = team.sum(batch.counted).clamp(min=1)  # a batch may have nothing to count
+    sums = Sums(torch.zeros(2, device=team.device))
+    size = plan.optim.micro or batch.rows
+    for low in range(0, batch.rows, size):
+        part = slice(low, min(low + size, batch.rows))
+        torch.manual_seed(seed_of(plan.seed, step, DROPOUT, team.rank * batch.rows + low))
+        with team.passing(module, last=part.stop == batch.rows):
+            found, memory = module(**batch.inputs(part))
             # Gradients of several processes are averaged, so each is scaled by their number.
             (found.loss.sum() * (team.world / total)).backward()
         sums.add(found, memory)

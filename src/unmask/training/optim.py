@@ -13,18 +13,11 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from unmask.model.backbone import Backbone, Group, Spec
+from unmask.model.backbone import Group, Spec
+from unmask.model.learner import Learner
 from unmask.processes.sharding import local, whole
 from unmask.registry import Registry
 from unmask.settings import at_least, check_shares
-
-
-@runtime_checkable
-class Learner(Protocol):
-    """A network with parts that are learned with it: those of an objective, or a head."""
-
-    backbone: Backbone
-    parts: nn.ModuleDict
 
 
 @runtime_checkable

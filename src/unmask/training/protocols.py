@@ -43,6 +43,16 @@ MDLM = {
     "dropout": 0.0,
     "strands": "published",
 }
+GUIDE = {
+    "steps": 500,
+    "batch": 32,
+    "lr": 1e-2,
+    "warmup": 0.0,
+    "clip": 0.0,
+    "dropout": 0.0,
+    "eval_every": 100,
+    "keep": "last",
+}
 PROTOCOLS = {
     "plain": Protocol("the defaults of unmask", {}),
     "caduceus": Protocol(
@@ -55,6 +65,7 @@ PROTOCOLS = {
     "mdlm": Protocol(
         "Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling", MDLM
     ),
+    "guide": Protocol("a head alone, for guidance: 500 steps on noisy text, the last weights", GUIDE),
     "glue": Protocol(
         "GLUE as the MDLM paper: 3 epochs of run_glue with batches of 16, the last epoch, scored on the dev set",
         {

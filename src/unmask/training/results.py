@@ -59,7 +59,7 @@ def summary_of(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and range over the seeds of every score, by split."""
     found: dict[str, Any] = {}
     for split in ("valid", "test"):
-        names = [name for name in results[0].get(split, {}) if name in SCORES]
+        names = [name for name in results[0].get(split, {}) if name not in ("texts", "cut")]
         for name in names:
             values = [float(one[split][name]) for one in results]
             found.setdefault(split, {})[name] = {

@@ -13,6 +13,7 @@ from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
+from unmask.training.course import run_course
 from unmask.training.data import Data, data_folder, opened
 from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fitted, threads_of
@@ -23,7 +24,7 @@ from unmask.training.note import Point, read_point
 from unmask.training.origin import denoiser_of, inherited_sampling, origin_of
 from unmask.training.phases import phases
 from unmask.training.settings import Train, settled
-from unmask.training.stage import Job, Stage, run_phase
+from unmask.training.stage import Job, Stage
 
 
 def train(
@@ -141,7 +142,8 @@ def run_phases(job: Job) -> Generator[Progress, None, Point]:
         job.log.start(current.network.spec, phase, point, job.data.rows)
         sampling = inherited_sampling(origin, phase.objective)
         settings = toml.described(asked) | ({"sampling": sampling} if sampling else {})
-        point, folder = yield from run_phase(Stage(job, phase, current, settings), point)
+        point = yield from run_course(Stage(job, phase, current, settings), point)
+        folder = state.folder_of(job.out, point.step)
         if point.plan not in (None, asked.steps):
             break
     return point

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.model.predictor import Answer, number_of
+from unmask.model.answer import Answer, number_of
 from unmask.text.corpus.benchmarks import Benchmark, Splits, benchmark_of, unknown_data
 from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.formats import FORMATS, format_of

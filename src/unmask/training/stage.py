@@ -1,21 +1,23 @@
-"""A phase of a run: trained to its end, or until a signal; evaluated, previewed and saved on the way."""
+"""A phase of a run on text: its steps, validation, previews and checkpoints, as a `Course`."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.model import checkpoint
+from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
 from unmask.processes.signals import halted
-from unmask.processes.team import Team, Told
+from unmask.processes.team import Team
+from unmask.settings import described
 from unmask.training import ema, state
 from unmask.training.data import Data
 from unmask.training.estimate import Deadline, PreviewClock, duration
 from unmask.training.log import Log
-from unmask.training.loop import Diverged, Progress, State, train
+from unmask.training.loop import Progress, State, train
 from unmask.training.note import Point
 from unmask.training.phases import Phase
 from unmask.training.settings import Train
@@ -48,47 +50,66 @@ class Stage:
 
     job: Job
     phase: Phase
-    current: State
+    current: State[Denoiser]
     settings: Mapping[str, Any]  # written with every checkpoint
+    advice = "A smaller optim.lr or a longer optim.warmup helps."
+
+    @property
+    def out(self) -> Path:
+        return self.job.out
 
     @property
     def mask(self) -> int:
         return self.job.data.tokenizer.mask
 
+    @cached_property
+    def clock(self) -> PreviewClock:
+        run = self.job.asked.run
+        return PreviewClock(60 * run.preview_minutes if run.preview and self.job.team.world == 1 else 0)
 
-def run_phase(stage: Stage, point: Point) -> Generator[Progress, None, tuple[Point, Path]]:
-    """Train to the end of a phase, or until a signal or another plan; evaluate and save on the way."""
-    job, phase, run = stage.job, stage.phase, stage.job.asked.run
-    folder = state.folder_of(job.out, point.step)
-    clock = PreviewClock(60 * run.preview_minutes if run.preview and job.team.world == 1 else 0)
-    batch = partial(job.data.batches.at, rank=job.team.rank, world=job.team.world)
-    steps = train(stage.current, phase, job.asked, batch, mask=stage.mask, start=point.step, team=job.team)
-    try:
-        for progress in steps:
-            point = moved(point, progress)
-            job.log.step(progress)
-            halt = bool(job.halted)
-            if not halt:
-                point = looked_at(stage, point, clock)
-                point = on_time(job, point)
-            late = point.plan is not None and point.plan != job.asked.steps
-            due = late or point.step in (phase.stop, point.best_step) or point.step % run.save_every == 0
-            if halt or due:
-                folder = save(stage, point)
-            if halt:
-                break
-            try:
-                yield progress
-            except GeneratorExit:  # the caller wants no more steps
-                if folder != state.folder_of(job.out, point.step):
-                    save(stage, point)
-                raise
-            if late:
-                break
-    except Diverged as error:
-        advice = "A smaller optim.lr or a longer optim.warmup helps."
-        raise UserError(f"{error}. {last_good(job.out)} {advice}") from None
-    return point, folder
+    def steps(self, start: int) -> Iterator[Progress]:
+        job = self.job
+        batch = partial(job.data.batches.at, rank=job.team.rank, world=job.team.world)
+        return train(self.current, self.phase, job.asked, batch, mask=self.mask, start=start, team=job.team)
+
+    def halted(self) -> bool:
+        return bool(self.job.halted)
+
+    def follow(self, point: Point, progress: Progress, *, halt: bool) -> Point:
+        """Log a step; validate and preview where they are due; the steps that are left time for."""
+        job, run = self.job, self.job.asked.run
+        job.log.step(progress)
+        evaluate = point.step % run.eval_every == 0 or point.step == self.phase.stop
+        score = scored(self) if evaluate else None
+        if score is not None:
+            job.log.score(point.step, score)
+            if point.best is None or score.bound < point.best:
+                point = replace(point, best=score.bound, best_step=point.step)
+        if halt:
+            return point
+        if run.preview and (evaluate or self.clock.due()):
+            with self.clock:
+                preview(self)
+        return on_time(job, point)
+
+    def over(self, point: Point) -> bool:
+        return point.plan is not None and point.plan != self.job.asked.steps
+
+    def due(self, point: Point) -> bool:
+        return point.step in (self.phase.stop, point.best_step) or point.step % self.job.asked.run.save_every == 0
+
+    def save(self, point: Point) -> None:
+        job, current = self.job, self.current
+        job.log.flush()
+        exports = state.exported(current, job.team)
+        said = {"objective": described(self.phase.objective), "step": point.step, "ema": bool(current.shadow)}
+
+        def write(draft: Path) -> None:
+            assert exports is not None
+            note = {**said, "settings": self.settings}
+            checkpoint.write(draft, exports, note, mask=self.mask, tokenizer=job.data.tokenizer)
+
+        state.save_state(job.out, current, point, write, keep=job.asked.run.keep, team=job.team)
 
 
 def on_time(job: Job, point: Point) -> Point:
@@ -101,62 +122,10 @@ def on_time(job: Job, point: Point) -> Point:
     return replace(point, plan=steps)
 
 
-def looked_at(stage: Stage, point: Point, clock: PreviewClock) -> Point:
-    """Validate and preview after a step, where they are due; returns the progress with the best bound so far."""
-    job, run = stage.job, stage.job.asked.run
-    evaluate = point.step % run.eval_every == 0 or point.step == stage.phase.stop
-    score = scored(stage) if evaluate else None
-    if score is not None:
-        job.log.score(point.step, score)
-        if point.best is None or score.bound < point.best:
-            point = replace(point, best=score.bound, best_step=point.step)
-    if run.preview and (evaluate or clock.due()):
-        with clock:
-            preview(stage)
-    return point
-
-
-def save(stage: Stage, point: Point) -> Path:
-    job = stage.job
-    job.log.flush()
-    try:
-        return state.save_state(
-            job.out,
-            stage.current,
-            point,
-            mask=stage.mask,
-            objective=stage.phase.objective,
-            tokenizer=job.data.tokenizer,
-            settings=stage.settings,
-            keep=job.asked.run.keep,
-            team=job.team,
-        )
-    except Told:
-        raise
-    except UserError as error:
-        raise UserError(f"{error} {last_good(job.out)}") from None
-
-
-def moved(point: Point, progress: Progress) -> Point:
-    return replace(
-        point,
-        step=progress.step,
-        tokens=point.tokens + progress.tokens,
-        seconds=point.seconds + progress.seconds,
-    )
-
-
-def last_good(out: Path) -> str:
-    steps = state.steps_in(out)
-    return (
-        f"The last good checkpoint is {state.folder_of(out, steps[-1])}." if steps else "No checkpoint was written."
-    )
-
-
-def averaged(current: State) -> AbstractContextManager[None]:
+def averaged(current: State[Denoiser]) -> AbstractContextManager[None]:
     """Use the averaged weights, if there are any."""
-    current.denoiser.eval()
-    return ema.in_place(current.shadow, list(current.denoiser.parameters()) if current.shadow else [])
+    current.learner.eval()
+    return ema.in_place(current.shadow, list(current.learner.parameters()) if current.shadow else [])
 
 
 def preview(stage: Stage) -> None:
@@ -185,5 +154,5 @@ def scored(stage: Stage) -> Validation | None:
         return None
     with averaged(current):
         return validate(
-            current.denoiser, batches, stage.phase.objective, mask=stage.mask, seed=job.asked.seed, team=job.team
+            current.learner, batches, stage.phase.objective, mask=stage.mask, seed=job.asked.seed, team=job.team
         )

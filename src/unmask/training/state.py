@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.files import appearing, draft_of, sync, writing
 from unmask.model import checkpoint
@@ -34,10 +33,8 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.weights import FILE
 from unmask.processes import sharding
 from unmask.processes.team import Alone, Team
-from unmask.settings import described
-from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training import metrics
-from unmask.training.loop import State, Trainable
+from unmask.training.loop import State
 from unmask.training.note import NOTE, Damaged, Point, check, read_point, write_note
 
 FOLDER = "checkpoints"
@@ -57,20 +54,13 @@ def steps_in(out: Path) -> list[int]:
 
 
 def save_state(
-    out: Path,
-    state: State,
-    point: Point,
-    *,
-    mask: int,
-    objective: Objective,
-    tokenizer: Tokenizer | None,
-    settings: Mapping[str, Any],
-    keep: int,
-    team: Team = Alone(),
+    out: Path, state: State[Any], point: Point, write: Callable[[Path], None], *, keep: int, team: Team = Alone()
 ) -> Path:
-    """Write a checkpoint, then remove all but the last `keep` and the best. All processes must call it."""
+    """Write a checkpoint, then remove all but the last `keep` and the best. All processes must call it.
+
+    `write` puts the files of the model into a folder that is not yet visible; rank 0 calls it.
+    """
     folder = folder_of(out, point.step)
-    exports = exported(state, team)
     changed = tensors(state)
     carried = None if state.memory is None else team.gather(state.memory)
     parts = draft_of(folder, "shards")  # written by all processes
@@ -78,13 +68,11 @@ def save_state(
         sharding.write_shards(parts, changed)
 
     def publish() -> None:
-        assert exports is not None
         if (out / metrics.FILE).is_file():
             with writing(out / metrics.FILE):
                 sync(out / metrics.FILE)  # the curves up to this step outlive a power cut, as the checkpoint does
         with appearing(folder) as draft:
-            said = {"objective": described(objective), "step": point.step, "ema": bool(state.shadow)}
-            checkpoint.write(draft, exports, {**said, "settings": settings}, mask=mask, tokenizer=tokenizer)
+            write(draft)
             if state_is_sharded(state):
                 for path in parts.glob(sharding.SHARDS):
                     path.rename(draft / path.name)
@@ -120,9 +108,9 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder.rename(draft_of(folder)))
 
 
-def exported(state: State, team: Team = Alone()) -> Denoiser | None:
+def exported(state: State[Denoiser], team: Team = Alone()) -> Denoiser | None:
     """The whole network with its averaged weights, on the CPU of rank 0; all processes must call it."""
-    source = state.denoiser
+    source = state.learner
     names = [name for name, _ in source.named_parameters()]
     values = state.shadow or [p.detach() for p in source.parameters()]
     found = dict(source.named_buffers())
@@ -138,8 +126,12 @@ def exported(state: State, team: Team = Alone()) -> Denoiser | None:
     return exports
 
 
-def state_is_sharded(state: State) -> bool:
-    return any(sharding.is_sharded(p) for p in state.denoiser.parameters())
+def state_is_sharded(state: State[Any]) -> bool:
+    return any(sharding.is_sharded(p) for p in state.learner.parameters())
+
+
+def learned(state: State[Any]) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in state.learner.named_parameters() if p.requires_grad]
 
 
 def plain(name: str) -> str:
@@ -147,13 +139,13 @@ def plain(name: str) -> str:
     return name.removeprefix("backbone.")
 
 
-def tensors(state: Trainable) -> dict[str, Tensor]:
+def tensors(state: State[Any]) -> dict[str, Tensor]:
     """Everything that a step changes, by name; model.safetensors has the averaged weights, so the others are here.
 
-    Parameters that get no gradient have no moments.
+    Weights that are not learned are not here, and those that get no gradient have no moments.
     """
     found = {}
-    for name, p in state.module.named_parameters():
+    for name, p in learned(state):
         found[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
             found[f"{key}.{plain(name)}"] = value
@@ -197,20 +189,20 @@ def set_aside(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
+def restore(folder: Path, state: State[Any], team: Team = Alone()) -> Point:
     """Copy a whole checkpoint (see `recovered`) into a new state of the same shape; returns the progress of the run.
 
     Values are copied into memory that torch allocated, not mapped from the file: the alignment of a tensor changes
     the order of its sums, and a resumed run must add in the same order.
     """
-    names = [name for name, _ in state.denoiser.named_parameters()]
+    names = [name for name, _ in state.learner.named_parameters()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
-    averages |= {f"state.{name}": value for name, value in state.denoiser.state.items()}
+    averages |= {f"state.{name}": value for name, value in state.learner.state.items()}
     if (folder / MEMORY).is_file():
         rows = load_file(folder / MEMORY)["memory"].chunk(team.world)[team.rank]
         state.memory = rows.clone().to(team.device)
     if state_is_sharded(state) or not (folder / TENSORS).is_file():
-        for p in state.denoiser.parameters():
+        for _, p in learned(state):
             state.optimizer.state[p] = state.optimizer.memory(p)
         sharding.read_shards(folder, {**tensors(state), **averages})
     else:
@@ -218,29 +210,23 @@ def restore(folder: Path, state: State, team: Team = Alone()) -> Point:
     return read_point(folder)
 
 
-@torch.no_grad()
-def read_into(folder: Path, state: Trainable, averages: Mapping[str, Tensor] | None = None) -> None:
+def read_into(folder: Path, state: State[Any], averages: Mapping[str, Tensor]) -> None:
     """Copy the weights and moments of training.safetensors, and averages from the weights file, into a new state."""
     try:
-        with safe_open(folder / TENSORS, "pt") as file, safe_open(folder / FILE, "pt") as averaged:
+        with safe_open(folder / TENSORS, "pt") as file:
             there = set(file.keys())
-            for name, p in state.module.named_parameters():
+            for name, p in learned(state):
                 fresh = state.optimizer.memory(p)
                 if all(f"{key}.{plain(name)}" in there for key in fresh):
                     state.optimizer.state[p] = fresh
-            wanted = tensors(state)
-            for values, source in ((wanted, file), (averages or {}, averaged)):
-                for name, tensor in values.items():
-                    tensor.copy_(source.get_tensor(name))
+            for name, tensor in tensors(state).items():
+                tensor.copy_(file.get_tensor(name))
+        if averages:
+            with safe_open(folder / FILE, "pt") as averaged:
+                for name, tensor in averages.items():
+                    tensor.copy_(averaged.get_tensor(name))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
-
-
-def write_files(folder: Path, state: Trainable, point: Point) -> None:
-    """Write what a run needs to go on into a folder that holds all its other files already."""
-    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors(state).items()}
-    save_file(whole, folder / TENSORS)
-    write_note(folder, point)
 
 
 def resolved(source: str) -> str:

@@ -1,10 +1,10 @@
-"""Trials: a network is fine-tuned with several seeds, each in a folder of its own; a killed run goes on bit for bit.
+"""Trials: a head is trained with several seeds, each a run in a folder of its own; a killed run goes on bit for bit.
 
 runs/mood/
-  .lock, settings.toml           as in the folder of a training run
-  begun.json                     sha256 of the data and of the weights it began with
-  seed-1/checkpoints/step-...    while it trains: the predictor, and training.safetensors to go on from
-  seed-1/model/                  the best weights (or the last): see model/predictor.py
+  .lock, settings.toml           as in the folder of a run on text
+  data.sha256                    of the data, and of the weights it began with
+  seed-1/checkpoints/step-...    while it trains: the model, and training.safetensors to go on from
+  seed-1/model/                  the best weights (or the last): see model/head_files.py
   seed-1/metrics.jsonl           the curves
   seed-1/valid.csv, test.csv     predictions
   seed-1/result.json             the scores of this seed; when it is there, the trial is over
@@ -13,9 +13,12 @@ runs/mood/
 
 import json
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,38 +28,29 @@ from unmask import settings as toml
 from unmask.errors import UserError
 from unmask.files import appearing, clear_drafts, write_whole
 from unmask.model import checkpoint
+from unmask.model.head_files import guide_reading, write_guide
 from unmask.model.model import Model
-from unmask.model.predictor import Predictor, Trained, write_predictor
+from unmask.model.predictor import Predictor, load_guide, write_predictor
+from unmask.model.reading import Trained
 from unmask.model.weights import weights_fingerprint
-from unmask.processes.lock import locked
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Example
 from unmask.training import metrics, state
 from unmask.training.answers import answer, cut_line, decided, encoded
-from unmask.training.folder import LOCK, SETTINGS, check_run, differences
-from unmask.training.loop import Progress
+from unmask.training.course import run_course
+from unmask.training.estimate import duration
+from unmask.training.folder import DATA, SETTINGS, UNBEGUN, check_run, differences, held
+from unmask.training.loop import Plan, Progress, State
 from unmask.training.note import NOTE, Point
 from unmask.training.results import MODEL, RESULT, names_of, point_to_best
 from unmask.training.scores import SCORES, chosen_scores, scored
 from unmask.training.split import Labelled, Parts, gathered, parts_of
-from unmask.training.tuning import Lesson, Tuner, Tuning, begin_tuning, tune
-from unmask.untrusted import read_object
+from unmask.training.tuning import Lesson, Tuning, accuracy_when_hidden, begin_tuning, tune
+from unmask.untrusted import printable, read_text
 
-BEGUN = "begun.json"
 FREE = ("out", "seeds", "device", "dtype", "tune.save_every")  # settings that a resumed run may change
-
-
-@dataclass(frozen=True)
-class Event:
-    """What has happened in a trial."""
-
-    seed: int
-    steps: int  # updates of the trial in all
-    update: Progress | None = None  # an update was made
-    valid: Mapping[str, float] = field(default_factory=dict)  # or the scores on the validation texts were measured
-    better: bool = False  # than all before
-    step: int = 0
-
+LOG_EVERY = 5.0  # seconds between log lines
+HIDDEN = (0.5, 0.9)  # shares of hidden tokens at which a guide is scored too
 
 Say = Callable[[str], None]
 
@@ -76,21 +70,24 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Tuning, M
     data = gathered(asked.data, asked.columns, asked.split, number=asked.number)
     chosen_scores(asked.metrics, data.answer.kind)
     model = checkpoint.load(asked.model, headed=False)
-    assert model.folder is not None
-    begun = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
     # What is wrong is told before anything is written, and not after hours.
     parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
-    trial = Predictor(model, data.answer, asked.reading, trained=Trained(data.pairs))
-    lengths = [length for some in data.splits.values() for length in encoded(trial, some)[1]]
-    fitting = replace(asked, reading=replace(asked.reading, length=trial.length_for(max(lengths))))
-    with locked(out / LOCK):
-        check_folder(asked, out, resume=resume)
-        clear_drafts(out)
-        if (out / BEGUN).is_file():
-            check_begun(out, begun)
-        write_whole(out / BEGUN, json.dumps(begun) + "\n")
+    fitting = fitted(asked, model, data)
+    with held(out, lambda: check_folder(asked, out, resume=resume)):
+        keep_origin(out, data, model)
         write_whole(out / SETTINGS, toml.dumps(asked))
         yield fitting, model, data
+
+
+def fitted(asked: Tuning, model: Model, data: Labelled) -> Tuning:
+    """The settings with a length that suits the data; those of a guide read the bare text."""
+    if asked.guide:
+        if model.objective.facts.causal:
+            raise UserError("a classifier guides a diffusion model; this one is autoregressive.")
+        asked = replace(asked, reading=guide_reading(model))
+    trial = Predictor(model, data.answer, asked.reading, trained=Trained(data.pairs))
+    lengths = [length for some in data.splits.values() for length in encoded(trial, some)[1]]
+    return replace(asked, reading=replace(asked.reading, length=trial.length_for(max(lengths))))
 
 
 def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
@@ -99,123 +96,189 @@ def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
     def changed() -> dict[str, str]:
         return differences(toml.read_toml(out / SETTINGS, Tuning()), asked, FREE)
 
-    check_run(out, changed, "Give another --out for a new run.", resume=resume, unbegun=(LOCK, BEGUN))
+    check_run(out, changed, "Give another --out for a new run.", resume=resume, unbegun=UNBEGUN)
 
 
-def check_begun(out: Path, now: Mapping[str, str]) -> None:
-    before = read_object(out / BEGUN)
-    for name, what in (("data", "the data"), ("model", "the model")):
-        if (out / SETTINGS).is_file() and before.get(name) != now[name]:
-            raise UserError(
-                f"{what} changed since the run in {out} was begun. Put it back, or give another --out for a new run."
-            )
+def keep_origin(out: Path, data: Labelled, model: Model) -> None:
+    """Write down what a new run learns from; refuse data or a model that has changed since a run was begun."""
+    assert model.folder is not None
+    sums = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
+    if (out / SETTINGS).is_file():
+        before = read_text(out / DATA)
+        for name, value in sums.items():
+            if f"{value}  {name}\n" not in before:
+                raise UserError(
+                    f"the {name} changed since the run in {out} was begun. Put it back, or give another --out for a "
+                    "new run."
+                )
+    write_whole(out / DATA, "".join(f"{value}  {name}\n" for name, value in sums.items()))
 
 
 def trials(
-    asked: Tuning, model: Model, data: Labelled, say: Say, stop: Sequence[int] = ()
-) -> Generator[Event, None, bool]:
-    """Run every trial that is not over; yields after every update and validation; False: it was stopped."""
-    out = Path(asked.out)
+    asked: Tuning, model: Model, data: Labelled, log: "TrialLog", stop: Sequence[int] = ()
+) -> Generator[Progress, None, bool]:
+    """Run every trial that is not over; yields after every update; False: it was stopped."""
     for number in range(asked.seeds):
-        seed = asked.seed + number
-        if not (out / f"seed-{seed}" / RESULT).is_file():
-            trial = Trial(asked, model, data, number)
-            yield from trial.run(say, stop)
+        trial = Trial(asked, model, data, number, log, stop)
+        if not (trial.out / RESULT).is_file():
+            yield from run_course(trial, trial.begin())
             if stop:
                 return False
-            trial.finish(say)
-        shutil.rmtree(out / f"seed-{seed}" / state.FOLDER, ignore_errors=True)
+            trial.finish()
+        shutil.rmtree(trial.out / state.FOLDER, ignore_errors=True)
         point_to_best(asked)
     return True
 
 
+@dataclass(frozen=True)
 class Trial:
-    """One seed."""
+    """One seed: a `Course`."""
 
-    def __init__(self, asked: Tuning, model: Model, data: Labelled, number: int) -> None:
-        self.asked, self.model, self.data = asked, model, data
-        self.seed = asked.seed + number
-        self.out = Path(asked.out) / f"seed-{self.seed}"
-        self.parts = parts_of(data, asked.split, number=number, seed=self.seed)
-        self.steps = asked.tune.updates(len(self.parts.train))
-        self.names = names_of(asked, data)
+    asked: Tuning
+    model: Model
+    data: Labelled
+    number: int
+    log: "TrialLog"
+    stop: Sequence[int]  # signals that were received
+    advice = "Try a smaller --lr."
 
-    def begin(self) -> Tuner:
-        asked = self.asked
-        return begin_tuning(
-            self.model,
-            self.data.answer,
-            asked.reading,
-            asked.tune,
-            seed=self.seed,
-            steps=self.steps,
-            device=asked.device,
-            dtype=asked.dtype,
-            trained=Trained(self.data.pairs, self.data.columns or asked.columns),
-        )
+    @property
+    def seed(self) -> int:
+        return self.asked.seed + self.number
 
-    def run(self, say: Say, stop: Sequence[int]) -> Iterator[Event]:
-        """Train to the end, or until a signal; evaluate and save on the way."""
-        how = self.asked.tune
-        tuner = self.begin()
-        lesson = lesson_of(tuner.predictor, self.parts.train, "training", say)
-        valid = lesson_of(tuner.predictor, self.parts.valid, "validation", say)
+    @property
+    def out(self) -> Path:
+        return Path(self.asked.out) / f"seed-{self.seed}"
+
+    @cached_property
+    def parts(self) -> Parts:
+        return parts_of(self.data, self.asked.split, number=self.number, seed=self.seed)
+
+    @property
+    def total(self) -> int:
+        return self.asked.tune.updates(len(self.parts.train))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return names_of(self.asked, self.data)
+
+    @cached_property
+    def current(self) -> State[Predictor]:
+        trained = Trained(self.data.pairs, self.data.columns or self.asked.columns)
+        answer = self.data.answer
+        return begin_tuning(self.model, answer, self.asked, seed=self.seed, steps=self.total, trained=trained)
+
+    @cached_property
+    def train(self) -> Lesson:
+        return self.lesson(self.parts.train, "training")
+
+    @cached_property
+    def valid(self) -> Lesson:
+        return self.lesson(self.parts.valid, "validation")
+
+    def lesson(self, some: Sequence[Example], what: str) -> Lesson:
+        predictor = self.current.learner
+        rows, lengths = encoded(predictor, some)
+        cut = sum(length > row.size for row, length in zip(rows, lengths, strict=True))
+        if cut:
+            self.log.say(cut_line(predictor, cut, len(some), max(lengths), f"{what} "))
+        targets = [predictor.answer.target(str(one.label), one.where) for one in some]
+        return Lesson(rows, torch.tensor(targets, dtype=torch.float32))
+
+    def begin(self) -> Point:
+        """How far the trial has come; its last checkpoint is restored."""
         self.out.mkdir(parents=True, exist_ok=True)
         for folder in (self.out, self.out / state.FOLDER):
             clear_drafts(folder)
-        point = state.recovered(self.out, say, keep=1)
+        point = state.recovered(self.out, self.log.say, keep=1)
         if point.step:
-            state.read_into(state.folder_of(self.out, point.step), tuner)
-            say(f"seed {self.seed}: resumed at step {point.step}")
+            state.restore(state.folder_of(self.out, point.step), self.current)
+            self.log.say(f"seed {self.seed}: resumed at step {point.step}")
         metrics.forget(self.out, point.step)
-        every = how.eval_every or how.per_epoch(len(lesson.rows))
-        for update in tune(tuner, lesson, how, seed=self.seed, start=point.step, stop=self.steps):
-            point = replace(point, step=update.step, seconds=point.seconds + update.seconds)
-            metrics.append(self.out, {"step": update.step, "loss": update.loss, "norm": update.norm, "lr": update.lr})
-            yield Event(self.seed, self.steps, update, step=update.step)
-            due = update.step % every == 0 or update.step == self.steps
-            if due:  # also when it is stopped: a resumed run goes on after this step
-                found = self.score(tuner.predictor, valid)
-                better = SCORES[self.names[0]].better(found[self.names[0]], point.best)
-                if better or how.keep == "last":
-                    point = replace(point, best=found[self.names[0]], best_step=update.step)
-                metrics.append(self.out, {"step": update.step, "valid": found})
-                yield Event(self.seed, self.steps, valid=found, better=better, step=update.step)
-            if due or stop or update.step % how.save_every == 0:
-                self.save(tuner, point)
-            if stop:
-                return
+        return point
 
-    def score(self, predictor: Predictor, lesson: Lesson) -> dict[str, float]:
-        values = predictor.answers(lesson.rows, batch=self.asked.tune.batch)
-        return scored(self.names, lesson.targets.numpy(), decided(predictor, values.numpy()))
+    def steps(self, start: int) -> Iterator[Progress]:
+        plan = Plan(self.asked.tune.optim(self.total), self.seed, start, self.total)
+        return tune(self.current, self.train, self.asked, plan)
 
-    def save(self, tuner: Tuner, point: Point) -> None:
-        """Write a checkpoint to go on from; the last one and the best one are kept."""
+    def halted(self) -> bool:
+        return bool(self.stop)
+
+    def follow(self, point: Point, progress: Progress, *, halt: bool) -> Point:
+        line = {"step": point.step, "loss": progress.loss, "norm": progress.norm, "lr": progress.lr}
+        metrics.append(self.out, line)
+        self.log.step(self, progress)
+        if not self.evaluates(point):
+            return point
+        scores = self.scores(self.current.learner)
+        main = scores[self.names[0]]
+        better = SCORES[self.names[0]].better(main, point.best)
+        if better or self.asked.tune.keep == "last":
+            point = replace(point, best=main, best_step=point.step)
+        metrics.append(self.out, {"step": point.step, "valid": scores})
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self.log.say(f"seed {self.seed}  step {point.step}  validation: {shown}{'  (best)' if better else ''}")
+        return point
+
+    def evaluates(self, point: Point) -> bool:
+        every = self.asked.tune.eval_every or self.asked.tune.per_epoch(len(self.train.rows))
+        return point.step % every == 0 or point.step == self.total
+
+    def over(self, point: Point) -> bool:
+        return False
+
+    def due(self, point: Point) -> bool:
+        return self.evaluates(point) or point.step % self.asked.tune.save_every == 0
+
+    def scores(self, predictor: Predictor) -> dict[str, float]:
+        """The scores on the validation texts; those of a guide also with tokens hidden."""
+        truth, batch = self.valid.targets.numpy(), self.asked.tune.batch
+        values = predictor.answers(self.valid.rows, batch=batch)
+        scores = scored(self.names, truth, decided(predictor, values.numpy()))
+        for share in HIDDEN if self.asked.guide else ():
+            scores[f"accuracy_{100 * share:.0f}_hidden"] = accuracy_when_hidden(predictor, self.valid, share, batch)
+        return scores
+
+    def save(self, point: Point) -> None:
         note = {"seed": self.seed, "step": point.step, "metrics": list(self.names), "data": self.data.name}
-        with appearing(state.folder_of(self.out, point.step)) as draft:
-            write_predictor(draft, tuner.predictor, note)
-            state.write_files(draft, tuner, point)
-        state.tidy(self.out, point, keep=1)
+        predictor = self.current.learner
 
-    def finish(self, say: Say) -> None:
+        def write(draft: Path) -> None:
+            if self.asked.guide:
+                write_guide(draft, predictor.stored(), self.model, note)
+            else:
+                write_predictor(draft, predictor, note)
+
+        state.save_state(self.out, self.current, point, write, keep=1)
+
+    def finish(self) -> None:
         """Keep the best model, write its predictions and scores; then the trial is over."""
-        point = state.recovered(self.out, say, keep=1)
+        point = state.recovered(self.out, self.log.say, keep=1)
         assert point.best_step is not None
         best = state.folder_of(self.out, point.best_step)
         with appearing(self.out / MODEL) as draft:
             for path in sorted(best.iterdir()):
                 if path.name not in (state.TENSORS, NOTE):
                     shutil.copy2(path, draft / path.name)
-        predictor = Predictor.load(self.out / MODEL, device=self.asked.device, dtype=self.asked.dtype)
-        found: dict[str, Any] = {"seed": self.seed, "steps": self.steps, "best_step": point.best_step}
+        predictor = self.finished()
+        found: dict[str, Any] = {"seed": self.seed, "steps": self.total, "best_step": point.best_step}
         found |= {"seconds": round(point.seconds, 2), "train": {"texts": len(self.parts.train)}}
         for name, some in (("valid", self.parts.valid), ("test", self.parts.test)):
             if some:
                 found[name] = self.answered(predictor, name, some)
+        if self.asked.guide:
+            found["valid"] |= self.scores(predictor)
         for name in ("best", "last"):
             (self.out / name).unlink(missing_ok=True)
         write_whole(self.out / RESULT, json.dumps(found, indent=2) + "\n")
+
+    def finished(self) -> Predictor:
+        """The predictor that was kept."""
+        if self.asked.guide:
+            place, dtype = self.asked.device, self.asked.dtype
+            model = checkpoint.load(self.asked.model, device=place, dtype=dtype, headed=False)
+            return load_guide(self.out / MODEL, model)
+        return Predictor.load(self.out / MODEL, device=self.asked.device, dtype=self.asked.dtype)
 
     def answered(self, predictor: Predictor, split: str, some: Sequence[Example]) -> dict[str, Any]:
         """Write the predictions of a split; their number and, if all texts have labels, their scores."""
@@ -228,13 +291,28 @@ class Trial:
         return found
 
 
-def lesson_of(predictor: Predictor, some: Sequence[Example], what: str, say: Say) -> Lesson:
-    rows, lengths = encoded(predictor, some)
-    cut = sum(length > row.size for row, length in zip(rows, lengths, strict=True))
-    if cut:
-        say(cut_line(predictor, cut, len(some), max(lengths), f"{what} "))
-    targets = [predictor.answer.target(str(one.label), one.where) for one in some]
-    return Lesson(rows, torch.tensor(targets, dtype=torch.float32))
+class TrialLog:
+    """Lines on standard error: the loss with an estimate of the time that is left, and every validation."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.shown = time.monotonic()
+        self.window: list[Progress] = []  # updates since the last line
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            print(printable(line), file=sys.stderr, flush=True)
+
+    def step(self, trial: Trial, progress: Progress) -> None:
+        self.window.append(progress)
+        if time.monotonic() - self.shown < LOG_EVERY and progress.step != 5:
+            return
+        window, self.window = self.window, []
+        left = (trial.asked.seeds - trial.number) * trial.total - progress.step
+        about = duration(left * sum(one.seconds for one in window) / len(window))
+        loss = sum(one.loss for one in window) / len(window)
+        self.say(f"seed {trial.seed}  step {progress.step} of {trial.total}  loss {loss:.4f}  about {about} left")
+        self.shown = time.monotonic()
 
 
 def parts_line(parts: Parts) -> str:

@@ -1,29 +1,37 @@
-"""Fine-tuning a network to classify texts, or to predict a number: `tune` yields after every update."""
+"""Training a head to classify texts, or to predict a number: its settings, and `tune`, the loop with its batches.
+
+The whole network is trained with the head; a head that guides sampling is trained alone, on noisy text.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.diffusion.corruption import hide
+from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
+from unmask.model.answer import Answer
 from unmask.model.backbone import build
 from unmask.model.model import Model
-from unmask.model.predictor import Answer, Encoded, Predictor, Reading, Trained
+from unmask.model.predictor import Predictor
+from unmask.model.reading import Encoded, Reading, TextBatch, Trained
 from unmask.processes.device import Device, Dtype, compute_type, device_of
-from unmask.random import seed_of, shuffled, stream
+from unmask.random import Noise, seed_of, shuffled, stream
 from unmask.settings import at_least, check_shares
 from unmask.text.corpus.examples import Columns
-from unmask.training.loop import Diverged, Gain, Progress, updates
-from unmask.training.optim import OPTIMIZERS, Optim, Updates
+from unmask.training import noise
+from unmask.training.loop import Batch, Plan, Progress, State, updates
+from unmask.training.optim import OPTIMIZERS, Optim
 from unmask.training.split import Split
 
 LARGEST = 1 << 62  # JSON, numpy and torch hold every seed below it
-WEIGHTS, DROPOUT, STRANDS = 0, 1, 2  # uses of random numbers that must not share any
+WEIGHTS, STRANDS, NOISE = 0, 2, 3  # uses of random numbers that must not share any; dropout is 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Tune:
         """The same as settings of the optimizer."""
         return OPTIMIZERS.entry(self.optimizer).make(
             batch=self.batch,
+            micro=self.micro,
             lr=self.lr,
             schedule=self.schedule,
             warmup=round(self.warmup * steps),
@@ -88,6 +97,7 @@ class Tuning:
     model: str = ""
     data: str = ""
     out: str = ""
+    guide: bool = False  # train the head alone, on noisy text, to guide sampling
     number: bool = False  # predict a number, not a class
     metrics: tuple[str, ...] = ()  # scores to report, the one that decides first; none: those of the task
     seeds: int = 1  # trials with different seeds: mean, deviation and range are printed
@@ -104,6 +114,10 @@ class Tuning:
         at_least(0, seed=self.seed)
         if self.seed + self.seeds > LARGEST:
             raise UserError(f"seeds must be less than {LARGEST}; saw {self.seed} as the first of {self.seeds}.")
+        if self.guide and (self.number or self.columns.pair or self.tune.scratch):
+            raise UserError(
+                "--guide takes no --number, --pair or --scratch: it trains a classifier of single texts on the model."
+            )
 
 
 @dataclass(frozen=True)
@@ -114,42 +128,22 @@ class Lesson:
     targets: Float[Tensor, " n"]
 
 
-@dataclass
-class Tuner:
-    """Everything that an update changes."""
-
-    predictor: Predictor
-    optimizer: Updates
-
-    @property
-    def module(self) -> Predictor:
-        return self.predictor
-
-
 def begin_tuning(
-    model: Model,
-    answer: Answer,
-    reading: Reading,
-    how: Tune,
-    *,
-    seed: int,
-    steps: int,
-    device: str,
-    dtype: str,
-    trained: Trained | None = None,
-) -> Tuner:
-    """A tuner before its first update: the model's weights, or new ones, and a new head."""
-    place = device_of(device)
+    model: Model, answer: Answer, asked: Tuning, *, seed: int, steps: int, trained: Trained | None = None
+) -> State[Predictor]:
+    """The state before the first update: the model's weights, or new ones, and a new head."""
+    how, place = asked.tune, device_of(asked.device)
     torch.manual_seed(seed_of(seed, WEIGHTS))
     network = build(replace(model.spec, dropout=how.dropout))  # type: ignore[type-var]
     if not how.scratch:
         network.load_state_dict(model.network.state_dict())
-    network.compute = compute_type(dtype, place)
+    network.compute = compute_type(asked.dtype, place)
     torch.manual_seed(seed_of(seed, WEIGHTS, 1))  # the same head, whatever the network drew
     whole = replace(model, network=network, new_head=model.new_head or how.scratch)
-    predictor = Predictor(whole, answer, reading, dropout=how.dropout, trained=trained)
+    predictor = Predictor(whole, answer, asked.reading, dropout=how.dropout, trained=trained)
     predictor.train().requires_grad_(True).to(place)
-    return Tuner(predictor, how.optim(steps).updates(predictor))
+    network.requires_grad_(not asked.guide)
+    return State(predictor, how.optim(steps).updates(predictor))
 
 
 def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
@@ -159,37 +153,48 @@ def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " 
     return shuffled(places, texts, seed=seed, epoch=epoch)
 
 
-def tune(tuner: Tuner, lesson: Lesson, how: Tune, *, seed: int, start: int, stop: int) -> Iterator[Progress]:
-    """Train from update `start` to `stop`. The loss is in nats per label, or in units of the numbers' spread."""
+def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: Plan) -> Iterator[Progress]:
+    """Train as planned. The loss is in nats per label, or in units of the numbers' spread."""
+    predictor, seed = state.learner, plan.seed
+    strands, device = predictor.reading.strands, predictor.backbone.device
 
-    def learn(step: int) -> Gain:
-        tuner.predictor.train()
-        some = chosen(step, len(lesson.rows), how, seed=seed)
-        loss = gradients(tuner.predictor, lesson, some, how, seed=seed, step=step)
-        return Gain(loss, loss, len(some))
+    def batch(step: int) -> Batch:
+        some = chosen(step, len(lesson.rows), asked.tune, seed=seed)
+        flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & strands.startswith("augment")
+        drawn = noise.draw(len(some), predictor.reading.length, seed=seed, step=step, use=NOISE)
 
-    try:
-        yield from updates(tuner, learn, how.optim(stop), range(start, stop))
-    except Diverged as error:
-        raise Diverged(f"{error}: try a smaller --lr.") from None
+        def inputs(part: slice) -> dict[str, Any]:
+            rows = [lesson.rows[i] for i in some[part]]
+            found = [predictor.batch(rows, flips[part].tolist())]
+            if strands == "both":
+                found.append(predictor.batch(rows, [True] * len(rows)))
+            targets = lesson.targets[some[part]].to(device)
+            if not asked.guide:
+                return {"strands": [one.to(device) for one in found], "targets": targets}
+            hidden, sigma = noisy(found[0], drawn.rows(part), mask=predictor.model.mask)
+            return {"strands": [hidden.to(device)], "targets": targets, "sigma": sigma.to(device)}
+
+        return Batch(len(some), torch.tensor(len(some), device=device), inputs)
+
+    return updates(state, batch, plan)
 
 
-def gradients(
-    predictor: Predictor, lesson: Lesson, some: Int[np.ndarray, " b"], how: Tune, *, seed: int, step: int
-) -> float:
-    """Accumulate the gradients of an update; returns the loss per text."""
-    strands, device, total = predictor.reading.strands, predictor.backbone.device, 0.0
-    flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & strands.startswith("augment")
-    size = how.micro or len(some)
-    for low in range(0, len(some), size):
-        part = some[low : low + size].tolist()
-        rows = [lesson.rows[i] for i in part]
-        batches = [predictor.batch(rows, flips[low : low + size].tolist())]
-        if strands == "both":
-            batches.append(predictor.batch(rows, [True] * len(rows)))
-        torch.manual_seed(seed_of(seed, step, DROPOUT, low))
-        outputs = predictor(*(one.to(device) for one in batches))
-        loss = predictor.loss(outputs, lesson.targets[part].to(device))
-        (loss / len(some)).backward()
-        total += float(loss.detach())
-    return total / len(some)
+def noisy(batch: TextBatch, drawn: Noise, *, mask: int) -> tuple[TextBatch, Float[Tensor, " b"]]:
+    """Rows with tokens hidden as at their times, of all shares alike, and their noise levels σ."""
+    level = LogLinear().at(drawn.t)
+    hidden = hide(batch.tokens, level.hidden, drawn.u[:, : batch.tokens.shape[1]], mask=mask)
+    return batch._replace(tokens=hidden), level.sigma.float()
+
+
+@torch.no_grad()
+def accuracy_when_hidden(predictor: Predictor, lesson: Lesson, share: float, batch: int) -> float:
+    """The share of right labels of texts of which a share of the tokens is hidden."""
+    right, device = 0, predictor.eval().backbone.device
+    for low in range(0, len(lesson.rows), batch):
+        rows, targets = lesson.rows[low : low + batch], lesson.targets[low : low + batch]
+        drawn = noise.draw(len(rows), predictor.reading.length, seed=0, step=low, use=NOISE)
+        drawn = Noise(torch.full((len(rows),), share), drawn.u)
+        hidden, sigma = noisy(predictor.batch(rows), drawn, mask=predictor.model.mask)
+        outputs = predictor.judge(hidden.to(device), sigma=sigma.to(device))
+        right += int((outputs.argmax(-1).cpu() == targets).sum())
+    return right / len(lesson.rows)

@@ -10,11 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from unmask.errors import UserError
 from unmask.files import appearing
+from unmask.model.answer import Answer
 from unmask.model.backbones.bert import alibi_slopes
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
 from unmask.model.passes.whole import hidden_states
-from unmask.model.predictor import Answer, Predictor, Reading, write_predictor
+from unmask.model.predictor import Predictor, write_predictor
+from unmask.model.reading import Reading
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -348,10 +350,10 @@ def test_a_new_pooler_has_the_logits_and_gradients_of_transformers_with_the_same
     real = (torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]).long()
     theirs = peer(batch.tokens, attention_mask=real, token_type_ids=batch.segments)
     ours.head.load_state_dict(peer.classifier.state_dict())
-    assert (ours(batch) - theirs.logits).abs().max() > 1e-3  # the published pooler is not used
+    assert (ours.judge(batch) - theirs.logits).abs().max() > 1e-3  # the published pooler is not used
     ours.parts["pooler"].load_state_dict(peer.bert.pooler.dense.state_dict())
-    close(ours(batch), theirs.logits)
-    ours(batch).square().sum().backward()
+    close(ours.judge(batch), theirs.logits)
+    ours.judge(batch).square().sum().backward()
     theirs.logits.square().sum().backward()
     close(ours.parts["pooler"].weight.grad, peer.bert.pooler.dense.weight.grad)
     close(ours.backbone.words.grad, peer.bert.embeddings.word_embeddings.weight.grad)
@@ -430,9 +432,9 @@ def test_a_classifier_of_pairs_has_the_logits_and_gradients_of_transformers(tmp_
     real = (torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]).long()
     targets = torch.tensor([2, 0, 1])
     theirs = peer(batch.tokens, attention_mask=real, token_type_ids=batch.segments, labels=targets)
-    found = ours.eval()(batch)
+    found = ours.eval().judge(batch)
     close(found, theirs.logits)
-    loss = ours.loss(found, targets.float()) / 3
+    loss = ours.answer.losses(found, targets.float()).sum() / 3
     close(loss, theirs.loss)
     loss.backward()
     theirs.loss.backward()

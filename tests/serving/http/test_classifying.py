@@ -4,8 +4,10 @@ import httpx
 import pytest
 
 from unmask.files import appearing
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
-from unmask.model.predictor import Answer, Predictor, Trained, write_predictor
+from unmask.model.predictor import Predictor, write_predictor
+from unmask.model.reading import Trained
 
 pytestmark = pytest.mark.slow
 TEXTS = ["The dog", "lazy fox", "a", "Once upon a time"]

@@ -26,8 +26,10 @@ from servers import serving
 from unmask.cli import serve as serve_verb
 from unmask.cli.main import main, parsed
 from unmask.errors import UserError
+from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
-from unmask.model.classifier import Classifier, save_classifier
+from unmask.model.head_files import write_guide
+from unmask.model.predictor import Predictor
 from unmask.serving.http.run import bound, load_again, serve, service_of
 from unmask.serving.http.workers import Workers
 from unmask.serving.limits import Limits
@@ -286,7 +288,8 @@ def command_line(kind: type, default, before: str, given: dict) -> list[str]:
 def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path, monkeypatch):
     (tmp_path / "key").write_text("correct horse")
     guide = tmp_path / "guide"
-    save_classifier(guide, Classifier(masked.network, ["up", "down"]), masked)
+    guide.mkdir()
+    write_guide(guide, Predictor(masked, Answer(("up", "down"))).stored(), masked, {})
     with bound("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     given = {

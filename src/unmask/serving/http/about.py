@@ -7,8 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import FastAPI, Response
 
-from unmask.model.classifier import load_classifier
 from unmask.model.model import Model
+from unmask.model.predictor import load_guide
 from unmask.registry import own_fields
 from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
@@ -102,7 +102,7 @@ def defaults_of(model: Model) -> answers.Defaults:
 
 def labels_of(requests: Requests) -> list[str]:
     folder = requests.controls.classifier
-    return [] if folder is None else list(load_classifier(folder, requests.model).labels)
+    return [] if folder is None else list(load_guide(folder, requests.model).answer.labels)
 
 
 def classes_of(requests: Requests) -> list[str]:

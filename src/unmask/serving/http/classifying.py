@@ -5,7 +5,9 @@ from time import monotonic
 import torch
 from fastapi import FastAPI, Request
 
-from unmask.model.predictor import Encoded, Predictor, is_predictor, of_model
+from unmask.model.head_files import is_predictor
+from unmask.model.predictor import Predictor, of_model
+from unmask.model.reading import Encoded
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
@@ -36,7 +38,7 @@ async def classified(
         some = rows[low : low + size]
         values = await engine.between(lambda some=some: answered(predictor, some), again=True)  # type: ignore[misc]
         for row, length, one in zip(some, lengths[low:], values, strict=False):
-            said = predictor.prediction(one)
+            said = predictor.answer.prediction(one)
             found.append(
                 answers.ClassAnswer(
                     index=len(found),

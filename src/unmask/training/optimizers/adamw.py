@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Learner, Optim, Updates
+from unmask.model.learner import Learner
+from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Optim, Updates
 
 
 @OPTIMIZERS.register("adamw")

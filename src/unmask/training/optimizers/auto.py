@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from unmask.training.optim import OPTIMIZERS, Learner, Optim, Updates
+from unmask.model.learner import Learner
+from unmask.training.optim import OPTIMIZERS, Optim, Updates
 
 
 @OPTIMIZERS.register("auto")

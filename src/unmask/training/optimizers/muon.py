@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.model.backbone import Spec, skeleton
+from unmask.model.learner import Learner
 from unmask.processes import sharding
 from unmask.settings import check_shares
-from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Learner, Optim, Updates
+from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Optim, Updates
 
 POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of x, x³ and x⁵: brings any x in (0.01, 1] near 1 in `ROUNDS` rounds
 ROUNDS = 5
