@@ -25,9 +25,9 @@ from unmask.model.card import CARD, card_of, without_paths
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
 from unmask.model.format import NOTE
-from unmask.model.model import Model
 from unmask.model.head_files import HEAD, is_predictor
 from unmask.model.head_files import NOTE as PREDICTOR_NOTE
+from unmask.model.model import Model
 from unmask.training.note import read_point
 from unmask.untrusted import check_links, read_object
 
