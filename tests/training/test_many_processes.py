@@ -54,7 +54,7 @@ def seen(shared) -> dict:
             told = alone(shared / "one")
             ran = subprocess.run(
                 [*TWO, str(TESTS / "training" / "two_ranks.py"), str(shared)],
-                env=os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"},
                 capture_output=True,
                 text=True,
                 timeout=240,
