@@ -14,5 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 # A network as the objectives call it: from noisy tokens (b l), the noise level σ (b) and flat positions (n) to the
-# logits (n v) at these positions only. A network that looks block by block also takes `clean` and `size`.
+# logits (n v) at these positions only. A network that looks block by block also takes `clean` and
+# `size`, one that reads in any order `clean` and `rank`.
 Network = Callable[..., Float[Tensor, "n v"]]

@@ -51,6 +51,7 @@ class Facts:
     #   masks             predictions of tokens where the text has masks
     #   conditionals      of masks: softmax of the logits without the mask is p(x_0 | x_t), any masked sampler applies
     #   blocks            predictions of one block at a time, given the clean text before it
+    #   orders            of masks: the visible tokens are read in an order, each once, and remembered
     #   next token        predictions from the tokens before it alone
     #   kernel            predictions of every token, to be redrawn by the kernel's step
     #   mass on the mask, scores, levels by token     what D3PM, SEDD and DiffusionBERT say of masks beside the above
@@ -72,14 +73,19 @@ class Facts:
         return {"masks", "blocks"} <= self.gives
 
     @property
+    def reads_twice(self) -> bool:
+        """Whether a training pass reads the clean row beside the noisy one."""
+        return self.blockwise or "orders" in self.gives
+
+    @property
     def masked_lm(self) -> bool:
         """Whether it is a masked language model over whole rows: any mask is predicted from all that is visible."""
-        return self.infills and self.conditionals and not self.blockwise
+        return self.infills and self.conditionals and not self.reads_twice
 
     @property
     def warm_start(self) -> bool:
         """Whether it may start from the weights of an autoregressive network of the same shape."""
-        return self.conditionals and self.likelihood
+        return self.conditionals and self.likelihood and "orders" not in self.gives
 
     @property
     def vectors(self) -> bool:

@@ -40,8 +40,9 @@ class NetworkView:
         *,
         clean: Int[Tensor, "b l"] | None = None,
         size: int = 0,
+        rank: Int[Tensor, "b l"] | None = None,
     ) -> Float[Tensor, "n v"]:
-        """The logits; `clean` and `size` for networks that look block by block."""
+        """The logits; `clean` with `size` for networks that look block by block, with `rank` for any order."""
         if self.unseen is not None:
             x = x.masked_fill(self.unseen, self.mask)
             clean = None if clean is None else clean.masked_fill(self.unseen, self.mask)
@@ -51,9 +52,8 @@ class NetworkView:
             assert states.memory.states is not None
             self.carried.append(states.memory.states.detach())
             return self.module.head(states.hidden)
-        return logits_at(
-            self.module, x, sigma, rows, lengths=self.lengths, allowed=self.allowed, clean=clean, size=size
-        )
+        own = {"clean": clean, "size": size, "rank": rank}
+        return logits_at(self.module, x, sigma, rows, lengths=self.lengths, allowed=self.allowed, **own)
 
     def trunk(
         self,

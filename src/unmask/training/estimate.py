@@ -60,7 +60,7 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
     """The cost of a phase over `rows` rows of data, on a machine of `rate` matrix FLOPs per second."""
     batch = settings.optim.batch
     share = phase.objective.facts.asked
-    read = 2 if phase.objective.facts.blockwise else 1  # block by block, the noisy and the clean row
+    read = 2 if phase.objective.facts.reads_twice else 1  # the noisy and the clean row
     flops = cost.training_flops(a, rows=share) * batch * a.length * read
     flops += settings.optim.flops(a)
     return RunCost(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unmask.model.backbone import Backbone, Spec
 from unmask.model.passes.doubled import doubled
+from unmask.model.passes.ordered import ordered
 from unmask.model.passing import Causal, Memory, Pass, Rule
 
 
@@ -60,12 +61,16 @@ def logits_at(
     allowed: Bool[Tensor, "l l"] | None = None,
     clean: Int[Tensor, "b l"] | None = None,
     size: int = 0,
+    rank: Int[Tensor, "b l"] | None = None,
 ) -> Float[Tensor, "n v"]:
     """Logits (n v) that predict the flat positions `rows` only.
 
-    With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it.
+    With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it, or with
+    `rank` each token of x from the clean tokens of lower rank.
     """
-    if clean is None or size >= x.shape[1]:
+    if clean is not None and rank is not None:
+        p = ordered(network.spec, x, clean, rank, rows=rows, lengths=lengths, allowed=allowed)
+    elif clean is None or size >= x.shape[1]:
         p = whole(network.spec, x, sigma, rows=rows, lengths=lengths, allowed=allowed)
     else:
         p = doubled(network.spec, x, clean, size, rows=rows, lengths=lengths, allowed=allowed)

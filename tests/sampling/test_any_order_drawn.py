@@ -1,0 +1,105 @@
+"""Any-order generation: its law by enumeration, and a cache that changes no token."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import pytest
+import torch
+
+from contracts.members import model_of
+from diffusion.test_block_exact import small_network
+from exact import chi_square_p, every_text
+from model.passes.test_doubled import random_network
+from unmask.diffusion.any_order import AnyOrder
+from unmask.model.passes.whole import logits_at
+from unmask.random import Noise
+from unmask.sampling.any_order import AnyOrderProcess
+from unmask.sampling.fitting import process_for, samplers_for
+from unmask.sampling.masked import Sliding
+from unmask.sampling.policy import POLICIES, policy_of
+from unmask.sampling.process import answer, run
+from unmask.sampling.recipe import Recipe, method_for
+from unmask.text.prompt.canvas import blank, of_tokens
+
+MASK = 6
+
+
+def last(steps):
+    *_, end = steps
+    return end
+
+
+def law(network, texts, orders, frozen=None):
+    """The probability of each text: the mean over orders."""
+    total = torch.zeros(len(texts), dtype=torch.double)
+    for order in orders:
+        noise = Noise(torch.full((len(texts),), 0.5), (torch.tensor(order) / len(order)).expand(texts.shape))
+        with torch.no_grad():
+            ask = AnyOrder(left=0, ramp=0).nats
+            nats = ask(partial(logits_at, network), texts, noise=noise, mask=3, frozen=frozen).bound
+        total += (-nats.sum(1).double()).exp()
+    return {tuple(text): float(p) / len(orders) for text, p in zip(texts.tolist(), total, strict=True)}
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_first_hitting_draws_the_mean_over_orders(cached):
+    network = small_network(before=False)
+    drawn = last(run(AnyOrderProcess(cached=cached), network, blank(600, 3, mask=3), seed=3)).canvas.tokens
+    assert chi_square_p(law(network, every_text(3, 3), list(permutations(range(3)))), drawn) > 1e-3
+
+
+def test_left_to_right_draws_the_exact_law_of_that_order_round_given_text():
+    network, texts = small_network(before=False), every_text(3, 4)
+    texts = texts[texts[:, 2] == 1]
+    canvas = of_tokens(torch.tensor([[3, 3, 1, 3]]).expand(600, -1), mask=3)
+    one = AnyOrderProcess(policy_of("left-to-right"))
+    drawn = last(run(one, network, canvas, seed=5)).canvas.tokens
+    frozen = torch.tensor([False, False, True, False]).expand(texts.shape)
+    assert chi_square_p(law(network, texts, [range(4)], frozen), drawn) > 1e-3
+
+
+NAMES = samplers_for(AnyOrder())
+
+
+def test_every_masked_sampler_fits():
+    assert {"first-hitting", "left-to-right", "ancestral", "confidence"} <= set(NAMES)
+    assert process_for(POLICIES["confidence"].needs, AnyOrder.facts.gives) is AnyOrderProcess
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return model_of(tmp_path_factory.mktemp("model") / "any-order", "any-order")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_memory_changes_no_token(model, name):
+    policy = method_for(model, Recipe(sampler=name, steps=4 if POLICIES[name].budget else None)).policy
+    row = torch.full((3, 10), model.mask)
+    row[:, 0], row[:, 6] = 1, 2
+    canvas = of_tokens(row, mask=model.mask)
+    one = AnyOrderProcess(policy)
+    with_memory = last(run(one, model.network, canvas, seed=2)).canvas.tokens
+    without = last(run(replace(one, cached=False), model.network, canvas, seed=2)).canvas.tokens
+    assert torch.equal(with_memory, without)
+    alone = last(run(one, model.network, canvas.take(torch.tensor([1])), seed=2, ids=torch.tensor([1]))).canvas.tokens
+    assert torch.equal(alone[0], with_memory[1]), "a row does not depend on its batch"
+
+
+def test_a_call_reads_new_tokens_and_questions_only():
+    network, sizes = random_network(before=False), []
+    one = AnyOrderProcess()
+    state = one.begin(of_tokens(torch.tensor([[1, 2, 3, 6, 6, 6, 4]]), mask=MASK), seed=1)
+    while (asked := one.ask(state)) is not None:
+        sizes.append(asked.passes[0].x.shape[1])
+        state, _ = one.commit(state, asked, answer(network, asked))
+    assert sizes == [4 + 1, 1 + 1, 1 + 1]
+
+
+def test_windows_read_what_they_show():
+    network = random_network(before=False)
+    one = AnyOrderProcess(windows=Sliding(6, 3))
+    canvas = blank(2, 15, mask=MASK)
+    drawn = last(run(one, network, canvas, seed=4)).canvas.tokens
+    assert not bool((drawn == MASK).any())
+    assert torch.equal(drawn, last(run(replace(one, cached=False), network, canvas, seed=4)).canvas.tokens)
