@@ -52,8 +52,8 @@ class NetworkView:
             assert states.memory.states is not None
             self.carried.append(states.memory.states.detach())
             return self.module.head(states.hidden)
-        own = {"clean": clean, "size": size, "rank": rank}
-        return logits_at(self.module, x, sigma, rows, lengths=self.lengths, allowed=self.allowed, **own)
+        how = {"lengths": self.lengths, "allowed": self.allowed, "clean": clean, "rank": rank}
+        return logits_at(self.module, x, sigma, rows, size=size, **how)
 
     def trunk(
         self,
