@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import d3pm
+from unmask.diffusion.blocks import given_tokens
 from unmask.diffusion.corruption import check_clean, hide_count
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
@@ -93,6 +94,7 @@ class MDLM(Objective):
     times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
     whole: bool = True  # from no mask to all; false: the schedule's range, as the reference (no bound)
+    given_first: bool = field(default=False, metadata={"hidden": True})  # the first token of a row is never predicted
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -106,6 +108,10 @@ class MDLM(Objective):
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
         return Absorbing(self.schedule, self.whole)
+
+    @property
+    def leads(self) -> bool:
+        return self.given_first
 
     @property
     def means(self) -> str:
@@ -140,6 +146,7 @@ class MDLM(Objective):
         Unbiased for uniform noise.t.
         """
         check_clean(x0, mask=mask)
+        frozen = given_tokens(x0, frozen, first=True) if self.given_first else frozen
         if self.steps is not None:
             return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
         when = self.times.at(noise.t)

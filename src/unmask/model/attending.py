@@ -83,8 +83,8 @@ class Attending:
         self,
         layer: int,
         q: Float[Tensor, "b m h e"],
-        k: Float[Tensor, "b m h e"],
-        v: Float[Tensor, "b m h e"],
+        k: Float[Tensor, "b m g e"],
+        v: Float[Tensor, "b m g e"],
         *,
         dropout: float = 0.0,
         bias: Float[Tensor, "1 h m m"] | None = None,
@@ -103,8 +103,8 @@ class Attending:
         self,
         layer: int,
         q: Float[Tensor, "n h e"],
-        k: Float[Tensor, "b m h e"],
-        v: Float[Tensor, "b m h e"],
+        k: Float[Tensor, "b m g e"],
+        v: Float[Tensor, "b m g e"],
     ) -> Float[Tensor, "n d"]:
         """The same, with queries of the wanted elements alone: enough in the last layer."""
         if self.parts:
@@ -122,8 +122,8 @@ class Attending:
         self,
         layer: int,
         q: Float[Tensor, "n h e"],
-        k: Float[Tensor, "s h e"],
-        v: Float[Tensor, "s h e"],
+        k: Float[Tensor, "s g e"],
+        v: Float[Tensor, "s g e"],
         *,
         whole: bool,
     ) -> Float[Tensor, "n d"]:
@@ -227,14 +227,19 @@ def write_in(p: Pass) -> Writing:
 
 def attend(
     q: Float[Tensor, "b m h e"],
-    k: Float[Tensor, "b l h e"],
-    v: Float[Tensor, "b l h e"],
+    k: Float[Tensor, "b l g e"],
+    v: Float[Tensor, "b l g e"],
     *,
     visible: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b m d"]:
-    """softmax(q kᵀ/√e) v, where `visible` (broadcast to b h m l) or the causal rule allows."""
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=causal, dropout_p=dropout)
+    """softmax(q kᵀ/√e) v, where `visible` (broadcast to b h m l) or the causal rule allows.
+
+    A head of keys and values may serve several heads of queries, which follow each other.
+    """
+    q, k, v, shared = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), q.shape[2] != k.shape[2]
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, is_causal=causal, dropout_p=dropout, enable_gqa=shared
+    )
     return out.transpose(1, 2).flatten(2)

@@ -157,6 +157,7 @@ class Backbone(nn.Module, ABC):
 
     spec: Spec
     constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
+    stores: ClassVar[bool] = False  # can keep weights in the type of their file, and widens them when they are used
     compute: torch.dtype | None = None  # of matrix products; None: bf16 on CUDA, else that of the parameters
     recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
 

@@ -23,10 +23,12 @@ from unmask.model import probe
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
+from unmask.model.formats.dialects import DIALECTS
 from unmask.model.model import GPT2, Model, shipped
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
     FILE,
+    Tensors,
     check_tensors,
     read_tensors,
     weights_fingerprint,
@@ -59,23 +61,30 @@ UNTRAINED_HEAD = (
 
 
 def load(
-    path: str | Path, *, trainable: bool = False, device: str = "cpu", dtype: str = "auto", headed: bool = True
+    path: str | Path,
+    *,
+    trainable: bool = False,
+    device: str = "cpu",
+    dtype: str = "auto",
+    headed: bool = True,
+    dialect: str = "",
 ) -> Model:
     """A checkpoint, ours or a published one, from a folder or the hub (owner/name#REVISION), mapped into memory.
 
     It is ready for inference (`freeze`); `trainable=True` keeps gradients on. `device` is cpu, cuda, mps or auto (a
     GPU if there is one); `dtype` that of matrix products: float32, bfloat16, float16 or auto (bfloat16 on CUDA).
     A warning says if the head for masked words was never trained, unless it is not used: `headed=False`.
+    `dialect` names the family of a published model whose files do not say it (docs/how/models.md).
     """
     place = device_of(device)
     compute = None if dtype == "auto" else compute_type(dtype, place)
     folder, downloaded = find(path)
-    files, layout, found = read_layout(folder)
+    files, layout, found = read_layout(folder, dialect or stated_for(path))
     note = files.note
     check_sizes(found.spec)
     with bounded_by(files.tensors, found.spec):
         denoiser = on_meta(found.spec, found.objective)
-    check_against(files, layout, denoiser, fresh=found.fresh)
+    check_against(files, layout, found, denoiser)
     if note and note["weights"] != weights_fingerprint(folder):
         raise UserError(
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
@@ -84,7 +93,8 @@ def load(
     mask = found.mask
     if mask is None:
         mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
-    tensors = read_tensors(folder, layout.renamed)
+    stored = denoiser.backbone.stores and not trainable
+    tensors = read_tensors(folder, lambda name, tensor: layout.unpacked(name, tensor, found), stored=stored)
     network, parts, state = with_weights(found.spec, tensors, fresh=found.fresh), denoiser.parts, {}
     new_head = bool(found.fresh) or files.config.get(UNTRAINED) is True
     if new_head and headed:
@@ -114,9 +124,15 @@ def load(
     )
 
 
-def read_layout(folder: Path) -> tuple[Files, Format, Found]:
+def stated_for(path: str | Path) -> str:
+    """The dialect of a published repository whose files do not say it; empty: they do, or it is none."""
+    name = hub.named_revision(str(path))[0] if isinstance(path, str) and HUB_NAME.fullmatch(path) else ""
+    return next((d.name for d in DIALECTS.values() if d.stated and name in d.hub), "")
+
+
+def read_layout(folder: Path, dialect: str = "") -> tuple[Files, Format, Found]:
     """The files of a folder, their layout, and what they say; an error names the plugins that were in use."""
-    files, layout = recognised(folder)
+    files, layout = recognised(folder, dialect or None)
     try:
         return files, layout, layout.read(files)
     except UserError as error:
@@ -130,13 +146,13 @@ def read_layout(folder: Path) -> tuple[Files, Format, Found]:
 
 def spec_in(path: str | Path) -> Spec:
     """The spec of a checkpoint; its weights are not read."""
-    return read_layout(find(path)[0])[2].spec
+    return read_layout(find(path)[0], stated_for(path))[2].spec
 
 
 def tokenizer_in(path: str | Path) -> Tokenizer | None:
     """The tokenizer of a checkpoint; its weights are not read."""
     folder, downloaded = find(path)
-    files, _, found = read_layout(folder)
+    files, _, found = read_layout(folder, stated_for(path))
     return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
 
 
@@ -146,18 +162,25 @@ def on_meta(spec: Spec, objective: Objective) -> Denoiser:
         return Denoiser(skeleton(spec), objective)
 
 
-def check_against(files: Files, layout: Format, denoiser: Denoiser, *, fresh: str = "") -> None:
-    """Refuse tensors that do not belong to the network; those whose names begin with `fresh` are missing."""
-    network = denoiser.backbone
+def check_against(files: Files, layout: Format, found: Found, denoiser: Denoiser) -> None:
+    """Refuse tensors that do not belong to the network; those whose names begin with `found.fresh` are missing."""
+    network, fresh = denoiser.backbone, found.fresh
     expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
-    found = {known: what for name, what in files.tensors.items() if (known := layout.renamed(name)) is not None}
+    there: Tensors = {}
+    for name, (shape, kind) in files.tensors.items():
+        try:
+            parts = layout.unpacked(name, torch.empty(shape, device="meta"), found)
+        except (RuntimeError, IndexError) as error:
+            what = str(error).splitlines()[0]
+            raise UserError(f"{files.folder / FILE}: tensor {name} {list(shape)} does not fit: {what}") from None
+        there |= {known: (tuple(part.shape), kind) for known, part in parts.items()}
     copies = {f"backbone.{copy}": f"backbone.{name}" for copy, name in network.copies.items()}
     expected |= {copy: expected[name] for copy, name in copies.items()}
-    dtype = str(files.config.get("torch_dtype", files.config.get("dtype", "float32")))
-    present = {name for copy, name in copies.items() if copy in found}
+    dtype = "" if network.stores else str(files.config.get("torch_dtype", files.config.get("dtype", "float32")))
+    present = {name for copy, name in copies.items() if copy in there}
     new = {name for name in expected if fresh and name.startswith(fresh)}
     spare = frozenset({f"backbone.{name}" for name in network.constants} | set(copies) | present | new)
-    check_tensors(files.folder / FILE, found, expected, network.spec, dtype, spare=spare)
+    check_tensors(files.folder / FILE, there, expected, network.spec, dtype, spare=spare)
 
 
 def save(
@@ -255,7 +278,7 @@ def read_tokenizer(
     """The folder's tokenizer, or the `usual` one of its layout; refuses one that the network was not trained with."""
     told = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = Tokenizer.load(folder, mask=mask)
     elif told is not None:
         raise UserError(f"tokenizer.json is missing from {folder}: the network was saved with one. {AGAIN}")
     elif hub and spec.vocab == GPT2:

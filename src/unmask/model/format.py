@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from unmask.diffusion.objective import Objective
-from unmask.errors import UserError
+from unmask.errors import UserError, unknown
 from unmask.model.backbone import Spec
 from unmask.model.weights import Tensors, tensors_in
 from unmask.registry import Registry
@@ -24,6 +24,7 @@ from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import read_object
 
 NOTE = "unmask.json"
+STATED = "unmask_dialect"  # a key of config.json: the dialect of files that look like those of several families
 UNTRAINED = "unmask_new_head"  # a key of config.json: whether the head for masked words was never trained
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 
@@ -36,6 +37,7 @@ class Files:
     config: dict[str, Any]  # config.json
     note: dict[str, Any]  # unmask.json, or empty
     tensors: Tensors  # shapes and types, by the names in the files
+    dialect: str | None = None  # the family that a user named; None: what the files say
 
     @property
     def kind(self) -> str | None:
@@ -55,6 +57,7 @@ class Found:
     tokenizer: Tokenizer | None = None  # of published models whose files come without one
     fresh: str = ""  # how the names of tensors begin that the files lack and that are made anew: a head; empty: none
     layout: Layout | None = None  # of the rows that it was trained on; None: it follows from the settings
+    word: int = -1  # the word whose vector blanks have, where they get an id of their own; -1: the mean of all
 
 
 class Format(ABC):
@@ -76,8 +79,13 @@ class Format(ABC):
         no such tensor."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
+    def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
+        """The denoiser's tensors that a tensor of a file holds, by their names; the same for tensors on `meta`."""
+        known = self.renamed(name)
+        return {} if known is None else {known: tensor}
+
     def written(self, name: str, spec: Spec) -> str:
-        """The opposite: a tensor's name in a file of this layout."""
+        """The opposite of `renamed`: a tensor's name in a file of this layout."""
         return name
 
     def constants(self, spec: Spec) -> dict[str, Tensor]:
@@ -92,15 +100,19 @@ class Format(ABC):
 FORMATS: Registry[Format] = Registry("checkpoint format", room="unmask.model.formats", group="unmask.formats")
 
 
-def recognised(folder: Path) -> tuple[Files, Format]:
-    """A folder's files, and the format that recognises them."""
+def recognised(folder: Path, dialect: str | None = None) -> tuple[Files, Format]:
+    """A folder's files, and the format that recognises them; `dialect`: its name, where a user gave it."""
     config, note = read_config(folder), read_note(folder)
-    files = Files(folder, config, note, tensors_in(folder))
+    files = Files(folder, config, note, tensors_in(folder), dialect or config.get(STATED))
+    if dialect and dialect not in FORMATS:
+        raise unknown("dialect", dialect, list(FORMATS))
     for name in FORMATS:
         layout = FORMATS[name]()
         if layout.matches(files):
             return files, layout
     what = f"model_type {files.kind!r}" if files.kind else "no model_type"
+    if dialect:
+        raise UserError(f"{folder / 'config.json'} does not describe a model of the dialect {dialect!r}: {what}.")
     raise UserError(
         f"{folder / 'config.json'} describes a model that unmask does not know: {what}"
         f"{', block_size ' + str(config['block_size']) if config.get('block_size') else ''}. "

@@ -85,32 +85,40 @@ def check_tensors(
     *,
     spare: frozenset[str],
 ) -> None:
-    """Refuse a missing, extra, reshaped or differently typed tensor, by name; `spare` tensors may be missing."""
+    """Refuse a missing, extra, reshaped or differently typed tensor, by name; `spare` tensors may be missing.
+
+    `dtype`: empty, if each tensor may have its own type.
+    """
     told = f"{where}, for a {spec.name} of width {spec.width}, vocabulary {spec.vocab}:"
     for name in sorted(expected.keys() - found.keys() - spare):
         raise UserError(f"{told} tensor {name} {list(expected[name])} is missing. {AGAIN}")
     for name in sorted(found.keys() - expected.keys()):
         raise UserError(f"{told} tensor {name} {list(found[name][0])} does not belong there. {AGAIN}")
-    if dtype not in DTYPES:
+    if dtype and dtype not in DTYPES:
         raise UserError(f"config.json says torch_dtype = {dtype!r}. Known: {', '.join(DTYPES)}.")
     for name, (shape, seen) in sorted(found.items()):
         if shape != expected[name]:
             raise UserError(f"{told} tensor {name} has shape {list(shape)}, not {list(expected[name])}. {AGAIN}")
-        if seen != DTYPES[dtype] and not (seen == "F32" and name in spare):
+        if not dtype and seen not in DTYPES.values():
+            raise UserError(f"{told} tensor {name} is {seen}: unmask reads {', '.join(DTYPES.values())}.")
+        if dtype and seen != DTYPES[dtype] and not (seen == "F32" and name in spare):
             raise UserError(f"{told} tensor {name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}")
 
 
-def read_tensors(folder: Path, renamed: Callable[[str], str | None] = str) -> dict[str, Tensor]:
-    """The tensors of a folder in float32, memory-mapped until they are used or changed; None: leave it out."""
+def read_tensors(
+    folder: Path, unpacked: Callable[[str, Tensor], Mapping[str, Tensor]] | None = None, *, stored: bool = False
+) -> dict[str, Tensor]:
+    """The tensors of a folder, memory-mapped until they are used or changed, in float32, or `stored`: as they are."""
     found: dict[str, Tensor] = {}
     for path in files_of(folder):
         try:
             tensors = load_file(path)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
-        for name, tensor in tensors.items():
-            if (known := renamed(name)) is not None:
-                found[known] = tensor.to(torch.float32)
+        for name in list(tensors):
+            tensor = tensors.pop(name)
+            for known, part in ({name: tensor} if unpacked is None else unpacked(name, tensor)).items():
+                found[known] = part if stored else part.to(torch.float32)
     return found
 
 

@@ -16,7 +16,8 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads
+from unmask.model.backbones.encoder import Encoder, EncoderSpec
+from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.passing import ATTENTION, Abilities, Apart, Causal, Pass
 from unmask.registry import derived
 from unmask.text.tokens.export import Inputs

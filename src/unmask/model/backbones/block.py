@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.model.attending import Attending
-from unmask.model.backbones.attention import Turns, interleave, rotate
+from unmask.model.backbones.rotary import Turns, interleave, rotate
 
 ROWS = 1024  # rows per slice of the MLP in inference
 

@@ -15,12 +15,13 @@ from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.bert import table
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads, turned, turns_of
+from unmask.model.backbones.encoder import Encoder, EncoderSpec
+from unmask.model.backbones.layers import fresh, in_heads
+from unmask.model.backbones.rotary import frequencies, rotate, turns_at
 from unmask.model.passing import ATTENTION, Abilities, Apart, Pass
 from unmask.registry import derived
 
 HIDDEN = 0.15 * 0.8  # share of masks in the training of the published models
-THETA = 10_000.0  # base of the rotary positions
 
 
 @BACKBONES.register("esm", "ESM-2: a pre-norm encoder with rotary positions, for proteins")
@@ -87,7 +88,9 @@ class Layer(nn.Module):
         chance = a.dropout if self.training else 0.0
         h = self.attention["LayerNorm"](x)
         q, k, v = (in_heads(ways[kind](h), a.heads) for kind in ("query", "key", "value"))
-        y = out["dense"](attending(index, turned(q, turns), turned(k, turns), v, dropout=chance))
+        y = out["dense"](
+            attending(index, rotate(q, turns, halves=True), rotate(k, turns, halves=True), v, dropout=chance)
+        )
         x = x + (dropped(y, chance) if chance else y)
         y = self.output["dense"](F.gelu(self.intermediate["dense"](self.LayerNorm(x))))
         return x + (dropped(y, chance) if chance else y)
@@ -138,7 +141,7 @@ class Esm(Encoder):
                 there = attending.position < p.lengths[:, None]
             shown = (there & (x != 0).any(-1)).sum(1) / there.sum(1)
             x = x * ((1 - HIDDEN) / shown.clamp(min=1e-6))[:, None, None]  # all are 0, where nothing is shown
-        turns = turns_of(attending.position, self.spec.width // self.spec.heads, THETA)
+        turns = turns_at(attending.position, frequencies(self.spec.width // self.spec.heads, device=x.device))
         return self.encoder["emb_layer_norm_after"](self.through(self.units, x, attending, turns))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:

@@ -14,7 +14,9 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec, fresh, in_heads, turned, turns_of
+from unmask.model.backbones.encoder import Encoder, EncoderSpec
+from unmask.model.backbones.layers import fresh, in_heads
+from unmask.model.backbones.rotary import frequencies, rotate, turns_at
 from unmask.model.passing import Pass
 from unmask.registry import derived
 
@@ -80,7 +82,7 @@ class Layer(nn.Module):
         a = self.spec
         chance = a.dropout if self.training else 0.0
         q, k, v = (in_heads(one, a.heads) for one in self.attn["Wqkv"](self.attn_norm(x)).chunk(3, -1))
-        q, k = turned(q, turns[self.local]), turned(k, turns[self.local])
+        q, k = (rotate(part, turns[self.local], halves=True) for part in (q, k))
         y = ways[self.local](index, q, k, v, dropout=chance)
         y = self.attn["Wo"](y)
         x = x + (dropped(y, chance) if chance else y)
@@ -127,7 +129,8 @@ class ModernBert(Encoder):
 
     def encode(self, x: Float[Tensor, "b l d"], p: Pass, attending: Attending) -> Float[Tensor, "b l d"]:
         a, near = self.spec, attending.near(self.spec.window // 2)
-        full, local = (turns_of(attending.position, a.width // a.heads, base) for base in (a.theta, a.local_theta))
+        bases = (frequencies(a.width // a.heads, base, x.device) for base in (a.theta, a.local_theta))
+        full, local = (turns_at(attending.position, base) for base in bases)
         x = self.drop(self.embedding_norm(x))
         return self.final_norm(self.through(self.units, x, (attending, near), (full, local)))
 

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.attention import Rotary
 from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
+from unmask.model.backbones.rotary import Rotary
 from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.registry import derived
 

@@ -8,7 +8,7 @@ from unmask.model.backbones.bert import BertSpec
 from unmask.model.format import FORMATS
 from unmask.model.formats.bert import FIXED, bert_keys
 from unmask.model.formats.encoder import EncoderFormat, activation, sizes
-from unmask.model.formats.mamba import check_fixed, number, whole
+from unmask.model.formats.keys import check_fixed, number, whole
 
 GROUPS = {"num_hidden_groups": 1, "inner_group_num": 1}
 

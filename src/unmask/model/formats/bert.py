@@ -8,7 +8,7 @@ from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
 from unmask.model.format import FORMATS, Files
 from unmask.model.formats.encoder import SIZES, EncoderFormat, activation, sizes
-from unmask.model.formats.mamba import check_fixed, number, whole
+from unmask.model.formats.keys import check_fixed, number, whole
 
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
 ALIBI = "alibi_starting_size"  # a key that only MosaicBERT has

@@ -14,7 +14,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.mamba import check_fixed, flag, layer_sizes, number, whole
+from unmask.model.formats.keys import check_fixed, flag, number, whole
+from unmask.model.formats.mamba import layer_sizes
 from unmask.model.formats.official import mask_of
 from unmask.text.tokens.vocabulary import caduceus
 

@@ -7,7 +7,7 @@ from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
 from unmask.model.format import FORMATS
 from unmask.model.formats.encoder import EncoderFormat, activation, sizes
-from unmask.model.formats.mamba import check_fixed, number, whole
+from unmask.model.formats.keys import check_fixed, number, whole
 
 FIXED = {"sinusoidal_pos_embds": False}  # or their table, which is in the files, would be learned here
 KEYS = {"vocab": "vocab_size", "width": "dim", "blocks": "n_layers", "heads": "n_heads", "inner": "hidden_dim"}

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
 from unmask.model.format import Files, Format, Found
-from unmask.model.formats.mamba import whole
+from unmask.model.formats.keys import whole
 from unmask.model.formats.official import mask_of
 from unmask.text.tokens.files import TOKENIZER_FILES
 
@@ -57,7 +57,8 @@ class EncoderFormat(Format):
         names = [name for name in map(self.renamed, files.tensors) if name is not None]
         spec = self.spec(files.config, pooled="backbone.pooler.dense.weight" in names)
         headless = not any(name.startswith(f"backbone.{self.head}") for name in names)
-        objective = self.fitting(OBJECTIVES.entry(str(files.config.get(TRAINED, "mlm"))).make())
+        usual = "mdlm" if "dplm_type" in files.config else "mlm"  # DPLM is a diffusion model in the layout of ESM-2
+        objective = self.fitting(OBJECTIVES.entry(str(files.config.get(TRAINED, usual))).make())
         return Found(spec, mask_in(files, spec), objective, fresh=f"backbone.{self.head}" if headless else "")
 
     def renamed(self, name: str) -> str | None:

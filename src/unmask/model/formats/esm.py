@@ -5,10 +5,11 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
-from unmask.model.backbones.esm import THETA, EsmSpec
+from unmask.model.backbones.esm import EsmSpec
+from unmask.model.backbones.rotary import THETA
 from unmask.model.format import FORMATS
 from unmask.model.formats.encoder import SIZES, EncoderFormat, sizes
-from unmask.model.formats.mamba import check_fixed, flag, number, whole
+from unmask.model.formats.keys import check_fixed, flag, number, whole
 
 FIXED = {
     "position_embedding_type": "rotary",

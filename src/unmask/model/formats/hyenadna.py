@@ -11,7 +11,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.mamba import check_fixed, flag, mask_if_told, number, whole
+from unmask.model.formats.keys import check_fixed, flag, number, whole
+from unmask.model.formats.mamba import mask_if_told
 from unmask.text.tokens.vocabulary import caduceus
 
 KIND = "hyenadna"

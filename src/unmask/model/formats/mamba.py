@@ -13,6 +13,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.formats.keys import check_fixed, flag, number, whole
 from unmask.model.formats.official import mask_of
 
 # Keys of the configs that only have one value here: another one means another network.
@@ -158,35 +159,3 @@ def layer_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def rank_of(table: Mapping[str, Any], key: str) -> int:
     return 0 if table.get(key, "auto") == "auto" else whole(table, key)
-
-
-def check_fixed(table: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    for key, value in fixed.items():
-        if table.get(key, value) != value:
-            raise UserError(
-                f"config.json says {key} = {table[key]!r:.60}: unmask supports only networks with {value!r}."
-            )
-
-
-def whole(table: Mapping[str, Any], key: str, usual: int | None = None) -> int:
-    """A positive whole number."""
-    value = table.get(key, usual)
-    if value is None:
-        raise UserError(f"config.json has no {key!r}.")
-    if type(value) is not int or value < 1:
-        raise UserError(f"config.json says {key} = {value!r:.60}: it must be a whole number from 1.")
-    return value
-
-
-def flag(table: Mapping[str, Any], key: str, usual: bool) -> bool:
-    value = table.get(key, usual)
-    if type(value) is not bool:
-        raise UserError(f"config.json says {key} = {value!r:.60}: it must be true or false.")
-    return value
-
-
-def number(table: Mapping[str, Any], key: str, usual: float) -> float:
-    value = table.get(key, usual)
-    if type(value) not in (int, float):
-        raise UserError(f"config.json says {key} = {value!r:.60}: it must be a number.")
-    return float(value)

@@ -8,7 +8,7 @@ from unmask.model.backbone import Spec
 from unmask.model.backbones.modernbert import ModernBertSpec
 from unmask.model.format import FORMATS
 from unmask.model.formats.encoder import SIZES, EncoderFormat, sizes
-from unmask.model.formats.mamba import check_fixed, number, whole
+from unmask.model.formats.keys import check_fixed, number, whole
 
 FIXED = {
     "attention_bias": False,

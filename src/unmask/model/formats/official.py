@@ -34,9 +34,9 @@ class Official(Format):
     """The published transformer: `model_type` mdlm, every tensor under `backbone.`."""
 
     def matches(self, files: Files) -> bool:
-        """A block size means block diffusion, another model with the same tensors; Mamba and Transformer-XL have no
-        model_type either."""
-        other = files.config.get("block_size") or {"ssm_cfg", "mem_len"} & files.config.keys()
+        """A block size means block diffusion, another model with the same tensors; Mamba, Transformer-XL and SEDD
+        have no model_type either."""
+        other = files.config.get("block_size") or {"ssm_cfg", "mem_len", "graph"} & files.config.keys()
         return not files.note and files.kind in (None, FIXED["model_type"]) and not other
 
     def read(self, files: Files) -> Found:

@@ -13,7 +13,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer_xl import TransformerXLSpec
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.mamba import check_fixed, flag, mask_if_told, whole
+from unmask.model.formats.keys import check_fixed, flag, whole
+from unmask.model.formats.mamba import mask_if_told
 
 KIND = "transfo-xl"
 FIXED = {"pre_lnorm": False, "ext_len": 0, "attn_type": 0}

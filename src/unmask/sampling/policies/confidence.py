@@ -68,8 +68,10 @@ class Ordered(Looking):
     budget: ClassVar[str | None] = "calls"
 
     by: str = "entropy"  # confidence | margin | entropy
-    calls: int | None = None  # number of network calls; None: one token per call
+    calls: int | None = None  # number of network calls; None: as many as are needed
+    each: int = 1  # tokens per call, where there is no number of calls
     draw_first: bool = False  # draw everywhere, keep the likeliest tokens: biased, here for comparison [LLaDA]
+    falls: float | None = None  # Dream's numbers: t falls evenly from 1 to this, ⌊blanks · (1 − s/t)⌋ in each call
     schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
@@ -77,12 +79,15 @@ class Ordered(Looking):
             raise unknown("order", self.by, CERTAINTY)
         if self.calls is not None:
             check_total(self.calls)
+        check_total(self.each)
+        if self.falls is not None and (self.calls is None or not 0 <= self.falls < 1):
+            raise UserError(f"falls must lie in [0, 1), with a number of calls; saw {self.falls} and {self.calls}.")
 
     @property
     def law(self) -> str:
         if self.draw_first:
             return "approximate (biased: what is drawn decides what is kept)"
-        if self.calls is None:
+        if self.calls is None and self.each == 1:
             return "approximate (the model chooses the order; its conditionals are kept)"
         return "approximate (the model chooses the order; tokens of a call are drawn independently)"
 
@@ -91,8 +96,20 @@ class Ordered(Looking):
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         log_p = forbid(logits, view.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
-        kept = surest(table(score, rows, view.hidden), per_call(view, self.calls))
+        if self.falls is None:
+            count = per_call(view, self.calls) * (1 if self.calls else self.each)
+        else:
+            count = falling_share(view, self.calls or 1, self.falls)
+        kept = surest(table(score, rows, view.hidden), count)
         return kept.flatten()[rows], view.memory
+
+
+def falling_share(view: PolicyView, calls: int, end: float) -> Int[Tensor, " b"]:
+    """The number of tokens that Dream reveals now, perhaps none; the last call reveals all that are left. [Dream]"""
+    times = torch.linspace(1, end, calls + 1, device=view.clock.device)
+    t, s = times[view.clock.clamp(max=calls - 1)], times[view.clock.clamp(max=calls - 1) + 1]
+    left = view.hidden.sum(1)
+    return torch.where(view.clock >= calls - 1, left, (left * (1 - s / t)).long())
 
 
 @POLICIES.register("left-to-right", "the leftmost position first")

@@ -27,8 +27,8 @@ ROLES = {
 ALSO = {"bos": "cls", "eos": "sep"}  # what the configs of encoders call the token before and after a text
 
 
-def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer and the id of each role (None if it has none; a missing mask is added)."""
+def read_tokenizer_files(path: str | Path, *, mask: int | None = None) -> tuple[Tokenizer, dict[str, Any]]:
+    """A tokenizer and the id of each role (None: it has none; a missing mask is added); `mask`: its id, if known."""
     if str(path).startswith("hf:"):
         path = _from_hub(str(path).removeprefix("hf:"))
     path = Path(path)
@@ -41,6 +41,8 @@ def read_tokenizer_files(path: str | Path) -> tuple[Tokenizer, dict[str, Any]]:
     named = {role: _named(names, f"{role}_token", folder) for role in ROLES}
     named |= {role: named[role] or _named(names, f"{also}_token", folder) for role, also in ALSO.items()}
     roles = {role: _find(core, named[role], usual) for role, usual in ROLES.items()}
+    if mask is not None and core.id_to_token(mask) is not None:
+        roles["mask"] = mask
     if roles["mask"] == roles["pad"]:  # a config that reuses one token for both
         roles["mask"] = _find(core, None, ROLES["mask"])
     if roles["mask"] is None or roles["mask"] == roles["pad"]:

@@ -52,12 +52,13 @@ class Tokenizer:
         self.core.encode_special_tokens = True
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
+    def load(cls, path: str | Path, *, mask: int | None = None) -> "Tokenizer":
         """Read a folder or file: ours, any tokenizer.json, GPT-2's vocab.json + merges.txt, BERT's vocab.txt.
 
-        `hf:NAME` is a tokenizer on the hub. A mask token is found by its name, or added as the last id.
+        `hf:NAME` is a tokenizer on the hub. A mask token is found by its name, or added as the last id; a model may
+        know better which id is its `mask`.
         """
-        core, roles = read_tokenizer_files(path)
+        core, roles = read_tokenizer_files(path, mask=mask)
         return cls(core, roles["mask"], roles["pad"], roles["bos"], roles["eos"])
 
     def save(self, folder: str | Path, inputs: Inputs | None = None) -> None:

@@ -1,0 +1,392 @@
+"""Published diffusion models load by their tables and give the originals' logits, likelihoods and sampler runs.
+
+The vectors were recorded by running the originals (tests/golden/README.md); tolerances are relative to 1 + |x|.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.diffusion.sedd import SEDD
+from unmask.errors import UserError
+from unmask.model.checkpoint import load, save, stated_for
+from unmask.model.convert import convert
+from unmask.model.formats.dialects import DIALECTS
+from unmask.model.passes.whole import logits_at
+from unmask.model.passing import Blocks, Full, Pass, Rule
+from unmask.random import Noise
+from unmask.sampling.blockwise import Blockwise
+from unmask.sampling.guidance import ClassifierFree
+from unmask.sampling.logits import LogitOptions
+from unmask.sampling.masked import Blocks as BlockWindows
+from unmask.sampling.masked import fill
+from unmask.sampling.policies.confidence import Leftmost, Ordered
+from unmask.sampling.policies.parallel import Threshold
+from unmask.sampling.process import run
+from unmask.text.prompt.canvas import of_tokens
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "dialects"
+NAMED = {"diffullama": "diffullama", "a2d_qwen3": "a2d-mdlm"}  # whose files do not say what they are
+FULL = ["llada", "dream", "diffullama", "diffugpt", "a2d_qwen3", "smdm"]
+FULL_VIEW = Full()
+GREEDY = LogitOptions(temperature=0.0)
+
+
+def cases(name):
+    return {key: torch.from_numpy(value) for key, value in np.load(GOLDEN / name / "cases.npz").items()}
+
+
+def published(name, folder, *, mask=True, **keys):
+    """A copy of a recorded folder with the tiny network's mask in its config.json."""
+    shutil.copytree(GOLDEN / name, folder)
+    path = folder / "config.json"
+    known = {} if not mask or name in ("smdm", "sedd") else {"mask_token_id": int(cases(name)["mask_id"])}
+    path.write_text(json.dumps(json.loads(path.read_text()) | known | keys))
+    return folder
+
+
+def model_of(name, folder, dialect=None, **keys):
+    return load(published(name, folder, **keys), dialect=NAMED.get(name, "") if dialect is None else dialect)
+
+
+def blanked(model, x, masked):
+    """Rows with our id of blanks, which differs from the originals' where theirs is an ordinary word."""
+    return torch.where(masked, model.mask, x).long()
+
+
+def close(found, wanted, tolerance=5e-5):
+    assert ((found - wanted).abs() / (1 + wanted.abs())).max() < tolerance
+
+
+@torch.no_grad()
+def logits(model, x, sees=FULL_VIEW, **options):
+    return model.network.head(model.network.run(Pass(x, sees, **options)).hidden)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_logits_are_those_of_the_original(name, tmp_path):
+    model, recorded = model_of(name, tmp_path / "m"), cases(name)
+    x = blanked(model, recorded["input_ids"], recorded["masked"])
+    wanted = recorded["logits"]
+    found = logits(model, x)
+    close(found[..., : wanted.shape[-1]], wanted)
+    assert torch.isneginf(found[..., wanted.shape[-1] :]).all()  # an id for blanks alone is no answer
+    assert model.objective.leads == DIALECTS[model.settings["dialect"]].shift
+
+
+@pytest.mark.parametrize("name", ["dream", "diffugpt", "diffullama"])
+def test_a_shifted_model_predicts_a_position_at_the_one_before_and_never_the_first(name, tmp_path):
+    model, recorded = model_of(name, tmp_path / "m"), cases(name)
+    x = blanked(model, recorded["input_ids"], recorded["masked"])
+    with torch.no_grad():
+        log_p = model.log_probs(x)
+    wanted = recorded["shifted_logits"]
+    wanted = wanted.clone() if name != "dream" else wanted.index_fill(-1, torch.tensor([model.mask]), -torch.inf)
+    masked = recorded["masked"]
+    close(log_p[..., : wanted.shape[-1]][masked].exp(), wanted.log_softmax(-1)[masked].exp(), 1e-4)
+    everything = Noise(t=torch.tensor([0.999] * 3), u=torch.zeros(x.shape))
+    seen = []
+
+    def network(x_t, sigma, rows):
+        seen.append(x_t)
+        return torch.zeros(len(rows), model.spec.vocab)
+
+    clean = recorded["x0"].long()
+    nats = model.objective.nats(network, clean, noise=everything, mask=model.mask)
+    assert (seen[0][:, 0] == clean[:, 0]).all()
+    assert (seen[0][:, 1:] == model.mask).all()
+    assert (nats.bound[:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["llada", "a2d_qwen3"])
+def test_padding_is_that_of_the_original(name, tmp_path):
+    model, recorded = model_of(name, tmp_path / "m"), cases(name)
+    x, real = recorded["input_ids"].long(), recorded["pad_attention_mask"].bool()
+    right = real[:, :1].squeeze(1)  # rows that are padded at their end
+    lengths = real.sum(1)
+    found = logits(model, x[right], lengths=lengths[right])
+    close(found[real[right]][..., : recorded["pad_logits"].shape[-1]], recorded["pad_logits"][right][real[right]])
+
+
+def test_left_padding_is_a_shorter_row(tmp_path):
+    """Rotary positions are relative: the same text without its padding has the same logits."""
+    for name, valid in (("llada", "pad_attention_mask"), ("dream", "pad_attention_mask")):
+        model, recorded = model_of(name, tmp_path / name), cases(name)
+        for row, real in enumerate(recorded[valid].bool()):
+            own = recorded["input_ids"][row][real].long()
+            close(logits(model, own[None])[0], recorded["pad_logits"][row][real])
+
+
+def test_llada_has_the_likelihood_of_its_authors(tmp_path):
+    """Minus the mean over the corrupted rows they drew of Σ −log p / ratio, ratio = k/n."""
+    model, recorded = model_of("llada", tmp_path / "m"), cases("llada")
+    clean = torch.cat((recorded["ll_prompt"], recorded["ll_answer"])).long()
+    noisy, ratio = recorded["ll_noisy"].flatten(0, 1).long(), recorded["ll_ratio"].flatten()
+    hidden = noisy == model.mask
+    log_p = logits(model, noisy).log_softmax(-1).gather(-1, clean.expand_as(noisy)[..., None]).squeeze(-1)
+    value = ((log_p * hidden).sum(1) / ratio).mean()
+    close(value, recorded["ll_value"].float(), 1e-4)
+
+
+def last(steps):
+    *_, step = steps
+    return step.canvas.tokens
+
+
+def canvas_after(prompt, new, mask):
+    return of_tokens(torch.cat((prompt.long(), torch.full((len(prompt), new), mask)), 1), mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("run_name", "new", "size", "calls"), [("one_block", 12, 12, 12), ("blocks", 16, 4, 2), ("uneven", 12, 12, 5)]
+)
+def test_lladas_sampler_runs_token_by_token(run_name, new, size, calls, tmp_path):
+    model, recorded = model_of("llada", tmp_path / "m"), cases("llada")
+    prompt = recorded["gen_prompt"]
+    windows = AfterPrompt(prompt.shape[1], size)
+    policy = Ordered(by="confidence", calls=calls, draw_first=True)
+    canvas = canvas_after(prompt, new, model.mask)
+    tokens = last(fill(model.network, canvas, policy, windows=windows, options=GREEDY))
+    assert torch.equal(tokens, recorded[f"gen_{run_name}"].long())
+
+
+def test_lladas_sampler_runs_with_guidance(tmp_path):
+    model, recorded = model_of("llada", tmp_path / "m"), cases("llada")
+    prompt = recorded["gen_prompt"]
+    options = replace(GREEDY, hook=ClassifierFree(model.network, 2.5))  # cfg_scale + 1
+    policy = Ordered(by="confidence", calls=3, draw_first=True)
+    canvas, windows = canvas_after(prompt, 12, model.mask), AfterPrompt(prompt.shape[1], 6)
+    assert torch.equal(
+        last(fill(model.network, canvas, policy, windows=windows, options=options)), recorded["gen_cfg"].long()
+    )
+
+
+class AfterPrompt(BlockWindows):
+    """Blocks that are counted from the end of the prompt, as LLaDA's are."""
+
+    def __init__(self, start, size):
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "start", start)
+
+    def spans(self, length):
+        spans = BlockWindows(self.size).spans(length - self.start)
+        return [type(one)(0, length, one.first + self.start, one.last + self.start) for one in spans]
+
+
+@pytest.mark.parametrize("alg", ["entropy", "maskgit_plus", "topk_margin"])
+def test_dreams_sampler_runs_token_by_token(alg, tmp_path):
+    model, recorded = model_of("dream", tmp_path / "m"), cases("dream")
+    by = {"entropy": "entropy", "maskgit_plus": "confidence", "topk_margin": "margin"}[alg]
+    policy = Ordered(by=by, calls=5, falls=1e-3)
+    canvas = canvas_after(recorded["gen_prompt"], 11, model.mask)
+    tokens = last(fill(model.network, canvas, policy, options=GREEDY))
+    assert torch.equal(tokens, recorded[f"gen_{alg}"].long())
+
+
+def test_dreams_sampler_runs_from_a_padded_prompt(tmp_path):
+    model, recorded = model_of("dream", tmp_path / "m"), cases("dream")
+    for row, real in enumerate(recorded["genpad_attention_mask"].bool()):
+        prompt = recorded["genpad_prompt"][row][real][None]
+        policy = Ordered(by="entropy", calls=8, falls=1e-3)
+        tokens = last(fill(model.network, canvas_after(prompt, 8, model.mask), policy, options=GREEDY))
+        assert torch.equal(tokens[0, -8:], recorded["genpad_entropy"][row, -8:].long())
+
+
+def test_tiny_a2d_runs_token_by_token_with_both_sides(tmp_path):
+    model, recorded = model_of("a2d_qwen3", tmp_path / "m"), cases("a2d_qwen3")
+    eos = int(recorded["eos_id"])
+    most = max(len(recorded["gen_prompt0"]), len(recorded["gen_prompt1"]))
+    for row in (0, 1):
+        prompt = recorded[f"gen_prompt{row}"][None]
+        windows = AfterPrompt(prompt.shape[1], 8)
+        policy = Ordered(by="confidence", calls=4, draw_first=True)
+        tokens = last(
+            fill(model.network, canvas_after(prompt, 16, model.mask), policy, windows=windows, options=GREEDY)
+        )
+        wanted = recorded["gen_mdlm"][row].long()
+        assert torch.equal(tokens[0], wanted[: tokens.shape[1]])
+        assert (wanted[tokens.shape[1] :] == eos).all()
+        assert len(wanted) == most + 16
+
+
+def test_tiny_a2d_in_blocks_sees_what_the_original_sees(tmp_path):
+    model, recorded = model_of("a2d_qwen3", tmp_path / "m", "a2d-bd3lm", block_size=8), cases("a2d_qwen3")
+    assert model.objective.size == 8
+    x, valid = recorded["block_input_ids"].long(), recorded["block_valid"].bool()
+    visible, place = recorded["block_attention"].bool()[:, 0], recorded["block_position_ids"].long()
+    found = logits(model, x, Rule(visible), position=place)
+    close(found[valid], recorded["block_logits"][valid])
+    whole = valid.all(1)  # without padding it is the rule of blocks
+    assert whole.any()
+    close(logits(model, x[whole], Blocks(8)), recorded["block_logits"][whole])
+
+
+@pytest.mark.parametrize(
+    ("run_name", "policy"),
+    [
+        ("dynamic", Threshold(tau=0.25)),
+        ("static", Ordered(by="confidence", each=2, draw_first=True)),
+        ("sequential", Leftmost()),
+    ],
+)
+def test_sdars_sampler_runs_token_by_token(run_name, policy, tmp_path):
+    model, recorded = model_of("sdar", tmp_path / "m"), cases("sdar")
+    process = Blockwise(4, 64, policy=policy, options=GREEDY)
+    tokens = last(run(process, model.network, canvas_after(recorded["gen_prompt"], 14, model.mask)))
+    assert torch.equal(tokens, recorded[f"gen_{run_name}"].long())
+
+
+def test_sdar_sees_blocks_and_the_clean_text_before_them(tmp_path):
+    model, recorded = model_of("sdar", tmp_path / "m"), cases("sdar")
+    x, clean = recorded["input_ids"].long(), recorded["x0"].long()
+    close(logits(model, x, Blocks(4)), recorded["logits_block_causal"])
+    with torch.no_grad():
+        rows = torch.arange(x.numel())
+        found = logits_at(model.network, x, None, rows, clean=clean, size=4).view(*x.shape, -1)
+    close(found, recorded["logits_given_clean_blocks"])
+
+
+def test_dplm_is_a_diffusion_model_whose_network_counts_the_masks(tmp_path):
+    model, recorded = model_of("dplm", tmp_path / "m"), cases("dplm")
+    assert model.objective.name == "mdlm"
+    x = recorded["input_ids"].long()
+    real = x != 1
+    found = logits(model, x, lengths=real.sum(1))
+    close(found[real], recorded["logits"][real])
+    assert (found - recorded["logits_without_token_dropout"])[real].abs().max() > 1
+    close(logits(model, recorded["x0"].long(), lengths=real.sum(1))[real], recorded["logits_of_x0"][real])
+
+
+def test_sedd_is_read_as_a_denoiser_whose_bound_is_never_above_its_own(tmp_path):
+    model, recorded = model_of("sedd", tmp_path / "m"), cases("sedd")
+    assert model.mask == int(recorded["mask_id"])
+    x, clean, sigma = recorded["input_ids"].long(), recorded["x0"].long(), recorded["sigma"]
+    hidden = recorded["masked"]
+    with torch.no_grad():
+        log_p = model.log_probs(x, sigma)
+    # log score = log p + log Σ e^logit − log(e^σ − 1) − log(V − 1), so its softmax is p
+    close(log_p[..., :-1][hidden].exp(), recorded["log_score"][..., :-1].softmax(-1)[hidden], 1e-4)
+    weight = (recorded["dsigma"] / torch.expm1(sigma))[:, None]
+    ours = -weight * log_p.gather(-1, clean[..., None]).squeeze(-1) * hidden
+    assert (ours <= recorded["loss_per_token"] + 1e-4).all()
+
+    def network(x_t, sigma, rows):
+        with torch.no_grad():
+            return logits_at(model.network, x_t, sigma, rows)
+
+    own = SEDD(schedule=model.objective.schedule)
+    noise = Noise(t=recorded["t"], u=torch.rand(x.shape, generator=torch.Generator().manual_seed(0)))
+    score = own.nats(network, clean, noise=noise, mask=model.mask).bound
+    bound = model.objective.nats(network, clean, noise=noise, mask=model.mask).bound
+    assert score.sum() > bound.sum() > 0
+
+
+@pytest.mark.parametrize("name", ["diffugpt", "diffullama"])
+def test_a_word_that_is_also_the_mask_is_no_blank(name, tmp_path):
+    """Blanks have an id of their own with the word's vector: the word can be read, scored and answered."""
+    model, recorded = model_of(name, tmp_path / "m"), cases(name)
+    word = int(recorded["mask_id"])
+    assert model.mask == model.spec.vocab - 1 != word
+    x = recorded["x0"].long().clone()
+    x[:, 3] = word
+    other = x.clone()
+    other[:, 3] = model.mask
+    assert torch.equal(logits(model, x), logits(model, other))
+    nats = model.objective.nats(
+        lambda x_t, sigma, rows: logits(model, x_t).flatten(0, 1)[rows],
+        x,
+        noise=Noise(t=torch.tensor([0.99] * 3), u=torch.zeros(x.shape)),
+        mask=model.mask,
+    )
+    assert (nats.bound[:, 3] > 0).all()
+    assert nats.bound.isfinite().all()
+    assert not torch.isneginf(logits(model, x)[..., word]).any()
+
+
+def test_what_is_converted_to_our_layout_is_the_same_model(tmp_path):
+    for name in ("llada", "diffullama", "sdar", "smdm"):
+        model = model_of(name, tmp_path / name)
+        convert_stated(tmp_path / name, NAMED.get(name))
+        convert(tmp_path / name, tmp_path / f"{name}-ours")
+        again = load(tmp_path / f"{name}-ours")
+        assert (again.mask, again.objective, again.spec) == (model.mask, model.objective, model.spec)
+        assert again.settings["dialect"] == DIALECTS[again.settings["dialect"]].name
+        x = cases(name)["x0"].long()
+        assert torch.equal(logits(again, x), logits(model, x))
+
+
+def convert_stated(folder, dialect):
+    path = folder / "config.json"
+    if dialect:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"unmask_dialect": dialect}))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "told"),
+    [
+        ("llada", {"block_type": "sequential"}, "block_type = 'sequential'"),
+        ("llada", {"mask_token_id": None}, "which id is the mask"),
+        ("llada", {"mask_token_id": 112}, "one of 0 to 111"),
+        ("llada", {"alibi": True}, "alibi = True"),
+        ("dream", {"block_size": 32}, "DreamReasoner"),
+        ("dream", {"architectures": ["DreamForCausalLM"]}, "DreamReasoner"),
+        ("sdar", {"block_size": None}, "no 'block_size'"),
+        ("sdar", {"num_experts": 128}, "mixture of experts"),
+        ("sedd", {"graph": {"type": "uniform"}}, "type = 'uniform'"),
+        ("sedd", {"model": 3}, "must be a table"),
+        ("smdm", {"n_query_groups": 2}, "shared"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(name, keys, told, tmp_path):
+    with pytest.raises(UserError, match=told):
+        load(published(name, tmp_path / "m", **keys))
+
+
+def test_files_of_several_families_are_refused_without_a_dialect_and_the_hub_name_states_it(tmp_path):
+    for name in ("diffullama", "a2d_qwen3"):
+        with pytest.raises(UserError, match=r"several kinds of models do: .*--dialect"):
+            load(published(name, tmp_path / name))
+    assert stated_for("diffusionfamily/diffullama#main") == "diffullama"
+    assert stated_for("dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1") == "a2d-bd3lm"
+    assert not stated_for("GSAI-ML/LLaDA-8B-Base")
+    assert not stated_for("stories")
+
+
+def test_shards_of_mixed_types_are_one_model_and_lies_are_refused(tmp_path):
+    folder = published("sdar", tmp_path / "m")
+    wanted = logits(load(folder), cases("sdar")["x0"].long(), Blocks(4))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(places.values()):
+        save_file({name: tensors[name] for name in names if places[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    assert torch.equal(logits(load(folder), cases("sdar")["x0"].long(), Blocks(4)), wanted)
+    index.write_text(json.dumps({"weight_map": places | {names[0]: places[names[1]]}}))
+    with pytest.raises(UserError, match="do not agree"):
+        load(folder)
+    save_file({name: tensors[name].long() for name in names if places[name].startswith("model-00001")}, folder / "x")
+    (folder / "x").rename(folder / "model-00001-of-00002.safetensors")
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(UserError, match="I64"):
+        load(folder)
+
+
+def test_a_stored_type_is_kept_and_saved_again(tmp_path):
+    folder = published("llada", tmp_path / "m")
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    model = load(folder)
+    assert {p.dtype for p in model.network.parameters()} == {torch.bfloat16}
+    assert logits(model, cases("llada")["x0"].long()).dtype == torch.float32
+    again = load(save(tmp_path / "ours", model.network, mask=model.mask, dtype="bfloat16"))
+    x = cases("llada")["x0"].long()
+    assert torch.equal(logits(again, x), logits(model, x))
