@@ -23,6 +23,7 @@ from unmask.cli.inspect import facts
 from unmask.errors import UserError
 from unmask.files import fingerprint
 from unmask.model.checkpoint import load, save
+from unmask.model.description import describe
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import generate
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -184,8 +185,8 @@ def attempt(seed: int, folder: Path) -> str | None:
 
 def exercise(folder: Path, *, drawn: bool) -> None:
     """Load, inspect, encode, decode and, if asked, sample."""
+    list(facts(describe(folder)))
     model = load(folder)
-    list(facts(model))
     tokenizer = model.tokenizer
     if tokenizer is not None:
         for text in ("a bad cab, a gag.", "ACGT", "a" * 40, "\té░ \n12"):

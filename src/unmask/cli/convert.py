@@ -26,6 +26,7 @@ class Settings:
     target: Annotated[Path, tyro.conf.Positional]  # the folder to write, which must not exist yet
     to: str = "unmask"  # layout to write: unmask, official, or another that is registered
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # type to round the weights to; empty: no rounding
+    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
     recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
 
@@ -34,13 +35,20 @@ def run(settings: Settings) -> None:
     unset: dict[str, Any] = dict.fromkeys(DEFAULTS)
     if replace(asked, **unset, plain=False) != Recipe():
         raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
-    source = load(settings.source)
+    source = load(settings.source, dialect=settings.dialect)
     method_for(source, asked)  # refuses, before anything is written, what the model cannot do
     kept = stored_defaults(source) if settings.to == convert.OURS and not asked.plain else {}
     sampling = {**kept, **chosen_options(asked)}
     if asked.sampler is not None and asked.steps is None:
         sampling.pop("steps", None)  # it belongs to the sampler that was replaced
-    model = convert.convert(settings.source, settings.target, to=settings.to, dtype=settings.dtype, sampling=sampling)
+    model = convert.convert(
+        settings.source,
+        settings.target,
+        to=settings.to,
+        dtype=settings.dtype,
+        sampling=sampling,
+        dialect=settings.dialect,
+    )
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")
     said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())

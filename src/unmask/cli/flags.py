@@ -46,6 +46,7 @@ class Place:
 
     device: Device = "auto"  # auto: a GPU if there is one
     dtype: Dtype = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
+    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
     threads: Threads = "auto"  # on the CPU; auto: one for a few texts of a small network, else one per core
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class Place:
 
     def load(self, path: str | Path, *, rows: int | None = None) -> Model:
         """A model, and the threads for passes of at most so many rows; None: of many."""
-        model = load(path, device=self.device, dtype=self.dtype)
+        model = load(path, device=self.device, dtype=self.dtype, dialect=self.dialect)
         use_threads(self.threads, flops=None if rows is None else pass_flops(model.spec) * rows)
         return model
 

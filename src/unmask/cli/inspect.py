@@ -1,9 +1,11 @@
 """Describe a model: its network, cost, tokenizer and self-test; without a model, what is installed here.
 
+A published model is described without reading its weights, however large they are.
+
 unmask inspect                                      versions, devices, and what to install for what
 unmask inspect stories
-unmask inspect kuleshov-group/mdlm-owt
 unmask inspect kuleshov-group/mdlm-owt#main
+unmask inspect models/diffullama --dialect diffullama
 """
 
 from collections.abc import Iterator
@@ -16,27 +18,29 @@ from unmask.cli.installation import print_installation
 from unmask.hub import origin_of
 from unmask.model import cost
 from unmask.model.checkpoint import load
-from unmask.model.model import Model
+from unmask.model.description import Description, describe
+from unmask.model.formats.dialects import DIALECTS
 from unmask.settings import described
 
 
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional] = ""  # a folder, or a name on the hub: owner/name#REVISION
+    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
 
 
-def facts(model: Model) -> Iterator[tuple[str, str]]:
-    a = model.spec
-    yield "checkpoint", str(model.folder)
-    if (origin := origin_of(model.folder)) is not None:
+def facts(about: Description) -> Iterator[tuple[str, str]]:
+    found, a = about.found, about.found.spec
+    yield "checkpoint", str(about.folder)
+    if (origin := origin_of(about.folder)) is not None:
         yield "from the hub", origin
-    yield "objective", ", ".join(f"{name} {value}" for name, value in described(model.objective).items())
+    yield "layout", about.layout
+    yield from published_facts(about)
+    yield "objective", ", ".join(f"{name} {value}" for name, value in described(found.objective).items())
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
-    yield "mask", str(model.mask)
-    yield "parameters", f"{model.num_parameters:,}"
-    if broken := [name for name, weights in model.network.named_parameters() if not weights.isfinite().all()]:
-        more = f" and {len(broken) - 3:,} more" if len(broken) > 3 else ""
-        yield "warning", f"NaN or infinite weights in {', '.join(broken[:3])}{more}: this model cannot be used"
+    yield "mask", str(about.mask)
+    yield "parameters", f"{about.parameters:,}"
+    yield "weights", f"{about.bytes / 1e6:,.1f} MB in {', '.join(about.types)}"
     yield "forward pass", f"{a.flops() / 1e6:,.1f} MFLOP per token, logits at all positions"
     yield "training step", f"{cost.training_flops(a) / 1e6:,.1f} MFLOP per token, half of the tokens hidden"
     yield "memory, inference", f"about {cost.inference_bytes(a) / 1e6:,.0f} MB for one row of {a.length} tokens"
@@ -44,23 +48,48 @@ def facts(model: Model) -> Iterator[tuple[str, str]]:
         "memory, training",
         f"about {cost.training_bytes(a, batch=1) / 1e6:,.0f} MB for one row of {a.length} tokens",
     )
-    tokenizer = model.tokenizer
+    tokenizer = about.tokenizer
     if tokenizer is None:
         yield "tokenizer", "none: works on token ids only"
     else:
         yield "tokenizer", f"{tokenizer.size} ids, fingerprint {tokenizer.fingerprint[:12]}"
+
+
+def published_facts(about: Description) -> Iterator[tuple[str, str]]:
+    """What is known of the family of a published model."""
+    family = DIALECTS.get(str(about.found.settings.get("dialect")))
+    if family is None:
+        return
+    yield "dialect", family.about
+    yield "its number", family.bound
+    if family.sampling:
+        yield "its sampler", ", ".join(f"{name} {value}" for name, value in family.sampling.items())
+    if family.stops:
+        yield "texts end at", ", ".join(map(str, family.stops))
+    if family.template:
+        yield "chat template", family.template
+
+
+def tested_facts(name: str) -> Iterator[tuple[str, str]]:
+    """What is known of a checkpoint of ours once its weights are read."""
+    model = load(name)
+    if broken := [name for name, weights in model.network.named_parameters() if not weights.isfinite().all()]:
+        more = f" and {len(broken) - 3:,} more" if len(broken) > 3 else ""
+        yield "warning", f"NaN or infinite weights in {', '.join(broken[:3])}{more}: this model cannot be used"
     if model.step is not None:
         yield "step", f"{model.step:,}" + (" (EMA weights)" if model.ema else "")
-    if model.self_test is None:
-        yield "self-test", "none recorded (`unmask convert` adds one)"
-    else:
-        yield "self-test", f"passed: largest difference {model.self_test:.1e}"
+    yield "self-test", f"passed: largest difference {model.self_test:.1e}"
 
 
 def run(settings: Settings) -> None:
     if not settings.model:
         return print_installation()
-    rows = list(facts(load(settings.model)))
+    about = describe(settings.model, dialect=settings.dialect)
+    rows = list(facts(about))
+    if about.proven:
+        rows += tested_facts(settings.model)
+    else:
+        rows.append(("self-test", "none recorded (`unmask convert` adds one); weights are not read"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")

@@ -37,11 +37,13 @@ def convert(
     to: str = "unmask",
     dtype: str = "",
     sampling: Mapping[str, Any] | None = None,
+    dialect: str = "",
 ) -> Model:
     """Check a checkpoint and write a copy: `to` our layout, with a self-test, or to the official layout, without.
 
     dtype      float16 or bfloat16 halve the file; empty keeps the type of the weights
     sampling   default sampling settings to store, such as {"sampler": "entropy", "top_p": 0.9}; None: the model's own
+    dialect    the family of a published model whose files do not say it
     """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, list(FORMATS))
@@ -51,12 +53,14 @@ def convert(
     if sampling and to != OURS:
         raise UserError(f"the {to} layout cannot store default sampling settings.")
     if dtype:
-        return rounded(with_sampling(load(source, trainable=True), sampling), target, to=to, dtype=dtype)
-    model = with_sampling(load(source), sampling)
+        return rounded(
+            with_sampling(load(source, trainable=True, dialect=dialect), sampling), target, to=to, dtype=dtype
+        )
+    model = with_sampling(load(source, dialect=dialect), sampling)
     assert model.folder is not None
     layout = FORMATS[to]()
     config = layout.config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
-    _, own = recognised(model.folder)
+    _, own = recognised(model.folder, dialect or None)
     with appearing(target) as draft:
         for name in TEXT_FILES:
             if (model.folder / name).is_file():

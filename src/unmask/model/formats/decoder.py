@@ -71,14 +71,11 @@ class Published(Format):
         found: dict[str, Any] = {}
         for name, key in self.dialect.keys.items():
             key, usual = key if isinstance(key, tuple) else (key, None)
-            if name == "vocab":
-                continue
-            kind = type(getattr(DecoderSpec(), name))
             given = config if config.get(key) is not None else {}
-            if usual == 0 and not given:
-                found[name] = 0
-            else:
-                found[name] = {bool: flag, float: number, int: whole}[kind](given, key, usual)
+            readers: dict[type, Any] = {bool: flag, float: number, int: whole}
+            if name != "vocab":
+                absent = usual == 0 and not given
+                found[name] = 0 if absent else readers[type(getattr(DecoderSpec(), name))](given, key, usual)
         return found
 
     def objective(self, config: Mapping[str, Any]) -> Objective:

@@ -39,9 +39,10 @@ class SeddLayout(Format):
         check_fixed(noise, {"type": "loglinear"})
         check_fixed(model, {"type": "ddit", "scale_by_sigma": True})
         mask = whole(config, "tokens")
+        sizes: dict[str, Any] = {field: whole(model, key) for field, key in SIZES.items()}
         spec = Architecture(
             vocab=mask + 1,
-            **{field: whole(model, key) for field, key in SIZES.items()},
+            **sizes,
             dropout=number(model, "dropout", 0.0),
             time_conditioning=True,
         )
