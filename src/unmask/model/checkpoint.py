@@ -24,6 +24,7 @@ from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
 from unmask.model.formats.dialects import DIALECTS
+from unmask.model.gguf_file import SUFFIX
 from unmask.model.model import GPT2, Model, shipped
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
@@ -325,6 +326,8 @@ def find(path: str | Path) -> tuple[Path, bool]:
             return ours[str(path)], False
         if folder.is_dir():
             return check_links(folder, FROM_HUB), False
+        if folder.is_file() and folder.suffix == SUFFIX:
+            return folder, False
         if folder.is_file():
             inside = (folder.parent / "config.json").is_file()
             hint = f" Did you mean {folder.parent}?" if inside else " Give a folder that `unmask train` wrote."

@@ -17,15 +17,18 @@ from torch import Tensor
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError, unknown
 from unmask.model.backbone import Spec
+from unmask.model.gguf_file import SUFFIX, read_header
 from unmask.model.weights import Tensors, tensors_in
 from unmask.registry import Registry
 from unmask.text.layout import Layout
+from unmask.text.tokens.files import TOKENIZER_FILES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import read_object
 
 NOTE = "unmask.json"
 STATED = "unmask_dialect"  # a key of config.json: the dialect of files that look like those of several families
 UNTRAINED = "unmask_new_head"  # a key of config.json: whether the head for masked words was never trained
+HEADER = "gguf"  # the header of a GGUF file, in the place of a config.json
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 
 
@@ -38,6 +41,7 @@ class Files:
     note: dict[str, Any]  # unmask.json, or empty
     tensors: Tensors  # shapes and types, by the names in the files
     dialect: str | None = None  # the family that a user named; None: what the files say
+    tokenized: bool = False  # a tokenizer comes with them
 
     @property
     def kind(self) -> str | None:
@@ -57,6 +61,7 @@ class Found:
     tokenizer: Tokenizer | None = None  # of published models whose files come without one
     fresh: str = ""  # how the names of tensors begin that the files lack and that are made anew: a head; empty: none
     layout: Layout | None = None  # of the rows that it was trained on; None: it follows from the settings
+    paired: bool = False  # rotated pairs of queries and keys are adjacent in the files
     word: int = -1  # the word whose vector blanks have, where they get an id of their own; -1: the mean of all
 
 
@@ -102,8 +107,13 @@ FORMATS: Registry[Format] = Registry("checkpoint format", room="unmask.model.for
 
 def recognised(folder: Path, dialect: str | None = None) -> tuple[Files, Format]:
     """A folder's files, and the format that recognises them; `dialect`: its name, where a user gave it."""
-    config, note = read_config(folder), read_note(folder)
-    files = Files(folder, config, note, tensors_in(folder), dialect or config.get(STATED))
+    if folder.suffix == SUFFIX:
+        config: dict[str, Any] = {HEADER: read_header(folder)}
+        note: dict[str, Any] = {}
+    else:
+        config, note = read_config(folder), read_note(folder)
+    there = any((folder / name).is_file() for name in TOKENIZER_FILES)
+    files = Files(folder, config, note, tensors_in(folder), dialect or config.get(STATED), there)
     if dialect and dialect not in FORMATS:
         raise unknown("dialect", dialect, list(FORMATS))
     for name in FORMATS:

@@ -1,7 +1,7 @@
 """Weights on disk: safetensors, whole or in shards; names, shapes and types are checked before use."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.files import fingerprint
 from unmask.model.backbone import Backbone, Spec, skeleton
+from unmask.model.gguf_file import SUFFIX, read_header, tensors_of, type_name
 from unmask.untrusted import read_object
 
 FILE = "model.safetensors"
@@ -26,6 +27,8 @@ Tensors = dict[str, tuple[tuple[int, ...], str]]  # shape and type of each tenso
 
 def files_of(folder: Path) -> dict[Path, list[str] | None]:
     """The files of a folder's weights, each with the tensors it must hold; None: any."""
+    if folder.suffix == SUFFIX:
+        return {folder: None}
     if (folder / FILE).is_file():
         return {folder / FILE: None}
     path = folder / INDEX
@@ -48,7 +51,9 @@ def files_of(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def tensors_in(folder: Path) -> Tensors:
-    """The shape and type of every tensor of a folder, without reading them."""
+    """The shape and type of every tensor of a folder or a GGUF file, without reading them."""
+    if folder.suffix == SUFFIX:
+        return {name: (entry.shape, type_name(entry.kind)) for name, entry in read_header(folder).tensors.items()}
     found: Tensors = {}
     for path, wanted in files_of(folder).items():
         try:
@@ -110,16 +115,21 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """The tensors of a folder, memory-mapped until they are used or changed, in float32, or `stored`: as they are."""
     found: dict[str, Tensor] = {}
+    for name, tensor in tensors_of(folder) if folder.suffix == SUFFIX else safe_tensors(folder):
+        for known, part in ({name: tensor} if unpacked is None else unpacked(name, tensor)).items():
+            found[known] = part if stored else part.to(torch.float32)
+    return found
+
+
+def safe_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a folder, memory-mapped, one after the other."""
     for path in files_of(folder):
         try:
             tensors = load_file(path)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read: it is truncated or damaged ({error}). {AGAIN}") from None
         for name in list(tensors):
-            tensor = tensors.pop(name)
-            for known, part in ({name: tensor} if unpacked is None else unpacked(name, tensor)).items():
-                found[known] = part if stored else part.to(torch.float32)
-    return found
+            yield name, tensors.pop(name)
 
 
 def with_weights(spec: Spec, tensors: Mapping[str, Tensor], *, fresh: str = "") -> Backbone:

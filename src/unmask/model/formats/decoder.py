@@ -23,7 +23,6 @@ from unmask.model.format import FORMATS, STATED, Files, Format, Found
 from unmask.model.formats.dialects import DIALECTS, Dialect
 from unmask.model.formats.encoder import swapped
 from unmask.model.formats.keys import check_fixed, flag, number, whole
-from unmask.text.tokens.files import TOKENIZER_FILES
 
 MASK = "mask_token_id"
 
@@ -103,11 +102,7 @@ class Published(Format):
         if ".qkv_proj." in ours:
             parts = split_heads(tensor, spec, grouped=d.fused == "grouped")
             return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
-        if ours == "backbone.embed_tokens.weight" and len(tensor) < spec.vocab and tensor.ndim == 2:
-            tensor = with_blank(tensor, found.word)
-        if ours == "backbone.lm_head.weight" and tensor.ndim == 2 and len(tensor) < spec.vocab:
-            tensor = torch.cat((tensor, tensor.new_zeros(1, tensor.shape[1])))  # never an answer: see `outputs`
-        return {ours: tensor}
+        return {ours: with_blank_rows(ours, tensor, found)}
 
 
 def same_kind(kind: str | None) -> list[str]:
@@ -135,7 +130,7 @@ def row_count(d: Dialect, config: Mapping[str, Any]) -> int:
 
 def blank_of(d: Dialect, files: Files, rows: int) -> tuple[int | None, int | None]:
     """The id of blanks, and the word of the files that they look like; None: the tokenizer's, and no word."""
-    given, tokenizer = files.config.get(MASK), any((files.folder / name).is_file() for name in TOKENIZER_FILES)
+    given, tokenizer = files.config.get(MASK), files.tokenized
     if given is not None and (type(given) is not int or not 0 <= given < rows):
         raise UserError(f"config.json says {MASK} = {given!r:.60}: it must be one of 0 to {rows - 1}.")
     if d.causal:
@@ -207,10 +202,15 @@ def split_heads(tensor: Tensor, spec: DecoderSpec, *, grouped: bool) -> list[Ten
     return [part.flatten(0, 2) for part in parts]
 
 
-def with_blank(table: Tensor, word: int) -> Tensor:
-    """An embedding with one more row, for blanks: that of a word, or the mean of all."""
-    row = table.mean(0, dtype=torch.float32).to(table.dtype) if word < 0 else table[word]
-    return torch.cat((table, row[None]))
+def with_blank_rows(name: str, table: Tensor, found: Found) -> Tensor:
+    """An embedding or a head with one more row for blanks, if it has too few: the vector of a word, or the mean of
+    all; in a head it is 0 and never an answer (`DecoderSpec.outputs`)."""
+    if table.ndim != 2 or len(table) >= found.spec.vocab:
+        return table
+    if name == "backbone.embed_tokens.weight":
+        row = table.mean(0, dtype=torch.float32).to(table.dtype) if found.word < 0 else table[found.word]
+        return torch.cat((table, row[None]))
+    return torch.cat((table, table.new_zeros(1, table.shape[1]))) if name == "backbone.lm_head.weight" else table
 
 
 for table in DIALECTS.values():

@@ -9,7 +9,7 @@ from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
-from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.format import FORMATS, HEADER, Files, Format, Found
 
 # Architecture's fields by their key in config.json; the second name is that of the training configs.
 KEYS = {
@@ -36,7 +36,7 @@ class Official(Format):
     def matches(self, files: Files) -> bool:
         """A block size means block diffusion, another model with the same tensors; Mamba, Transformer-XL and SEDD
         have no model_type either."""
-        other = files.config.get("block_size") or {"ssm_cfg", "mem_len", "graph"} & files.config.keys()
+        other = files.config.get("block_size") or {"ssm_cfg", "mem_len", "graph", HEADER} & files.config.keys()
         return not files.note and files.kind in (None, FIXED["model_type"]) and not other
 
     def read(self, files: Files) -> Found:
