@@ -33,7 +33,7 @@ GPT2_WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False)
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CUTS = {
+CUTS: dict[str, list[Any]] = {
     "gpt-2": [GPT2_WORDS],
     "smollm": [pre_tokenizers.Digits(individual_digits=True), GPT2_WORDS],
     "qwen2": [
@@ -215,13 +215,13 @@ def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def tokenizer_of(keys: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer in a header: byte pairs whose words are cut in a way that is known; None for others."""
-    pieces, joins = keys.get("tokenizer.ggml.tokens"), keys.get("tokenizer.ggml.merges")
+    pieces, joins = (texts_in(keys, name) for name in ("tokens", "merges"))
     cuts = CUTS.get(str(keys.get("tokenizer.ggml.pre")))
-    if keys.get("tokenizer.ggml.model") != "gpt2" or cuts is None or not are_texts(pieces) or not are_texts(joins):
+    if keys.get("tokenizer.ggml.model") != "gpt2" or cuts is None or not pieces or not joins:
         return None
-    merges = [tuple(join.split(" ")) for join in joins]
-    if any(len(pair) != 2 for pair in merges) or len(set(pieces)) != len(pieces):
+    if any(join.count(" ") != 1 for join in joins) or len(set(pieces)) != len(pieces):
         return None
+    merges = [(first, second) for first, _, second in (join.partition(" ") for join in joins)]
     try:
         core = Core(models.BPE({piece: id for id, piece in enumerate(pieces)}, merges))
     except Exception as error:  # the library's own type; a merge of pieces that the vocabulary does not have
@@ -242,5 +242,7 @@ def tokenizer_of(keys: Mapping[str, Any]) -> Tokenizer | None:
     return Tokenizer(core, mask, pad, role("bos"), role("eos"))
 
 
-def are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def texts_in(keys: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts of the tokenizer; empty, if it is none."""
+    value = keys.get(f"tokenizer.ggml.{name}")
+    return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else []
