@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import tyro
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count, away_from_zero, stratified
 from unmask.evaluation.likelihood.estimators import estimator
@@ -75,7 +76,7 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Row]]:
         start = torch.randint(len(learn) - 128, (16,))
         x0 = learn[start[:, None] + torch.arange(128)]
         noise = Noise(stratified(torch.rand(16)), torch.rand(16, 128))
-        nats = MDLM(times=Count()).nats(network, x0, noise=noise, mask=tokenizer.mask).loss
+        nats = MDLM(times=Count()).nats(network, CleanRows(x0, noise=noise, mask=tokenizer.mask)).loss
         optimizer.zero_grad()
         nats.mean().backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -103,7 +104,7 @@ def by_time(
     for x0 in x.split(BATCH):
         t = away_from_zero(times(torch.rand(len(x0), generator=generator, dtype=torch.float64)))
         u = torch.rand(x0.shape, generator=generator, dtype=torch.float64)
-        total += float(MDLM().nats(network, x0, noise=Noise(t, u), mask=mask).bound.sum())
+        total += float(MDLM().nats(network, CleanRows(x0, noise=Noise(t, u), mask=mask)).bound.sum())
     return total / x.numel()
 
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
@@ -79,11 +80,11 @@ class Hits(Estimator):
     def means(self) -> str:
         return f"share of right predictions, {self.share:.0%} hidden"
 
-    def nats(self, network: Any, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
-        free = (~frozen).sum(1)
+    def nats(self, network: Any, clean: CleanRows) -> Tensor:
+        x0, u, mask, free = clean.x0, clean.noise.u, clean.mask, clean.free.sum(1)
         count = (self.share * free).round().long().clamp(min=1)
-        rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
-        hidden = (rank < count[:, None]) & ~frozen
+        rank = u.masked_fill(~clean.free, torch.inf).argsort(1).argsort(1)
+        hidden = (rank < count[:, None]) & clean.free
         rows = rows_where(hidden)
         logits = forbid(network(torch.where(hidden, mask, x0), u.new_zeros(len(x0)).float(), rows), mask)
         right = (logits.argmax(1) == x0.flatten()[rows]).double()

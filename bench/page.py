@@ -25,6 +25,7 @@ from block import random_network
 from compare import ratios
 from train_step import ours as our_steps
 from train_step import textbook as textbook_steps
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.evaluation.record import machine
 from unmask.model.backbones.transformer import Architecture, Transformer
@@ -122,7 +123,7 @@ def evaluation(a: Architecture, batch: int) -> Job:
 
     @torch.inference_mode()
     def run() -> None:
-        objective.nats(partial(logits_at, network), rows, noise=noise, mask=a.vocab - 1)
+        objective.nats(partial(logits_at, network), CleanRows(rows, noise=noise, mask=a.vocab - 1))
 
     return Job(run, products_of(a, batch * a.length, rows=batch * a.length // 2))
 

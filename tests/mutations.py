@@ -134,7 +134,7 @@ MUTATIONS = {
         "diffusion/schedule.py", "self.slope / self.hidden", "self.slope / (self.hidden + 1e-3)", MATHEMATICS
     ),
     "discrete weight is 1 % off": Mutation(
-        "diffusion/mdlm.py", "self.steps * reveal_chance", "1.01 * self.steps * reveal_chance", MATHEMATICS
+        "diffusion/mdlm.py", "at.weight * reveal_chance", "1.01 * at.weight * reveal_chance", MATHEMATICS
     ),
     "the first step is never drawn": Mutation(
         "diffusion/times.py", ".clamp(max=total - 1) + 1", ".clamp(min=1, max=total - 1) + 1", MATHEMATICS
@@ -143,7 +143,7 @@ MUTATIONS = {
         "diffusion/mdlm.py",
         "torch.where(level.hidden > 0, level.weight, 0.0) / when.density",
         "torch.where(level.hidden > 0, level.weight, 0.0) / when.density"
-        " / (x_t == mask).double().mean(1).clamp(min=1e-9)",
+        " / (x_t == clean.mask).double().mean(1).clamp(min=1e-9)",
         MATHEMATICS,
     ),
     "the mask may be predicted": Mutation(
@@ -175,7 +175,7 @@ MUTATIONS = {
         "diffusion/corruption.py", "chosen if frozen is None else chosen & ~frozen", "chosen", CORRUPTION
     ),
     "frozen tokens are counted": Mutation(
-        "diffusion/mdlm.py", "free = (~given).sum(1)", "free = torch.full((len(x0),), x0.shape[1])", MATHEMATICS
+        "diffusion/mdlm.py", "free = clean.free.sum(1)", "free = torch.full((len(x0),), x0.shape[1])", MATHEMATICS
     ),
     "reveal chance is 1 % off": Mutation(
         "diffusion/reverse.py",
@@ -237,7 +237,7 @@ MUTATIONS = {
         "diffusion/plaid.py", "(gradient * kept[:, None])", "gradient", PLAID
     ),
     "the output prior is 1 % off": Mutation(
-        "diffusion/plaid.py", "(ramp * alpha(gamma) /", "(1.01 * ramp * alpha(gamma) /", PLAID
+        "diffusion/plaid.py", "(self.ramp * alpha(", "(1.01 * self.ramp * alpha(", PLAID
     ),
     "Diffusion-LM's first step has half of its cost": Mutation(
         "diffusion/diffusion_lm.py", "/ (2 * self.first_spread(", "/ (4 * self.first_spread(", DIFFUSION_LM
@@ -394,7 +394,7 @@ MUTATIONS = {
         "diffusion/kernels/spindle.py", "(log_p + r.log())", "log_p", KERNELS
     ),
     "kernel: a process that steps to its own time": Mutation(
-        "sampling/uniform.py", "x_t, s, t, mask=state.canvas.mask)", "x_t, s, s, mask=state.canvas.mask)", KERNELS
+        "sampling/uniform.py", "Step(x_t, s, t, ", "Step(x_t, s, s, ", KERNELS
     ),
     "a sampler that needs more than is given": Mutation(
         "sampling/fitting.py", "if not needs <= gives:", "if not needs & gives:", "contracts/test_policies.py"

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from studies.grids import Grid, Puzzle, disguised, make, random_puzzle, read_puzzles, solutions
 from studies.stories import say
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, objective_of
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture, Transformer
@@ -220,7 +221,7 @@ def learn(
         tokens, given = rows(step)
         drawn = noise.draw(*tokens.shape, seed=asked.seed, step=step)
         reads = in_place(asked, partial(logits_at, network), objective)
-        found = goal.nats(reads, tokens, noise=drawn, mask=asked.mask, frozen=given)
+        found = goal.nats(reads, CleanRows(tokens, noise=drawn, mask=asked.mask, frozen=given))
         blanks = (~given).sum()
         (found.loss.sum() / blanks).backward()
         optim.clip(parameters, how.clip)

@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
+from unmask.random import Noise
 
 FILE = spec_from_file_location("encoders", Path(__file__).parents[2] / "bench" / "encoders.py")
 encoders = module_from_spec(FILE)
@@ -37,7 +39,7 @@ def test_the_share_of_right_predictions_is_that_at_hidden_tokens():
         return logits[rows]
 
     t, u = torch.rand(7, generator=dice), torch.rand(7, 20, generator=dice).double()
-    found = encoders.Hits(0.15).nats(network, x0, t=t, u=u, mask=MASK, frozen=frozen)
+    found = encoders.Hits(0.15).nats(network, CleanRows(x0, noise=Noise(t, u), mask=MASK, frozen=frozen))
     (hidden,) = asked
     free = (~frozen).sum(1)
     assert hidden.sum(1).tolist() == [3, 3, 3, 1, 3, 3, 3]  # of 18 and of 4

@@ -7,6 +7,7 @@ import torch
 
 import unmask
 from contracts.members import LENGTH, LETTERS, NAMES, model_of, network_of, spec_of, unusual
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Objective
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure
@@ -48,11 +49,12 @@ def test_evaluation_scoring_and_serving_measure_what_was_trained(name, tmp_path)
         own = objective.precise() if objective.facts.likelihood else objective.bounded()
         for one, measured in ((evaluated, own), (served, objective.bounded())):
             trained = measured.nats(
-                network, rows(), noise=drawn, mask=model.mask, frozen=frozen, parts=model.parts, state=model.state
+                network,
+                CleanRows(rows(), noise=drawn, mask=model.mask, frozen=frozen, parts=model.parts, state=model.state),
             )
             # Estimators of a loss that needs σ keep away from t = 0, where it is infinite.
             t = drawn.t if not one.means.endswith("t >= 0.001") else (drawn.t - 1e-3) / (1 - 1e-3)
-            found = one.nats(network, rows(), t=t, u=drawn.u, mask=model.mask, frozen=frozen)
+            found = one.nats(network, CleanRows(rows(), noise=Noise(t, drawn.u), mask=model.mask, frozen=frozen))
             torch.testing.assert_close(found.double(), trained.bound.double(), rtol=1e-6, atol=1e-9)
     if objective.facts.infills:
         assert scored_by(model) == objective.bounded()
@@ -133,9 +135,11 @@ def test_the_bound_is_the_same_whatever_else_is_in_the_batch(name, tmp_path):
     options = {"mask": model.mask, "parts": model.parts, "state": model.state}
     with torch.no_grad():
         network = NetworkView(model.network)
-        whole = model.objective.nats(network, rows(), noise=drawn, **options).bound
+        whole = model.objective.nats(network, CleanRows(rows(), noise=drawn, **options)).bound
         alone = [
-            model.objective.nats(network, rows()[i : i + 1], noise=drawn.rows(slice(i, i + 1)), **options).bound
+            model.objective.nats(
+                network, CleanRows(rows()[i : i + 1], noise=drawn.rows(slice(i, i + 1)), **options)
+            ).bound
             for i in range(5)
         ]
     torch.testing.assert_close(torch.cat(alone), whole, rtol=1e-4, atol=1e-4)

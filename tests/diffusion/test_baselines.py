@@ -6,6 +6,7 @@ import torch
 from exact import DOUBLE, ChainWorld, TableWorld, every_text
 from unmask.diffusion import d3pm, sedd
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
 from unmask.diffusion.d3pm import D3PM
 from unmask.diffusion.kernels.absorbing import kl_of_step
@@ -54,8 +55,12 @@ def test_d3pm_without_mass_on_the_mask_is_mdlm_plus_reconstruction():
         torch.tensor([0.55], dtype=DOUBLE),
         torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE),
     )
-    d = D3PM(LogLinear(0.0), steps=10, zero_masking=True).nats(world.network, x0, noise=Noise(t, u), mask=3).bound
-    m = MDLM(LogLinear(0.0), steps=10).nats(world.network, x0, noise=Noise(t, u), mask=3).bound
+    d = (
+        D3PM(LogLinear(0.0), steps=10, zero_masking=True)
+        .nats(world.network, CleanRows(x0, noise=Noise(t, u), mask=3))
+        .bound
+    )
+    m = MDLM(LogLinear(0.0), steps=10).nats(world.network, CleanRows(x0, noise=Noise(t, u), mask=3)).bound
     logits = world.network(x0, torch.zeros(1), torch.arange(3))[:, :3]
     assert torch.allclose(d - m, -logits.log_softmax(-1)[torch.arange(3), x0[0]][None])
 
@@ -73,7 +78,7 @@ def test_sedd_with_the_scores_of_a_denoiser_is_mdlm(schedule):
         )
 
     t, u = torch.tensor([0.4, 0.9], dtype=DOUBLE), torch.tensor([[0.1, 0.2, 0.9], [0.3, 0.1, 0.2]], dtype=DOUBLE)
-    ours = SEDD(schedule).nats(scores, x0, noise=Noise(t, u), mask=3).bound
+    ours = SEDD(schedule).nats(scores, CleanRows(x0, noise=Noise(t, u), mask=3)).bound
     level = schedule.at(t)
     masked = cross_entropy(world.network, x0, hide(x0, level.hidden, u, mask=3), level.sigma, mask=3)
     assert torch.allclose(ours, level.weight[:, None] * masked, rtol=1e-9, atol=1e-12)
@@ -129,7 +134,7 @@ def test_reconstruction_of_clean_text_equals_the_reference(golden):
     mask, x0 = int(golden["mask_index"]), golden["x0"][:1]
     network = lambda x, sigma, rows: golden["logits_zero_nomask"].flatten(0, 1)[rows]  # noqa: E731
     for zero, name in ((False, "loss_recon_d3pm_T1000"), (True, "loss_recon_d3pm_T1000_submask")):
-        ours = d3pm.reconstruction(network, x0, golden["t"], zero, mask, None)
+        ours = d3pm.reconstruction(network, CleanRows(x0, mask=mask), zero_masking=zero)
         assert torch.allclose(ours, golden[name][:1], rtol=1e-4, atol=1e-5)
 
 
@@ -141,7 +146,7 @@ def test_the_autoregressive_loss_is_the_exact_likelihood():
         return torch.cat([world.step[x[row, position - 1]].log(), torch.zeros(len(rows), 1, dtype=DOUBLE)], -1)
 
     texts = every_text(3, 4)
-    nats = Autoregressive().nats(network, texts, mask=3).bound
+    nats = Autoregressive().nats(network, CleanRows(texts, mask=3)).bound
     assert (nats[:, 0] == 0).all()
     assert torch.allclose(nats.sum(1) - world.start[texts[:, 0]].log(), world.nll(texts))
     p = Autoregressive().log_probs(torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.long), mask=3)[0, 0].exp()
@@ -156,10 +161,10 @@ def test_padding_is_left_out_of_the_autoregressive_loss():
         return torch.zeros(len(rows), 4)
 
     frozen = torch.tensor([[False, False, False], [False, True, True]])
-    Autoregressive().nats(network, torch.tensor([[0, 1, 2], [0, 1, 1]]), mask=3, frozen=frozen)
+    Autoregressive().nats(network, CleanRows(torch.tensor([[0, 1, 2], [0, 1, 1]]), mask=3, frozen=frozen))
     assert asked == [[1, 2]]
 
 
 def test_rows_of_one_token_are_refused():
     with pytest.raises(UserError, match="at least two tokens; saw 1"):
-        Autoregressive().nats(lambda x, s, rows: torch.zeros(len(rows), 4), torch.tensor([[0]]), mask=3)
+        Autoregressive().nats(lambda x, s, rows: torch.zeros(len(rows), 4), CleanRows(torch.tensor([[0]]), mask=3))

@@ -16,6 +16,7 @@ from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import BlockDiffusion, block_times
 from unmask.diffusion.blocks import block_nats
 from unmask.diffusion.bound import every_mask
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Clipped, Count, Stratified
 from unmask.errors import UserError
@@ -80,10 +81,12 @@ def test_blocks_of_one_token_have_the_recorded_likelihood_whatever_the_noise():
             BlockDiffusion(size=1)
             .nats(
                 partial(logits_at, golden_network().freeze()),
-                x0,
-                noise=noise_of(2, 24, seed),
-                mask=mask,
-                frozen=given,
+                CleanRows(
+                    x0,
+                    noise=noise_of(2, 24, seed),
+                    mask=mask,
+                    frozen=given,
+                ),
             )
             .bound
             for seed in (1, 2)
@@ -97,7 +100,7 @@ def test_one_block_is_mdlm(before):
     network, x0, noise = random_network(before=before), text(4), noise_of(4)
     with torch.no_grad():
         block, mdlm = (
-            objective.nats(partial(logits_at, network), x0, noise=noise, mask=MASK).bound
+            objective.nats(partial(logits_at, network), CleanRows(x0, noise=noise, mask=MASK)).bound
             for objective in (BlockDiffusion(size=12), MDLM(times=Count()))
         )
     torch.testing.assert_close(block, mdlm, rtol=1e-12, atol=1e-12)
@@ -110,9 +113,9 @@ def test_blocks_of_one_token_are_autoregressive_where_the_network_reads_before()
     twin.double().load_state_dict(network.state_dict())
     for weight in ("bound", "flat"):
         found = BlockDiffusion(size=1, weight=weight).nats(
-            partial(logits_at, network), x0, noise=noise_of(4), mask=MASK
+            partial(logits_at, network), CleanRows(x0, noise=noise_of(4), mask=MASK)
         )
-        told = Autoregressive().nats(partial(logits_at, twin), x0, mask=MASK)
+        told = Autoregressive().nats(partial(logits_at, twin), CleanRows(x0, mask=MASK))
         for one in (found.loss, found.bound):
             torch.testing.assert_close(one[:, 1:], told.bound[:, 1:], rtol=1e-9, atol=1e-9)
 
@@ -126,7 +129,7 @@ def test_the_bound_is_unbiased_also_with_clipped_noise(times):
     noise = Noise(t, torch.rand(fine, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     with torch.no_grad():
         found = BlockDiffusion(size, times=times).nats(
-            partial(logits_at, network), x0.expand(fine, -1), noise=noise, mask=MASK
+            partial(logits_at, network), CleanRows(x0.expand(fine, -1), noise=noise, mask=MASK)
         )
     mean = found.bound.mean(0)
     told = exact_by_block(network, x0, size)[0]
@@ -146,10 +149,10 @@ def test_every_block_of_a_row_has_its_own_share_of_masks():
 def test_a_last_shorter_block_is_the_block_of_a_shorter_text():
     network, x0, noise = random_network(before=True), text(3, 10), noise_of(3, 10)
     with torch.no_grad():
-        whole = BlockDiffusion(4).nats(partial(logits_at, network), x0, noise=noise, mask=MASK).bound
+        whole = BlockDiffusion(4).nats(partial(logits_at, network), CleanRows(x0, noise=noise, mask=MASK)).bound
         front = (
             BlockDiffusion(4)
-            .nats(partial(logits_at, network), x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK)
+            .nats(partial(logits_at, network), CleanRows(x0[:, :8], noise=Noise(noise.t, noise.u[:, :8]), mask=MASK))
             .bound
         )
     torch.testing.assert_close(whole[:, :8], front, rtol=1e-9, atol=1e-9)
@@ -195,13 +198,13 @@ def test_given_tokens_stay_visible_and_make_a_block_smaller():
     with torch.no_grad():
         found = (
             BlockDiffusion(4, weight="bound")
-            .nats(partial(logits_at, network), x0, noise=noise, mask=MASK, frozen=frozen)
+            .nats(partial(logits_at, network), CleanRows(x0, noise=noise, mask=MASK, frozen=frozen))
             .bound
         )
     assert (found[frozen] == 0).all()
     assert ((found[:, 6:8] > 0).sum(1) <= 2).all()
     nothing = BlockDiffusion(4).nats(
-        partial(logits_at, network), x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen)
+        partial(logits_at, network), CleanRows(x0, noise=noise, mask=MASK, frozen=torch.ones_like(frozen))
     )
     assert (nothing.bound == 0).all()
 

@@ -21,6 +21,7 @@ from exact import (
     nodes,
 )
 from unmask.diffusion.bound import every_mask, exact_bound, masked_losses
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import SCHEDULES, LinearSigma, LogLinear
 from unmask.diffusion.times import Count, away_from_zero, stratified
@@ -33,7 +34,7 @@ OTHERS = [LogLinear(eps=0.0), LogLinear(eps=0.3), LinearSigma(low=0.5, high=2.0)
 
 def paid_by(objective):
     """The bound of one draw, as training and evaluation see it."""
-    return lambda network, x0, t, u, mask: objective.nats(network, x0, noise=Noise(t, u), mask=mask).bound
+    return lambda network, x0, t, u, mask: objective.nats(network, CleanRows(x0, noise=Noise(t, u), mask=mask)).bound
 
 
 def bound_by_time(world, x0: torch.Tensor, schedule) -> float:
@@ -91,11 +92,11 @@ def test_time_form_count_form_sum_over_masks_and_mean_over_orders_are_one_number
 
 def nats_by_count(network, x0, *, t, u, mask, frozen=None):
     """The bound by the number of masks, as it is trained and reported."""
-    return MDLM(times=Count()).nats(network, x0, noise=Noise(t, u), mask=mask, frozen=frozen).bound
+    return MDLM(times=Count()).nats(network, CleanRows(x0, noise=Noise(t, u), mask=mask, frozen=frozen)).bound
 
 
 def nats_by_time(network, x0, *, t, u, mask):
-    return MDLM(LogLinear(eps=0.0)).nats(network, x0, noise=Noise(t, u), mask=mask).bound
+    return MDLM(LogLinear(eps=0.0)).nats(network, CleanRows(x0, noise=Noise(t, u), mask=mask)).bound
 
 
 def expected_by_count(world, x0: torch.Tensor) -> float:
@@ -135,12 +136,14 @@ def test_the_discrete_loss_is_unbiased_for_the_bound_of_its_steps(total):
                 MDLM(schedule, steps=total)
                 .nats(
                     world.network,
-                    x0[None],
-                    noise=Noise(
-                        torch.tensor([(i - 0.5) / total], dtype=DOUBLE),
-                        torch.where(mask, 0.0, 1.0 - 1e-16)[None].to(DOUBLE),
+                    CleanRows(
+                        x0[None],
+                        noise=Noise(
+                            torch.tensor([(i - 0.5) / total], dtype=DOUBLE),
+                            torch.where(mask, 0.0, 1.0 - 1e-16)[None].to(DOUBLE),
+                        ),
+                        mask=3,
                     ),
-                    mask=3,
                 )
                 .bound
             )

@@ -9,8 +9,10 @@ import torch
 
 from exact import DOUBLE, TableWorld, every_text
 from model.golden import FOLDER, arrays_of
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform
+from unmask.diffusion.kernel import Step
 from unmask.diffusion.kernels.uniform import Uniform, random_ids, scrambled
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
@@ -41,14 +43,14 @@ def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t):
     for x_t in range(K):
         explicit = kernel(a_t / a_s)[:, x_t] * (p @ kernel(a_s))
         explicit = p if a_s == 1 else explicit / explicit.sum()
-        found = uniform(K + 1).log_step(log_p, torch.tensor([x_t]), s, t, mask=MASK).exp()[0]
+        found = uniform(K + 1).log_step(log_p, Step(torch.tensor([x_t]), s, t, MASK)).exp()[0]
         assert torch.allclose(found[:K], explicit)
         assert found[MASK] == 0
         for x0 in range(K):
             q = kernel(a_t / a_s)[:, x_t] * kernel(a_s)[x0]
             q = q / q.sum()
             kl = torch.where(q > 0, q * (q / explicit).log(), 0.0).sum()
-            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), torch.tensor([x_t]), s, t, mask=MASK)
+            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), Step(torch.tensor([x_t]), s, t, MASK))
             assert float(ours) == pytest.approx(float(kl), abs=1e-12)
 
 
@@ -84,14 +86,14 @@ def test_posteriors_and_losses_are_the_recorded_ones():
         n = case["x0"].numel()
         t, s = (1 - alpha[j].expand(n) for j in (i, i - 1))
         x_t, log_p = case["xt"][i].flatten(), wide[i].flatten(0, 1).log_softmax(-1)
-        p = uniform(letters + 1).log_step(log_p, x_t, s, t, mask=letters).exp()[:, :letters]
+        p = uniform(letters + 1).log_step(log_p, Step(x_t, s, t, letters)).exp()[:, :letters]
         told = case["p_logp"][i].flatten(0, 1).double().softmax(-1)
         assert torch.allclose(p, told, atol=2e-4)
         with_eps = (case["q_one"][i].double()[:, x_t].T + 1e-6) * (
             log_p.exp()[:, :letters] @ case["q_cum"][i - 1].double() + 1e-6
         )
         assert torch.allclose(with_eps / with_eps.sum(-1, keepdim=True), told, atol=3e-6)
-        kl = uniform(letters + 1).kl(log_p, case["x0"].flatten(), x_t, s, t, mask=letters)
+        kl = uniform(letters + 1).kl(log_p, case["x0"].flatten(), Step(x_t, s, t, letters))
         assert torch.allclose(kl, case["kl"][i].flatten().double(), rtol=2e-3, atol=2e-4)
 
 
@@ -110,12 +112,12 @@ def enumerated(world: TableWorld, total: int) -> tuple[torch.Tensor, torch.Tenso
     bound, law = torch.zeros(size, dtype=DOUBLE), torch.full((size,), 1 / size, dtype=DOUBLE)
     for i in range(total, 0, -1):
         t, s = (1 - alpha[j].expand(2 * size) for j in (i, i - 1))
-        step = uniform(3).log_step(log_p.flatten(0, 1), texts.flatten(), s, t, mask=2).view(size, 2, -1).exp()
+        step = uniform(3).log_step(log_p.flatten(0, 1), Step(texts.flatten(), s, t, 2)).view(size, 2, -1).exp()
         move = torch.stack([[x[0, y[0]] * x[1, y[1]] for y in texts][k] for x in step for k in range(size)])
         law = law @ move.view(size, size)
         at = kernels(alpha[i])
         for number, x0 in enumerate(texts):
-            kl = uniform(3).kl(log_p.flatten(0, 1), x0.repeat(size), texts.flatten(), s, t, mask=2).view(size, 2)
+            kl = uniform(3).kl(log_p.flatten(0, 1), x0.repeat(size), Step(texts.flatten(), s, t, 2)).view(size, 2)
             bound[number] += (at[number][:, None] * kl).sum()
     return bound, law
 
@@ -145,7 +147,9 @@ def test_the_bound_is_the_enumerated_one_and_a_bound(total):
         paid = 0.0
         for i in range(total):
             noise = Noise(torch.full((len(grid),), (i + 0.5) / total, dtype=DOUBLE), grid)
-            found = objective.nats(world.network, x0.repeat(len(grid), 1), noise=noise, mask=2, parts={"ids": Ids(3)})
+            found = objective.nats(
+                world.network, CleanRows(x0.repeat(len(grid), 1), noise=noise, mask=2, parts={"ids": Ids(3)})
+            )
             paid += float(found.bound.sum(1).mean()) / total
         assert paid == pytest.approx(float(bound[number]), rel=1e-9)
 
@@ -156,8 +160,8 @@ def test_the_hybrid_loss_adds_the_cross_entropy_at_all_positions_and_leaves_the_
     x0 = torch.tensor([[0, 2, 1], [1, 1, 0]])
     noise = Noise(torch.tensor([0.4, 0.9], dtype=DOUBLE), torch.rand(2, 3, dtype=DOUBLE))
     options = {"noise": noise, "mask": MASK, "parts": {"ids": Ids(4)}}
-    plain = objective.nats(world.network, x0, **options)
-    hybrid = replace(objective, hybrid=0.01).nats(world.network, x0, **options)
+    plain = objective.nats(world.network, CleanRows(x0, **options))
+    hybrid = replace(objective, hybrid=0.01).nats(world.network, CleanRows(x0, **options))
     assert torch.allclose(hybrid.bound, plain.bound)
     assert torch.equal(plain.loss, plain.bound)
     added = (hybrid.loss - plain.loss) / (6 * 0.01)
@@ -179,13 +183,14 @@ def test_austin_s_bound_is_the_reference_s_without_the_reconstruction_and_both_h
     found = {}
     for name in ("austin", "reference", "d3pm"):
         one = estimator(name, objective=D3PM(steps=10))
-        found[name] = one.nats(world.network, x0, t=t, u=u, mask=mask, frozen=frozen)
+        found[name] = one.nats(world.network, CleanRows(x0, noise=Noise(t, u), mask=mask, frozen=frozen))
         assert ("Austin" if name == "austin" else "reference") in one.means
-    clean = reconstruction(world.network, x0, t, False, mask, None)
+    clean = reconstruction(world.network, CleanRows(x0, Noise(t, u), mask=mask), zero_masking=False)
     assert torch.equal(found["d3pm"], found["reference"])
     assert torch.allclose(found["reference"] - found["austin"], clean, atol=1e-12)
     assert torch.equal(
-        D3PM(steps=10, bound="austin").nats(world.network, x0, noise=Noise(t, u), mask=mask).loss, found["austin"]
+        D3PM(steps=10, bound="austin").nats(world.network, CleanRows(x0, noise=Noise(t, u), mask=mask)).loss,
+        found["austin"],
     )
 
 
@@ -211,7 +216,9 @@ def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
         t = stratified(torch.rand(rows, generator=source, dtype=DOUBLE))
         noise = Noise(t, torch.rand(rows, length, generator=source, dtype=DOUBLE))
         x0 = torch.zeros(rows, length, dtype=torch.long)
-        return one.nats(world.network, x0, noise=noise, **options).bound.sum(1).numpy()[None], t.numpy()[None]
+        return one.nats(world.network, CleanRows(x0, noise=noise, **options)).bound.sum(1).numpy()[None], t.numpy()[
+            None
+        ]
 
     def error_of(one):
         means, errors, inside = [], [], []

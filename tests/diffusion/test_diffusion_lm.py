@@ -10,7 +10,8 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch.distributions import Normal, kl_divergence
 
-from unmask.diffusion.continuous import posterior, posterior_variance
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.continuous import NoisyWindow, posterior, posterior_variance
 from unmask.diffusion.diffusion_lm import DiffusionLM, Embedding, Printed, shares
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
@@ -109,11 +110,12 @@ def test_the_loss_is_that_of_the_original(told, recorded, mix, run):
     steps, embed, mask = recorded
     objective, x0 = DiffusionLM(steps=steps, embed=embed), told["x0"]
     parts, index = parts_of(told, mix), told[f"train{run}_t"].expand(len(x0))
-    noise = {"clean": told[f"train{run}_noise_x0"], "noisy": told[f"train{run}_noise_xt"]}
-    found = objective.terms(mix, x0, index, **noise, parts=parts, mask=mask)
+    noise = {"noise_0": told[f"train{run}_noise_x0"], "noise_t": told[f"train{run}_noise_xt"]}
+    clean = CleanRows(x0, parts=parts, mask=mask)
+    found = objective.terms(mix, clean, index, **noise)
     target = found.mean if run == 0 else found.x
     close((target - found.found).square().mean((1, 2)), told[f"train{run}_mse"])
-    close(objective.loss(found, x0, index, parts, mask=mask).mean(1), told[f"train{run}_loss"])
+    close(objective.loss(found, index, clean).mean(1), told[f"train{run}_loss"])
 
 
 @pytest.mark.slow
@@ -121,14 +123,14 @@ def test_the_loss_is_that_of_the_original(told, recorded, mix, run):
 def test_the_printed_number_is_that_of_the_original(told, recorded, mix, kind):
     steps, embed, mask = recorded
     objective = DiffusionLM(steps=steps, embed=embed, clamp="clamp" in kind, variance=kind.split("_")[0])
-    x0, parts, name = told["x0"], parts_of(told, mix), f"bound_{kind}"
-    terms = []
+    x0, name, terms = told["x0"], f"bound_{kind}", []
+    clean = CleanRows(x0, parts=parts_of(told, mix), mask=mask)
     for turn, index in enumerate(range(steps - 1, -1, -1)):
         at = torch.full((len(x0),), index)
-        noise = {"clean": told[f"{name}_noise_x0"], "noisy": told[f"{name}_noise"][turn]}
-        found = objective.terms(mix, x0, at, **noise, parts=parts, mask=mask)
+        noise = {"noise_0": told[f"{name}_noise_x0"], "noise_t": told[f"{name}_noise"][turn]}
+        found = objective.terms(mix, clean, at, **noise)
         terms.append(objective.step_nats(found, at) if index else objective.first_printed(found))
-    ends = objective.ends(found.x, found.x, x0, parts, mask=mask)
+    ends = objective.ends(found.x, found.x, clean)
     close((sum(terms) + ends).mean(1), told[f"{name}_nats_per_token"])
     bits = torch.stack([one.mean(1) for one in terms], 1) / embed / log(2)
     expected = told[f"{name}_terms_bits_per_dim"]
@@ -147,8 +149,8 @@ def test_a_run_is_that_of_the_original_token_for_token(told, recorded, mix, kind
     parts, z = parts_of(told, mix), told[f"run_{kind}_xT"]
     path, policy = objective.path(steps, parts), Gaussian(steps)
     for call in range(steps):
-        vectors = objective.entered(mix, told["x0"][:, :0], z, path.gamma[call], path.told[call], None, parts)
-        reading = objective.meaning(mix.trunk(vectors), z, path.gamma[call], parts, {}, mask=mask)
+        noisy = NoisyWindow(z, path.gamma[call], path.told[call], told["x0"][:, :0])
+        reading = objective.meaning(mix.trunk(objective.entered(mix, noisy, parts)), noisy, parts, {}, mask=mask)
         normal = told[f"run_{kind}_noise"][call] * (call < steps - 1)
         z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
         close(z, told[f"run_{kind}_path"][call])
@@ -215,9 +217,8 @@ def exact_nll(objective, parts, function):
     mass = mass / mass.sum()
     for call in range(objective.steps):
         z = LINE.view(-1, 1, 1)
-        reading = objective.meaning(
-            function(z, path.told[call].expand(len(z))), z, path.gamma[call], parts, {}, mask=3
-        )
+        noisy = NoisyWindow(z, path.gamma[call], path.told[call], torch.empty(len(z), 0, dtype=torch.long))
+        reading = objective.meaning(function(z, noisy.told.expand(len(z))), noisy, parts, {}, mask=3)
         mean, variance = posterior(z, reading.x, path.gamma[call + 1], path.gamma[call])
         if call == objective.steps - 1:
             variance = objective.first_spread(objective.levels(z.device))
@@ -233,16 +234,16 @@ def quadrature(objective, parts, function, *, printed=False):
     width = objective.first_spread(objective.levels(nodes.device)).sqrt()
     totals = []
     for w in range(WORDS):
-        x0 = torch.full((len(nodes), 1), w)
+        rows = CleanRows(torch.full((len(nodes), 1), w), parts=parts, mask=3)
         total = 0.0
         for index in range(objective.steps):
             at = torch.full((len(nodes),), index)
-            noise = {"noisy": noisy, "clean": clean if printed else None}
-            found = objective.terms(Answers(function), x0, at, **noise, parts=parts, mask=3)
+            noise = {"noise_t": noisy, "noise_0": clean if printed else None}
+            found = objective.terms(Answers(function), rows, at, **noise)
             first = objective.first_printed(found) if printed else objective.first_nats(found)
             total = total + (weights * (objective.step_nats(found, at) if index else first)[:, 0]).sum()
         last = found.x if printed else found.mean + width * clean
-        totals.append(total + (weights * objective.ends(found.x, last, x0, parts, mask=3)[:, 0]).sum())
+        totals.append(total + (weights * objective.ends(found.x, last, rows)[:, 0]).sum())
     return torch.stack(totals)
 
 
@@ -355,7 +356,7 @@ def test_intervals_of_few_rows_cover_the_bound(kind):
         u = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         noise = Noise(stratified(u), torch.zeros(rows, length, dtype=torch.float64), keys(seed, torch.arange(rows)))
         x0 = torch.ones(rows, length, dtype=torch.long)
-        found = chosen.nats(Answers(denoiser), x0, noise=noise, mask=3, parts=parts).bound
+        found = chosen.nats(Answers(denoiser), CleanRows(x0, noise=noise, mask=3, parts=parts)).bound
         return found.sum(1).numpy()[None], noise.t.numpy()[None]
 
     expected = float(estimated(400_000, 1, 0)[0].mean())
@@ -381,7 +382,9 @@ def test_the_estimates_have_the_sum_over_all_steps_as_their_mean(kind):
     chosen = objective.precise() if kind == "evaluation" else Printed(objective)
     for w in range(WORDS):
         noise = Noise(t, torch.zeros(rows, 1, dtype=torch.float64), keys(w, torch.arange(rows)))
-        found = chosen.nats(Answers(denoiser), torch.full((rows, 1), w), noise=noise, mask=3, parts=parts).bound
+        found = chosen.nats(
+            Answers(denoiser), CleanRows(torch.full((rows, 1), w), noise=noise, mask=3, parts=parts)
+        ).bound
         error = found.std() / rows**0.5
         assert abs(found.mean() - expected[w]) < 4 * error
         assert error < 0.05
@@ -390,11 +393,9 @@ def test_the_estimates_have_the_sum_over_all_steps_as_their_mean(kind):
 @pytest.mark.slow
 def test_an_estimate_that_is_right_makes_every_middle_term_zero():
     objective, parts = world(denoiser, steps=6)
-    noise = {"clean": torch.zeros(5, 1, 1).double(), "noisy": torch.zeros(5, 1, 1).double()}
-    index = torch.arange(1, 6)
-    found = objective.terms(
-        Answers(denoiser), torch.ones(5, 1, dtype=torch.long), index, **noise, parts=parts, mask=3
-    )
+    zeros, index = torch.zeros(5, 1, 1).double(), torch.arange(1, 6)
+    clean = CleanRows(torch.ones(5, 1, dtype=torch.long), parts=parts, mask=3)
+    found = objective.terms(Answers(denoiser), clean, index, noise_t=zeros, noise_0=zeros)
     assert (objective.step_nats(replace_used(found), index) == 0).all()
 
 
@@ -411,7 +412,9 @@ def test_the_loss_teaches_the_embeddings_through_x_0():
     )
 
     def loss():
-        return objective.nats(Answers(denoiser), torch.tensor([[1]]), noise=noise, mask=3, parts=parts).loss.sum()
+        return objective.nats(
+            Answers(denoiser), CleanRows(torch.tensor([[1]]), noise=noise, mask=3, parts=parts)
+        ).loss.sum()
 
     (gradient,) = torch.autograd.grad(loss(), matrix)
     step = 1e-6

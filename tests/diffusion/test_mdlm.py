@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exact import DOUBLE, TableWorld, TinyNetwork
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM
 from unmask.diffusion.kernels.absorbing import absorbing_log_step
 from unmask.diffusion.mdlm import MDLM, cross_entropy, log_probs
@@ -75,7 +76,10 @@ def test_each_step_of_the_discrete_bound_is_the_kl_between_posterior_and_model(s
             x_t = torch.where(u < t.hidden, 3, x0)
             nats = (
                 MDLM(schedule, steps=total)
-                .nats(world.network, x0, noise=Noise(torch.tensor([(i - 0.5) / total], dtype=DOUBLE), u), mask=3)
+                .nats(
+                    world.network,
+                    CleanRows(x0, noise=Noise(torch.tensor([(i - 0.5) / total], dtype=DOUBLE), u), mask=3),
+                )
                 .bound
             )
             logits = world.network(x_t, s.sigma, torch.arange(3)).view(1, 3, 4)
@@ -96,7 +100,9 @@ def test_the_discrete_loss_is_finite_at_its_first_step(total):
     for objective in (MDLM(steps=total), MDLM(steps=total, zero_masking=False), D3PM(steps=total)):
         for t in (0.0, 1 / total, 1.0):
             u = torch.zeros(1, 3, dtype=DOUBLE)
-            nats = objective.nats(world.network, x0, noise=Noise(torch.tensor([t], dtype=DOUBLE), u), mask=3).bound
+            nats = objective.nats(
+                world.network, CleanRows(x0, noise=Noise(torch.tensor([t], dtype=DOUBLE), u), mask=3)
+            ).bound
             assert torch.isfinite(nats).all()
             assert (nats > 0).all()
 
@@ -105,7 +111,10 @@ def test_at_time_zero_nothing_is_hidden_and_nothing_is_paid():
     world, x0 = TableWorld.random(), torch.tensor([[0, 2, 1]])
     nats = (
         MDLM()
-        .nats(world.network, x0, noise=Noise(torch.zeros(1, dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)), mask=3)
+        .nats(
+            world.network,
+            CleanRows(x0, noise=Noise(torch.zeros(1, dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)), mask=3),
+        )
         .bound
     )
     assert (nats == 0).all()
@@ -118,7 +127,7 @@ def test_the_switches_of_table_8_nest():
     noise = Noise(torch.tensor([0.55], dtype=DOUBLE), torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE))
 
     def paid(objective):
-        return objective.nats(world.network, x0, noise=noise, mask=3).bound
+        return objective.nats(world.network, CleanRows(x0, noise=noise, mask=3)).bound
 
     subs = paid(MDLM(LogLinear(0), steps=10))
     free = paid(MDLM(LogLinear(0), steps=10, zero_masking=False))
@@ -139,7 +148,9 @@ def test_a_loss_of_three_nats_a_token_is_reported_as_three():
     t = (torch.arange(4096, dtype=DOUBLE) + 0.5) / 4096
     u = torch.rand(4096, 64, generator=generator, dtype=DOUBLE)
     nats = (
-        MDLM(LogLinear(0)).nats(lambda x, s, rows: logits.expand(len(rows), -1), x0, noise=Noise(t, u), mask=20).bound
+        MDLM(LogLinear(0))
+        .nats(lambda x, s, rows: logits.expand(len(rows), -1), CleanRows(x0, noise=Noise(t, u), mask=20))
+        .bound
     )
     assert float(nats.mean()) == pytest.approx(3.0, abs=0.02)
 
@@ -166,7 +177,7 @@ def test_the_network_is_asked_for_hidden_rows_only():
         return world.network(x_t, sigma, rows)
 
     x0, u = torch.tensor([[0, 2, 1], [1, 1, 1]]), torch.tensor([[0.1, 0.9, 0.2], [0.9, 0.9, 0.3]], dtype=DOUBLE)
-    MDLM().nats(network, x0, noise=Noise(torch.tensor([0.5, 0.5], dtype=DOUBLE), u), mask=3)
+    MDLM().nats(network, CleanRows(x0, noise=Noise(torch.tensor([0.5, 0.5], dtype=DOUBLE), u), mask=3))
     assert [n for _, n in asked] == [3]
     assert (asked[0][0] == 3).all()
 
@@ -177,10 +188,12 @@ def test_frozen_tokens_are_neither_hidden_nor_paid_for():
     for objective in (MDLM(), MDLM(steps=5), MDLM(steps=5, carry_over=False), D3PM(steps=5)):
         nats = objective.nats(
             world.network,
-            x0,
-            noise=Noise(torch.tensor([0.9], dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)),
-            mask=3,
-            frozen=frozen,
+            CleanRows(
+                x0,
+                noise=Noise(torch.tensor([0.9], dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE)),
+                mask=3,
+                frozen=frozen,
+            ),
         ).bound
         assert (nats[frozen] == 0).all()
         assert (nats[~frozen] > 0).all()
@@ -200,13 +213,13 @@ def test_nonsense_is_refused():
     with pytest.raises(UserError, match="give steps"):
         MDLM(carry_over=False)
     with pytest.raises(UserError, match="mask id 3 at row 0, position 2"):
-        MDLM().nats(world.network, torch.tensor([[0, 1, 3]]), mask=3, noise=noise)
+        MDLM().nats(world.network, CleanRows(torch.tensor([[0, 1, 3]]), mask=3, noise=noise))
     with pytest.raises(UserError, match="ids; saw 7"):
         forbid(torch.zeros(2, 4), 7)
     with pytest.raises(UserError, match="token id 5 is outside"):
         row_nats(torch.zeros(1, 4), torch.tensor([5]), mask=3)
     with pytest.raises(Exception, match="b l"):  # jaxtyping names the shape that does not fit
-        MDLM().nats(world.network, torch.tensor([[0, 1]]), mask=3, noise=noise)
+        MDLM().nats(world.network, CleanRows(torch.tensor([[0, 1]]), mask=3, noise=noise))
 
 
 def test_a_row_without_free_tokens_costs_nothing_and_changes_no_other():
@@ -214,7 +227,7 @@ def test_a_row_without_free_tokens_costs_nothing_and_changes_no_other():
     noise = Noise(torch.tensor([0.3, 0.6], dtype=DOUBLE), torch.rand(2, 3, dtype=DOUBLE))
     frozen = torch.tensor([[True] * 3, [False] * 3])
     for times in (Count(), Stratified()):
-        found = MDLM(times=times).nats(world.network, x0, noise=noise, mask=3, frozen=frozen)
-        alone = MDLM(times=times).nats(world.network, x0[1:], noise=noise.rows(slice(1, 2)), mask=3)
+        found = MDLM(times=times).nats(world.network, CleanRows(x0, noise=noise, mask=3, frozen=frozen))
+        alone = MDLM(times=times).nats(world.network, CleanRows(x0[1:], noise=noise.rows(slice(1, 2)), mask=3))
         assert (found.bound[0] == 0).all()
         assert torch.equal(found.bound[1:], alone.bound)

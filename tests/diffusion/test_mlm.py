@@ -9,6 +9,7 @@ import torch
 
 from exact import DOUBLE, TableWorld
 from unmask.diffusion.bound import exact_bound
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mlm import MLM, Ids, replaced
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
@@ -25,7 +26,9 @@ def test_the_loss_is_the_mean_over_every_choice_of_tokens():
     """With rate 1/2 and masks only, all sets of chosen tokens are equally likely: here are all of them."""
     world, x0 = TableWorld.random(), torch.tensor([[0, 2, 1]])
     u = torch.tensor(list(product([0.25, 0.75], repeat=3)), dtype=DOUBLE)
-    found = MLM(0.5, masked=1.0, random=0.0).nats(world.network, x0.expand(8, -1), noise=noise_of(u), mask=3)
+    found = MLM(0.5, masked=1.0, random=0.0).nats(
+        world.network, CleanRows(x0.expand(8, -1), noise=noise_of(u), mask=3)
+    )
     wanted = torch.zeros(8, 3, dtype=DOUBLE)
     for number, chosen in enumerate(u < 0.5):
         for i in chosen.nonzero().flatten().tolist():
@@ -44,13 +47,15 @@ def test_chosen_tokens_become_masks_or_random_tokens_or_stay_in_the_shares_that_
 
     x0, u = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[0.124, 0.126, 0.31, 0.51]], dtype=DOUBLE)
     noise, parts = noise_of(u), {"ids": Ids(10)}
-    nats = MLM(0.5, masked=0.25, random=0.25).nats(network, x0, noise=noise, mask=9, parts=parts)
+    nats = MLM(0.5, masked=0.25, random=0.25).nats(network, CleanRows(x0, noise=noise, mask=9, parts=parts))
     drawn = int(noise.uniform(4)[0, 1] * 10)
     assert seen[0][0].tolist() == [[9, drawn, 3, 4]]
     assert seen[0][1].tolist() == [0, 1, 2]
     torch.testing.assert_close(nats.loss, torch.tensor([[1.0, 1, 1, 0]], dtype=DOUBLE) * torch.tensor(9.0).log() * 2)
     frozen = torch.tensor([[True, False, False, False]])
-    again = MLM(0.5, masked=0.25, random=0.25).nats(network, x0, noise=noise, mask=9, parts=parts, frozen=frozen)
+    again = MLM(0.5, masked=0.25, random=0.25).nats(
+        network, CleanRows(x0, noise=noise, mask=9, parts=parts, frozen=frozen)
+    )
     assert seen[1][0].tolist() == [[1, drawn, 3, 4]]
     assert (again.loss[0] != 0).tolist() == [False, True, True, False]
 
@@ -76,7 +81,7 @@ def test_a_network_trained_with_it_has_the_any_order_bound_of_its_conditionals()
     assert count.likelihood
     t, u = torch.rand(60_000, dtype=DOUBLE), torch.rand(60_000, 3, dtype=DOUBLE)
     rows, frozen = x0.expand(len(t), -1), torch.zeros(len(t), 3, dtype=torch.bool)
-    nats = count.nats(world.network, rows, t=t, u=u, mask=3, frozen=frozen).sum(1)
+    nats = count.nats(world.network, CleanRows(rows, noise=Noise(t, u), mask=3, frozen=frozen)).sum(1)
     wanted = exact_bound(world.network, x0, mask=3)
     assert abs(float(nats.mean() - wanted)) < 5 * float(nats.std()) / len(t) ** 0.5
 

@@ -14,6 +14,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from safetensors import safe_open
 
 from unmask.diffusion import plaid
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import alpha, carried_on, posterior, sigma
 from unmask.diffusion.plaid import Plaid
 from unmask.errors import UserError
@@ -100,18 +101,9 @@ class Golden:
     def terms(self, run: str):
         told = {name.removeprefix(f"{run}_"): value for name, value in self.cases.items() if name.startswith(run)}
         first = torch.arange(8) < told["reconst_bs"]
-        return told, plaid.terms(
-            self.network,
-            self.cases["x"],
-            t=told["t"],
-            normal=told["noise"],
-            first=first,
-            conditioned=told["selfcond_mask"] > 0,
-            ramp=float(told["bias_scale"]),
-            parts=self.parts,
-            mask=self.mask,
-            free=torch.ones_like(self.cases["x"], dtype=torch.bool),
-        )
+        clean = CleanRows(self.cases["x"], parts=self.parts, mask=self.mask)
+        draw = plaid.Draw(told["t"], told["noise"], first, told["selfcond_mask"] > 0)
+        return told, plaid.terms(self.network, clean, draw, ramp=float(told["bias_scale"]))
 
 
 def put(module, **values):
@@ -305,7 +297,7 @@ def test_the_estimate_has_the_bound_as_its_mean(both):
         noise = Noise(t, torch.zeros(rows, 1, dtype=torch.float64), keys(w, torch.arange(rows)))
         with torch.no_grad():
             found = objective.nats(
-                Word(belief), torch.full((rows, 1), w), noise=noise, mask=3, parts=Exact(parts), state={}
+                Word(belief), CleanRows(torch.full((rows, 1), w), noise=noise, mask=3, parts=Exact(parts), state={})
             ).bound
         error = found.std() / rows**0.5
         assert abs(found.mean() - enumerated(parts, w, belief)) < 4 * error

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from unmask.diffusion import ssd_lm
-from unmask.diffusion.continuous import VectorPrediction, alpha, sigma
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.continuous import NoisyWindow, VectorPrediction, alpha, sigma
 from unmask.diffusion.ssd_lm import SSDLM, Simplex, chosen_block, levels, noised_, share_at, step_nats
 from unmask.errors import UserError
 from unmask.random import Noise, keys
@@ -107,7 +108,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
     for block in range(2):
         z = normals[13 * block].clone()
         for call in range(12):
-            vectors = objective.entered(network, context, z, path.gamma[call], path.told[call], None, parts)
+            vectors = objective.entered(network, NoisyWindow(z, path.gamma[call], path.told[call], context), parts)
             logits = network.head(network.trunk(vectors))[:, -5:]
             close(logits, told[f"run_{kind}_logits"][12 * block + call])
             u = told["run_sampling_u"][12 * block + call]
@@ -239,7 +240,7 @@ def test_the_estimate_has_the_bound_as_its_mean_and_a_row_pays_all_its_blocks(le
     noise = Noise(t, torch.zeros(rows, length, dtype=DOUBLE), keys(5, torch.arange(rows)))
     for w, expected in enumerate(bound_of(prior, belief, 3)):
         found = objective.nats(
-            Word(belief, 3, 1.0), torch.full((rows, length), w), noise=noise, mask=2, parts=Identity(2)
+            Word(belief, 3, 1.0), CleanRows(torch.full((rows, length), w), noise=noise, mask=2, parts=Identity(2))
         ).bound.sum(1)
         error = found.std() / rows**0.5
         assert abs(found.mean() - length * expected) < 4 * error + 1e-3
@@ -267,7 +268,7 @@ def test_the_training_loss_is_no_bound_and_as_many_times_it_as_there_are_steps_i
     noise = Noise(t, torch.zeros(rows, 1, dtype=DOUBLE), keys(5, torch.arange(rows)))
     for w in range(2):
         x0 = torch.full((rows, 1), w)
-        found = measured.nats(Word(prior, total, 1.0), x0, noise=noise, mask=2, parts=Identity(2)).bound
+        found = measured.nats(Word(prior, total, 1.0), CleanRows(x0, noise=noise, mask=2, parts=Identity(2))).bound
         assert abs(found.mean() - told[w]) < 4 * found.std() / rows**0.5 + 1e-3
 
 
@@ -289,7 +290,7 @@ def test_the_network_sees_the_text_before_a_block_and_nothing_after_it():
     objective = SSDLM(steps=5, block=4)
     noise = Noise(torch.tensor([0.5] * 6), torch.rand(6, 11), keys(1, torch.arange(6)))
     network = Word(torch.tensor([0.7, 0.3], dtype=DOUBLE), 5, 5.0)
-    objective.nats(network, torch.randint(2, (6, 11)), noise=noise, mask=2, parts=Identity(2))
+    objective.nats(network, CleanRows(torch.randint(2, (6, 11)), noise=noise, mask=2, parts=Identity(2)))
     rows, lengths = network.seen[0]
     width = int(lengths.max())
     for row in range(6):
@@ -316,7 +317,9 @@ def test_the_simplex_is_drawn_for_the_block_only(monkeypatch):
     monkeypatch.setattr(ssd_lm, "gaussians", lambda *given: drawn.append(given[2]) or original(*given))
     noise = Noise(torch.tensor([0.5]), torch.rand(1, 40), keys(1, torch.arange(1)))
     network = Word(torch.tensor([0.7, 0.3], dtype=DOUBLE), 5, 5.0)
-    SSDLM(steps=5, block=4).nats(network, torch.randint(2, (1, 40)), noise=noise, mask=2, parts=Identity(2))
+    SSDLM(steps=5, block=4).nats(
+        network, CleanRows(torch.randint(2, (1, 40)), noise=noise, mask=2, parts=Identity(2))
+    )
     assert set(drawn) == {(4, 3)}
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from unmask.cli.main import main
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.clean import CleanRows
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.checkpoint import load, save
 from unmask.model.denoiser import NetworkView
@@ -100,7 +101,7 @@ def test_the_same_seed_gives_the_same_number_and_another_seed_another(folder, ca
 def test_the_number_of_an_ar_model_is_its_exact_likelihood_whatever_the_blocks(folder, capsys):
     model = load(folder / "ar")
     ids = [model.tokenizer.eos, *model.tokenizer.encode(TEXT), model.tokenizer.eos]
-    whole = Autoregressive().nats(NetworkView(model.network), torch.tensor([ids]), mask=model.mask).bound
+    whole = Autoregressive().nats(NetworkView(model.network), CleanRows(torch.tensor([ids]), mask=model.mask)).bound
     line = ("evaluate", folder / "ar", folder / "text.txt", "--json", "--documents", "file")
     found = asked(capsys, *line, "--length", 1000)
     assert found["exact"]
@@ -181,7 +182,11 @@ def test_an_answer_is_scored_given_its_prompt(folder, tmp_path, capsys):
     found = asked(capsys, *line)
     model = load(folder / "ar")
     ids = [model.tokenizer.eos, *model.tokenizer.encode("who sat?"), *model.tokenizer.encode(" the cat")]
-    nats = Autoregressive().nats(NetworkView(model.network), torch.tensor([ids]), mask=model.mask).bound[0, -8:]
+    nats = (
+        Autoregressive()
+        .nats(NetworkView(model.network), CleanRows(torch.tensor([ids]), mask=model.mask))
+        .bound[0, -8:]
+    )
     assert found["tokens"] == found["bytes"] == 8
     assert found["nats_per_token"] * 8 == pytest.approx(float(nats.sum()), rel=1e-5)
 

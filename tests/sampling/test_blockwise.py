@@ -17,6 +17,7 @@ from model.golden import arrays_of, distance
 from model.passes.test_doubled import GOLDEN, golden_network, random_network
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.block_exact import ExactLikelihood
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.model.passes.pieces import BlockRule, piece
 from unmask.model.passes.whole import logits_at
@@ -96,7 +97,11 @@ def test_first_hitting_follows_the_likelihood_that_evaluation_gives(before, size
     network, texts, draws = small_network(before=before), every_text(3, 4), 800
     noise = Noise(torch.zeros(len(texts)), torch.zeros(len(texts), 4))
     with torch.no_grad():
-        nats = ExactLikelihood(size).nats(partial(logits_at, network), texts, noise=noise, mask=3).bound.sum(1)
+        nats = (
+            ExactLikelihood(size)
+            .nats(partial(logits_at, network), CleanRows(texts, noise=noise, mask=3))
+            .bound.sum(1)
+        )
     law = {tuple(text): float(p) for text, p in zip(texts.tolist(), (-nats).exp(), strict=True)}
     drawn = last(run(process(network, size), network, blank(draws, 4, mask=3), seed=3)).canvas.tokens
     assert chi_square_p(law, drawn) > 1e-3
@@ -308,10 +313,12 @@ def test_texts_for_a_blank_are_ranked_by_what_follows_too(tmp_path):
             model.objective.estimators()["exact-bound"]
             .nats(
                 partial(logits_at, model.network),
-                row[None],
-                noise=noise,
-                mask=model.mask,
-                frozen=model.objective.seen(frozen)[None],
+                CleanRows(
+                    row[None],
+                    noise=noise,
+                    mask=model.mask,
+                    frozen=model.objective.seen(frozen)[None],
+                ),
             )
             .bound.sum()
             for row in rows

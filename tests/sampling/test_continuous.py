@@ -225,7 +225,7 @@ def test_plaid_is_shown_its_last_estimate_and_a_new_window_begins_without_one(po
         gamma = process.path.gamma[state.call]
         reply = answer(model.network, asked)
         output = reply.logits.unflatten(0, state.z.shape[:2])
-        read = model.objective.meaning(output.clone(), state.z, gamma, model.parts, model.state, mask=MASK)
+        read = model.objective.meaning(output.clone(), process.window(state), model.parts, model.state, mask=MASK)
         with torch.no_grad():
             again = model.parts["entry"](state.z, gamma.expand(2), state.guess)
         torch.testing.assert_close(asked.vectors, again)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.kernel import KERNELS, Kernel
+from unmask.diffusion.kernel import KERNELS, Kernel, Step
 from unmask.diffusion.kernels.absorbing import absorbing_log_step
 from unmask.diffusion.schedule import LogLinear
 
@@ -29,8 +30,8 @@ class Collapse(Kernel):
     def prior(self, u: Tensor, *, mask: int) -> Tensor:
         return torch.full_like(u, letter(mask), dtype=torch.long)
 
-    def forward(self, x0: Tensor, t: Tensor, u: Tensor, *, mask: int, frozen: Tensor | None = None) -> Tensor:
-        return hide(x0, t, u, mask=letter(mask), frozen=frozen)
+    def forward(self, clean: CleanRows, t: Tensor) -> Tensor:
+        return hide(clean.x0, t, clean.noise.u, mask=letter(clean.mask), frozen=clean.frozen)
 
-    def log_step(self, log_p: Tensor, x_t: Tensor, s: Tensor, t: Tensor, *, mask: int) -> Tensor:
-        return absorbing_log_step(log_p, x_t, LEVELS.at(s), LEVELS.at(t), mask=letter(mask))
+    def log_step(self, log_p: Tensor, step: Step) -> Tensor:
+        return absorbing_log_step(log_p, step.x_t, LEVELS.at(step.s), LEVELS.at(step.t), mask=letter(step.mask))

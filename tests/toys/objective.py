@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.random import Noise
 
 
 class Weight(nn.Module):
@@ -39,18 +39,9 @@ class Toy(Objective):
     def state(self) -> dict[str, Tensor]:
         return {"level": torch.ones(1), "steps": torch.zeros(1)}
 
-    def nats(
-        self,
-        network: Any,
-        x0: Tensor,
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Tensor | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
-        nats, weight = mdlm.by_count(network, x0, t=noise.t, u=noise.u, mask=mask, frozen=frozen)
+    def nats(self, network: Any, clean: CleanRows) -> Nats:
+        x0, parts, state = clean.x0, clean.parts, clean.state
+        nats, weight = mdlm.by_count(network, clean)
         bound = weight[:, None] * nats
         if not parts or not state:
             return Nats(bound, bound)

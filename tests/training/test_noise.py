@@ -5,6 +5,7 @@ import torch
 
 from exact import TableWorld
 from unmask.diffusion.bound import exact_bound
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.diffusion.schedule import Cosine
@@ -30,7 +31,7 @@ def wide(drawn: Noise) -> Noise:
 
 def estimate(world, x0, objective, seed=0):
     drawn = wide(noise.draw(DRAWS, len(x0), seed=seed, step=0))
-    return objective.nats(world.network, x0.expand(DRAWS, -1), noise=drawn, mask=world.mask)
+    return objective.nats(world.network, CleanRows(x0.expand(DRAWS, -1), noise=drawn, mask=world.mask))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -69,7 +70,7 @@ def test_padding_costs_nothing_and_is_not_counted(name):
     x0 = torch.randint(3, (64, 6), generator=torch.Generator().manual_seed(0))
     real = torch.arange(6) < torch.randint(2, 6, (64, 1), generator=torch.Generator().manual_seed(1))
     drawn = wide(noise.draw(64, 6, seed=0, step=0))
-    found = objective.nats(lambda x_t, sigma, rows: table[rows % 6], x0, noise=drawn, mask=3, frozen=~real)
+    found = objective.nats(lambda x_t, sigma, rows: table[rows % 6], CleanRows(x0, noise=drawn, mask=3, frozen=~real))
     assert (found.loss[~real] == 0).all()
     assert found.loss[real].sum() > 0
     assert objective.counted(real) == real.sum() - (64 if name == "ar" else 0)

@@ -1,18 +1,16 @@
 """The autoregressive baseline: predicts each token from those before it; an exact likelihood, not a bound."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import check_mask, row_nats, rows_where, spread
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 
@@ -34,29 +32,18 @@ class Autoregressive(Objective):
     def means(self) -> str:
         return "exact: -log p of each token after those before it"
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise | None = None,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token, at the position of the predicted token; there is no noise.
 
         The network's logits at position i predict the token at i, and must depend only on tokens before i (a causal
         network whose spec has `reads_before`).
         """
-        check_clean(x0, mask=mask)
+        x0 = clean.x0
         if x0.shape[1] < 2:
             raise UserError(f"an autoregressive loss needs rows of at least two tokens; saw {x0.shape[1]}.")
-        wanted = torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen
-        rows = rows_where(wanted.index_fill(1, torch.tensor([0], device=x0.device), False))
+        rows = rows_where(clean.free.index_fill(1, torch.tensor([0], device=x0.device), False))
         logits = network(x0, torch.zeros(len(x0), device=x0.device), rows)
-        nats = spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
+        nats = spread(row_nats(logits, x0.flatten()[rows], mask=clean.mask), rows, x0)
         return Nats(nats, nats)
 
     def log_probs(

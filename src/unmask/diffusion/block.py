@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.diffusion import mdlm
 from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
 from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
-from unmask.diffusion.corruption import check_clean, hide, hide_count
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.corruption import hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.times import Count, Stratified, Times
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
@@ -92,22 +92,12 @@ class BlockDiffusion(Objective):
         rest = length % self.size
         return f"blocks of {self.size}: rows of {length} tokens end with a block of {rest}" if rest else ""
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token. The loss is weighted without the density of clipped times, which the bound is divided by:
         the loss is then biased on purpose, and the bound is still a bound."""
-        check_clean(x0, mask=mask)
+        x0, noise, mask = clean.x0, clean.noise, clean.mask
         size = min(self.size, x0.shape[1])
-        given = given_tokens(x0, frozen, first=self.given_first)
+        given = given_tokens(clean, first=self.given_first)
         x, u, kept = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
         when = self.times.at(block_times(noise.t, len(x) // len(x0)).flatten())
         free = (~kept).sum(1)

@@ -9,22 +9,21 @@ positions together hold p(x_i | H, x^{<b}) for every set H of hidden tokens of a
 The second is −log p of what first-hitting draws. It is at most the bound, and equal if the network is consistent.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb, inf, log
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.diffusion import mdlm
 from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
 from unmask.diffusion.bound import every_mask
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Facts, Nats, Objective
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 LARGEST = 8  # tokens of a block: 255 passes are the most that is done
@@ -94,25 +93,13 @@ class ExactBound(Objective):
     def means(self) -> str:
         return f"upper bound on -log p, blocks of {self.size}, no Monte Carlo error"
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token, whatever the noise."""
-        check_clean(x0, mask=mask)
-        given = given_tokens(x0, frozen, first=self.given_first)
-        found = self.by_sets(network, x0, given, min(self.size, x0.shape[1]), mask)
+        given = given_tokens(clean, first=self.given_first)
+        found = self.by_sets(network, clean.x0, given, size=min(self.size, given.shape[1]), mask=clean.mask)
         return Nats(found, found)
 
-    def by_sets(self, network: Network, x0: Tensor, given: Tensor, size: int, mask: int) -> Float[Tensor, "b l"]:
-        return bound_by_sets(network, x0, given, size=size, mask=mask)
+    by_sets = staticmethod(bound_by_sets)
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
@@ -131,5 +118,4 @@ class ExactLikelihood(ExactBound):
     def means(self) -> str:
         return f"exact: -log p of first-hitting generation in blocks of {self.size}, the mean over all orders"
 
-    def by_sets(self, network: Network, x0: Tensor, given: Tensor, size: int, mask: int) -> Float[Tensor, "b l"]:
-        return likelihood_by_sets(network, x0, given, size=size, mask=mask)
+    by_sets = staticmethod(likelihood_by_sets)

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.errors import UserError
 from unmask.shapes import Network
@@ -20,10 +21,10 @@ def in_rows(blocks: Tensor, like: Tensor) -> Tensor:
     return blocks.reshape(len(like), -1)[:, : like.shape[1]]
 
 
-def given_tokens(x0: Int[Tensor, "b l"], frozen: Bool[Tensor, "b l"] | None, *, first: bool) -> Bool[Tensor, "b l"]:
+def given_tokens(clean: CleanRows, *, first: bool) -> Bool[Tensor, "b l"]:
     """The tokens that are never hidden: the frozen ones, and the first of a row if it is always given."""
-    given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
-    return given | (torch.arange(x0.shape[1], device=x0.device) == 0) if first else given
+    given = ~clean.free
+    return given | (torch.arange(given.shape[1], device=given.device) == 0) if first else given
 
 
 def block_nats(

@@ -49,6 +49,16 @@ class Path(NamedTuple):
     told: Float[Tensor, " calls"]  # what the network is told of the noise level in each call
 
 
+class NoisyWindow(NamedTuple):
+    """What a sampler shows an objective in one call: noisy vectors, and what is known beside them."""
+
+    z: Float[Tensor, "b s e"]
+    gamma: Float[Tensor, ""]  # the noise level γ
+    told: Float[Tensor, ""]  # what the network is told of it
+    before: Int[Tensor, "b c"]  # clean text before the vectors
+    guess: Float[Tensor, "b s e"] | None = None  # the last estimate of clean vectors
+
+
 class VectorPrediction(NamedTuple):
     """What a network's output means: the tokens' logits, and the expected clean vectors."""
 
@@ -74,28 +84,12 @@ class Continuous(Objective):
         """The vectors of tokens."""
 
     @abstractmethod
-    def entered(
-        self,
-        network: Any,
-        before: Int[Tensor, "b c"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        told: Float[Tensor, ""],
-        guess: Float[Tensor, "b s e"] | None,
-        parts: Parts,
-    ) -> Float[Tensor, "b l d"]:
-        """The network's input: clean text before, then noisy vectors; `guess` is the last estimate of clean ones."""
+    def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
+        """The network's input: clean text before, then noisy vectors."""
 
     @abstractmethod
     def meaning(
-        self,
-        output: Float[Tensor, "b s _"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        parts: Parts,
-        state: State,
-        *,
-        mask: int,
+        self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
         """The meaning of the network's logits, or of its hidden states if `facts.unused` has the head."""
 
@@ -167,8 +161,3 @@ def without_mask(logits: Float[Tensor, "*shape v"], mask: int) -> Float[Tensor, 
     """The logits of a fresh tensor with −∞ at the mask, which is never predicted; written in place."""
     check_mask(mask, logits.shape[-1])
     return logits.index_fill_(-1, torch.tensor([mask], device=logits.device), -torch.inf)
-
-
-def free_of(x0: Int[Tensor, "b l"], frozen: Bool[Tensor, "b l"] | None) -> Bool[Tensor, "b l"]:
-    """The positions whose tokens are not given."""
-    return torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen

@@ -8,17 +8,17 @@ valid and never smaller. The schedule of D3PM, by which the mutual information o
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.diffusion.corruption import check_clean
-from unmask.diffusion.kernels.absorbing import Absorbing, kl_of_step
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.kernel import Kernel, Step
+from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import forbid, rows_where, spread
-from unmask.diffusion.schedule import Level, LogLinear, Schedule, is_complete
+from unmask.diffusion.schedule import LogLinear, Schedule, is_complete
 from unmask.diffusion.times import Stratified, Times, check_total, steps
 from unmask.errors import UserError
 from unmask.random import Noise
@@ -30,62 +30,43 @@ def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool
     return (forbid(logits, mask) if zero_masking else logits).log_softmax(-1)
 
 
+class RowSteps(NamedTuple):
+    """One of T steps for each row, from t = i/T to s = (i − 1)/T."""
+
+    s: Float[Tensor, " b"]
+    t: Float[Tensor, " b"]
+    weight: Float[Tensor, "b 1"]  # T, over the density by which the step was drawn
+
+
+def draw_steps(times: Times, noise: Noise, total: int) -> RowSteps:
+    """The step that contains the time of each row."""
+    when = times.at(noise.t)
+    i = steps(when.t, total=total)
+    t, s = (j.to(when.t.dtype) / total for j in (i, i - 1))
+    return RowSteps(s, t, total / when.density[:, None])
+
+
 def step_nats(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    x_t: Int[Tensor, "b l"],
-    s: Level,
-    t: Level,
-    *,
-    mask: int,
-    zero_masking: bool = False,
-    sigma: Float[Tensor, " b"] | None = None,
-) -> Float[Tensor, "b l"]:
-    """The KL of the step from t to s at hidden positions; at visible ones both distributions agree: 0.
-
-    The network is shown σ_t, unless another `sigma` is given.
-    """
-    rows = rows_where(x_t == mask)
-    shown = t.sigma if sigma is None else sigma
-    log_p = row_log_probs(network(x_t, shown, rows), mask=mask, zero_masking=zero_masking)
-    log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
-    of_row = rows // x0.shape[1]
-    return spread(kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row)), rows, x0)
-
-
-def step_and_cross_entropy(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    x_t: Int[Tensor, "b l"],
-    s: Level,
-    t: Level,
-    *,
-    mask: int,
-    frozen: Bool[Tensor, "b l"] | None,
-    zero_masking: bool = False,
+    network: Network, clean: CleanRows, kernel: Kernel, at: RowSteps, *, zero_masking: bool = True, everywhere: bool
 ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l"]]:
-    """The KL of the step, and −log p(x_0 | x_t) at all positions, visible ones too: the parts of the hybrid loss."""
-    rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
-    log_p = row_log_probs(network(x_t, t.sigma, rows), mask=mask, zero_masking=zero_masking)
-    log_p_true = log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1)
-    of_row = rows // x0.shape[1]
-    kl = kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(of_row), t.take(of_row))
-    kl = torch.where(x_t.flatten()[rows] == mask, kl, 0.0)
-    return spread(kl, rows, x0), spread(-log_p_true, rows, x0)
+    """The KL of each row's step by a kernel, and −log p(x_0 | x_t), the other part of the hybrid loss.
+
+    Both at every free position, or at hidden ones only: elsewhere a kernel with a mask has a KL of 0.
+    """
+    x_t = kernel.forward(clean, at.t)
+    rows = rows_where(clean.free if everywhere else x_t == clean.mask)
+    logits = network(x_t, kernel.sigma(at.t).to(clean.noise.t), rows)
+    log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
+    of_row, true = rows // x_t.shape[1], clean.x0.flatten()[rows]
+    kl = kernel.kl(log_p, true, Step(x_t.flatten()[rows], at.s[of_row], at.t[of_row], clean.mask))
+    return spread(kl, rows, x_t), spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x_t)
 
 
-def reconstruction(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    like: Tensor,
-    zero_masking: bool,
-    mask: int,
-    frozen: Bool[Tensor, "b l"] | None,
-) -> Float[Tensor, "b l"]:
+def reconstruction(network: Network, clean: CleanRows, *, zero_masking: bool) -> Float[Tensor, "b l"]:
     """−log p(x_0 | x_0 itself, σ = 0): without carry-over visible text must be predicted too."""
-    rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
-    logits = network(x0, like.new_zeros(len(x0)), rows)
-    log_p = row_log_probs(logits, mask=mask, zero_masking=zero_masking)
+    x0, rows = clean.x0, rows_where(clean.free)
+    logits = network(x0, clean.noise.t.new_zeros(len(x0)), rows)
+    log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
     return spread(-log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1), rows, x0)
 
 
@@ -138,40 +119,19 @@ class D3PM(Objective):
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
         return Absorbing(self.schedule, whole=False)
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t; `reference` adds the reconstruction.
 
         The hybrid loss is T times D3PM's, which does not scale its steps: λ then counts as it does there.
         """
-        check_clean(x0, mask=mask)
-        when = self.times.at(noise.t)
-        i = steps(when.t, total=self.steps)
-        kernel = self.kernel()
-        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        level, before = kernel.level(t), kernel.level(s)
-        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
-        weight = self.steps / when.density[:, None]
-        ce = None
-        if self.hybrid:
-            kl, ce = step_and_cross_entropy(
-                network, x0, x_t, before, level, mask=mask, frozen=frozen, zero_masking=self.zero_masking
-            )
-        else:
-            kl = step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking)
-        bound = weight * kl
+        at = draw_steps(self.times, clean.noise, self.steps)
+        kl, ce = step_nats(
+            network, clean, self.kernel(), at, zero_masking=self.zero_masking, everywhere=self.hybrid > 0
+        )
+        bound = at.weight * kl
         if self.bound == "reference":
-            bound = bound + reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
-        return Nats(bound if ce is None else bound + self.hybrid * weight * ce, bound)
+            bound = bound + reconstruction(network, clean, zero_masking=self.zero_masking)
+        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int

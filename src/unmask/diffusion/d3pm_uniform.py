@@ -7,19 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import nn
 
-from unmask.diffusion.corruption import check_clean
-from unmask.diffusion.d3pm import check_hybrid
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
 from unmask.diffusion.kernels.uniform import Uniform
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule
-from unmask.diffusion.times import Cubed, Stratified, Times, check_total, steps
-from unmask.random import Noise
+from unmask.diffusion.times import Cubed, Stratified, Times, check_total
 from unmask.shapes import Network
 
 
@@ -58,31 +54,9 @@ class D3PMUniform(Objective):
             raise ValueError("random tokens are drawn from the ids of the network: give parts")
         return Uniform(self.schedule, ids.vocab)
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t, at every position."""
-        check_clean(x0, mask=mask)
-        kernel, when = self.kernel(parts), self.times.at(noise.t)
-        i = steps(when.t, total=self.steps)
-        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
-        rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
-        logits = network(x_t, kernel.sigma(t).to(noise.t), rows)
-        log_p = forbid(logits, mask).log_softmax(-1)
-        of_row, true = rows // x0.shape[1], x0.flatten()[rows]
-        kl = kernel.kl(log_p, true, x_t.flatten()[rows], s[of_row], t[of_row], mask=mask)
-        weight = self.steps / when.density[:, None]
-        bound = weight * spread(kl, rows, x0)
-        if not self.hybrid:
-            return Nats(bound, bound)
-        ce = spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x0)
-        return Nats(bound + self.hybrid * weight * ce, bound)
+        at = draw_steps(self.times, clean.noise, self.steps)
+        kl, ce = step_nats(network, clean, self.kernel(clean.parts), at, everywhere=True)
+        bound = at.weight * kl
+        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)

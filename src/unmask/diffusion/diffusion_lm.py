@@ -18,11 +18,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import (
     Continuous,
+    NoisyWindow,
     Parts,
     Path,
     State,
@@ -30,19 +32,16 @@ from unmask.diffusion.continuous import (
     VectorPrediction,
     alpha,
     forward_variance,
-    free_of,
     level_of,
     posterior_variance,
     prior_nats,
     sigma,
     without_mask,
 )
-from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import row_nats
 from unmask.diffusion.times import check_total, steps
 from unmask.errors import UserError
-from unmask.random import Noise
 
 CAP = 0.999  # largest share of the signal that a step takes away
 TOLD = 1000.0  # the network is told the time on a scale of this length
@@ -107,6 +106,12 @@ def table_of(parts: Parts) -> Embedding:
     found = parts["embedding"]
     assert isinstance(found, Embedding)
     return found
+
+
+def rounding_nats(x: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
+    """−log p(w | x_0 = x) of every token."""
+    logits = table_of(clean.parts).rounding(x.flatten(0, 1))
+    return row_nats(logits, clean.x0.flatten(), mask=clean.mask).view(clean.x0.shape)
 
 
 class Terms(NamedTuple):
@@ -199,26 +204,24 @@ class DiffusionLM(Continuous):
     def terms(
         self,
         network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
+        clean: CleanRows,
         index: Int[Tensor, " b"],
         *,
-        noisy: Float[Tensor, "b l e"],
-        parts: Parts,
-        mask: int,
-        clean: Float[Tensor, "b l e"] | None = None,
+        noise_t: Float[Tensor, "b l e"],
+        noise_0: Float[Tensor, "b l e"] | None = None,
     ) -> Terms:
-        """The network's estimate of x_0 at step `index` of each row; `noisy` is the noise of x_t, `clean` of x_0.
+        """The network's estimate of x_0 at step `index` of each row, by the noise of x_t and that of x_0.
 
-        Without `clean`, as in the bound, x_t is around the embedding itself.
+        Without the noise of x_0, as in the bound, x_t is around the embedding itself.
         """
-        levels, table = self.levels(x0.device), table_of(parts)
-        mean = table.matrix[x0]
-        x = mean if clean is None else mean + (sigma(levels[1]) * clean).to(mean.dtype)
+        levels, table, parts = self.levels(clean.x0.device), table_of(clean.parts), clean.parts
+        mean = table.matrix[clean.x0]
+        x = mean if noise_0 is None else mean + (sigma(levels[1]) * noise_0).to(mean.dtype)
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
         gamma = levels[index + 1][:, None, None]
-        x_t = (alpha(gamma) * signal + sigma(gamma) * noisy).to(mean.dtype)
+        x_t = (alpha(gamma) * signal + sigma(gamma) * noise_t).to(mean.dtype)
         found = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
-        used = table.nearest(found.detach(), mask) if self.clamp else found
+        used = table.nearest(found.detach(), clean.mask) if self.clamp else found
         return Terms(x, mean, found, used)
 
     def step_nats(self, found: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
@@ -240,67 +243,42 @@ class DiffusionLM(Continuous):
         v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
         return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(found.mean, found.used) / v)
 
-    def ends(
-        self,
-        x: Float[Tensor, "b l e"],
-        last: Float[Tensor, "b l e"],
-        x0: Int[Tensor, "b l"],
-        parts: Parts,
-        *,
-        mask: int,
-    ) -> Float[Tensor, "b l"]:
+    def ends(self, x: Float[Tensor, "b l e"], last: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""
-        rounding = row_nats(table_of(parts).rounding(last.flatten(0, 1)), x0.flatten(), mask=mask)
-        return prior_nats(x, self.levels(x0.device)[-1]) + rounding.view(x0.shape)
+        return prior_nats(x, self.levels(x.device)[-1]) + rounding_nats(last, clean)
 
-    def loss(
-        self, found: Terms, x0: Int[Tensor, "b l"], index: Int[Tensor, " b"], parts: Parts, *, mask: int
-    ) -> Float[Tensor, "b l"]:
+    def loss(self, found: Terms, index: Int[Tensor, " b"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
         target = torch.where((index == 0)[:, None, None], found.mean, found.x)
-        rounding = row_nats(table_of(parts).rounding(found.x.flatten(0, 1)), x0.flatten(), mask=mask)
-        last = torch.sigmoid(-self.levels(x0.device)[-1]) * found.x.square().mean(-1)
-        return (target - found.found).square().mean(-1) + rounding.view(x0.shape) + last
+        last = torch.sigmoid(-self.levels(index.device)[-1]) * found.x.square().mean(-1)
+        return (target - found.found).square().mean(-1) + rounding_nats(found.x, clean) + last
 
-    def nats(  # type: ignore[override]
-        self,
-        network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats per token: in training the published loss, at a uniform step; else the bound.
 
         In training the reported number has the terms of the bound at the inputs of the loss, where x_t has the noise
         of x_0 too, so it is near the bound and not the bound. Validation and evaluation report the bound.
         """
-        check_clean(x0, mask=mask)
-        assert parts is not None
-        clean, noisy = noise.normal(self.embed, CLEAN), noise.normal(self.embed, NOISY)
+        noise = clean.noise
+        noise_0, noise_t = noise.normal(self.embed, CLEAN), noise.normal(self.embed, NOISY)
         if self.both:
-            index = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
-            first = noise.normal(self.embed, FIRST)
-            found = self.terms(network, x0, index, noisy=first, parts=parts, mask=mask)
+            index = torch.zeros_like(clean.x0[:, 0])
+            found = self.terms(network, clean, index, noise_t=noise.normal(self.embed, FIRST))
             paid = self.first_nats(found)
             if self.steps > 1:
-                index, weight = self.drawn(noise.t, parts)
-                found = self.terms(network, x0, index, noisy=noisy, parts=parts, mask=mask)
+                index, weight = self.drawn(noise.t, clean.parts)
+                found = self.terms(network, clean, index, noise_t=noise_t)
                 paid = paid + weight * self.step_nats(found, index)
         else:
             index = steps(noise.t, total=self.steps) - 1
-            found = self.terms(network, x0, index, noisy=noisy, parts=parts, mask=mask, clean=clean)
+            found = self.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
             near = found._replace(x=found.mean)
             paid = torch.where((index == 0)[:, None], self.first_nats(near), self.step_nats(near, index)) * self.steps
-        width = self.first_spread(self.levels(x0.device)).sqrt()
-        last = found.mean + (width * clean).to(found.mean.dtype)
-        bound = paid + self.ends(found.mean, last, x0, parts, mask=mask)
-        loss = bound if self.both else self.loss(found, x0, index, parts, mask=mask)
-        free = free_of(x0, frozen)
-        return Nats(torch.where(free, loss, 0.0), torch.where(free, bound, 0.0).detach())
+        width = self.first_spread(self.levels(index.device)).sqrt()
+        last = found.mean + (width * noise_0).to(found.mean.dtype)
+        bound = paid + self.ends(found.mean, last, clean)
+        loss = bound if self.both else self.loss(found, index, clean)
+        return Nats(torch.where(clean.free, loss, 0.0), torch.where(clean.free, bound, 0.0).detach())
 
     def features(self, vocab: int) -> int:
         return self.embed
@@ -316,28 +294,12 @@ class DiffusionLM(Continuous):
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
         return table_of(parts).matrix[tokens]
 
-    def entered(
-        self,
-        network: Any,
-        before: Int[Tensor, "b c"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        told: Float[Tensor, ""],
-        guess: Float[Tensor, "b s e"] | None,
-        parts: Parts,
-    ) -> Float[Tensor, "b l d"]:
-        found: Tensor = parts["entry"](z, told.expand(len(z)))
+    def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
+        found: Tensor = parts["entry"](noisy.z, noisy.told.expand(len(noisy.z)))
         return found
 
     def meaning(
-        self,
-        output: Float[Tensor, "b s _"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        parts: Parts,
-        state: State,
-        *,
-        mask: int,
+        self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
         table, x = table_of(parts), parts["exit"](output)
         x = table.nearest(x, mask) if self.clamp else x
@@ -366,29 +328,15 @@ class Printed(Objective):
     def means(self) -> str:
         return f"upper bound on -log p as Diffusion-LM's code prints it, {self.model.steps} steps: looser than ours"
 
-    def nats(  # type: ignore[override]
-        self,
-        network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """The terms of one step and of the first, and the two ends; x_0 is noisy in all of them."""
-        check_clean(x0, mask=mask)
-        assert parts is not None
-        model = self.model
-        clean, noisy = noise.normal(model.embed, CLEAN), noise.normal(model.embed, NOISY)
-        index = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
-        first = noise.normal(model.embed, FIRST)
-        found = model.terms(network, x0, index, clean=clean, noisy=first, parts=parts, mask=mask)
-        paid = model.first_printed(found) + model.ends(found.x, found.x, x0, parts, mask=mask)
+        model, noise = self.model, clean.noise
+        noise_0, noise_t, first = (noise.normal(model.embed, use) for use in (CLEAN, NOISY, FIRST))
+        found = model.terms(network, clean, torch.zeros_like(clean.x0[:, 0]), noise_t=first, noise_0=noise_0)
+        paid = model.first_printed(found) + model.ends(found.x, found.x, clean)
         if model.steps > 1:
-            index, weight = model.drawn(noise.t, parts, noise_of_x0=True)
-            found = model.terms(network, x0, index, clean=clean, noisy=noisy, parts=parts, mask=mask)
+            index, weight = model.drawn(noise.t, clean.parts, noise_of_x0=True)
+            found = model.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
             paid = paid + weight * model.step_nats(found, index)
-        paid = torch.where(free_of(x0, frozen), paid, 0.0)
+        paid = torch.where(clean.free, paid, 0.0)
         return Nats(paid, paid)

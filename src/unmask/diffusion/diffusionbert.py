@@ -31,15 +31,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.diffusion.corruption import check_clean
-from unmask.diffusion.d3pm import check_hybrid
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
 from unmask.diffusion.kernels.spindle import MOST, Spindle
 from unmask.diffusion.objective import OBJECTIVES, CountsPart, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.diffusion.rows import rows_where, spread
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.diffusion.times import Stratified, Times, check_total, steps
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 Levels = Literal["counts", "information"]
@@ -121,37 +120,12 @@ class DiffusionBERT(Objective):
         precise = replace(self, times=self.times.precise())
         return {self.name: precise, "published": Published(precise)}
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t."""
-        check_clean(x0, mask=mask)
-        kernel, when = self.kernel(parts), self.times.at(noise.t)
-        i = steps(when.t, total=self.steps)
-        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
-        asked = x_t == mask
-        if self.hybrid:
-            asked = torch.ones_like(asked) if frozen is None else ~frozen
-        rows = rows_where(asked)
-        logits = network(x_t, kernel.sigma(t).to(noise.t), rows)
-        log_p = forbid(logits, mask).log_softmax(-1)
-        of_row, true = rows // x0.shape[1], x0.flatten()[rows]
-        kl = kernel.kl(log_p, true, x_t.flatten()[rows], s[of_row], t[of_row], mask=mask)
-        weight = self.steps / when.density[:, None]
-        bound = weight * spread(kl, rows, x0)
-        if not self.hybrid:
-            return Nats(bound, bound)
-        ce = spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x0)
-        return Nats(bound + self.hybrid * weight * ce, bound)
+        at = draw_steps(self.times, clean.noise, self.steps)
+        kl, ce = step_nats(network, clean, self.kernel(clean.parts), at, everywhere=self.hybrid > 0)
+        bound = at.weight * kl
+        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
 
 
 def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
@@ -176,23 +150,13 @@ class Published(Objective):
     def means(self) -> str:
         return f"what DiffusionBERT's code reports, {self.of.steps} steps; not a bound, so not a likelihood"
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """T times the KL of one step; at the first step it is −log p(x_0 | x_1)."""
-        check_clean(x0, mask=mask)
-        total, free = self.of.steps, torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen
+        x0, noise, mask = clean.x0, clean.noise, clean.mask
+        total, free = self.of.steps, clean.free
         when = self.of.times.at(noise.t)
         i = steps(when.t, total=total)
-        f = centred_by_row(table(parts).logarithmic[x0], free).to(noise.t)
+        f = centred_by_row(table(clean.parts).logarithmic[x0], free).to(noise.t)
         k_t, k_s = (published_keep(j, f, total=total, strength=self.of.strength) for j in (i, i - 1))
         x_t = torch.where((noise.u < 1 - k_t) & free, mask, x0)
         rows = rows_where(free)

@@ -4,13 +4,23 @@ Objective and sampling process hold the same value: `objective.kernel(parts)`. A
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.registry import Registry
+
+
+class Step(NamedTuple):
+    """A step back from t to s < t, of some tokens."""
+
+    x_t: Int[Tensor, " n"]
+    s: Float[Tensor, " n"]
+    t: Float[Tensor, " n"]
+    mask: int
 
 
 class Kernel(ABC):
@@ -28,46 +38,21 @@ class Kernel(ABC):
         """x_1, whatever the text: a token for each uniform in [0, 1)."""
 
     @abstractmethod
-    def forward(
-        self,
-        x0: Int[Tensor, "b l"],
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
-        *,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Int[Tensor, "b l"]:
-        """x_t ~ q(x_t | x_0), by a uniform for each token; frozen tokens stay."""
+    def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
+        """x_t ~ q(x_t | x_0), by the uniforms u of the noise; frozen tokens stay."""
 
     @abstractmethod
-    def log_step(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, "n v"]:
+    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
         """log p(x_s | x_t), s < t, if the network gives x_0 the log-probabilities `log_p`.
 
         For a known x_0 it is the posterior q(x_s | x_t, x_0). Otherwise it is the mean of the posteriors of all v:
         weighted by p_v (DiffusionBERT), or by p_v q(x_t | v) [D3PM].
         """
 
-    def kl(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x0: Int[Tensor, " n"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, " n"]:
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
         """KL(q(x_s | x_t, x_0) || p(x_s | x_t)), what a step of the bound costs; at s = 0 it is −log p(x_0 | x_t)."""
         known = torch.full_like(log_p, -torch.inf).scatter(-1, x0[:, None], 0.0)
-        q, p = (self.log_step(one, x_t, s, t, mask=mask) for one in (known, log_p))
+        q, p = self.log_step(known, step), self.log_step(log_p, step)
         return (q.exp() * torch.where(q > -torch.inf, q - p, 0.0)).sum(-1)
 
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import d3pm
 from unmask.diffusion.blocks import given_tokens
-from unmask.diffusion.corruption import check_clean, hide_count
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.corruption import hide_count
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
-from unmask.diffusion.times import Count, Stratified, Times, check_total, counts, steps
+from unmask.diffusion.times import Count, Stratified, Times, check_total, counts
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 HALF = 2.0  # half of the tokens are hidden on average: with this weight `flat` is about nats per hidden token
@@ -47,29 +47,21 @@ def cross_entropy(
 
 
 def by_count(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    u: Float[Tensor, "b l"],
-    mask: int,
-    frozen: Bool[Tensor, "b l"] | None = None,
-    schedule: Schedule = LogLinear(),
+    network: Network, clean: CleanRows, *, t: Float[Tensor, " b"] | None = None, schedule: Schedule = LogLinear()
 ) -> tuple[Float[Tensor, "b l"], Float[Tensor, " b"]]:
     """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
 
-    This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1); stratified ones
-    (`times.stratified`) give the smallest variance of the estimators here. Given k, the hidden share follows a
-    Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms. A network with time conditioning
-    is shown the σ of its schedule at a draw from it, so the bound stays the continuous one.
+    This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1), by default those of the
+    noise; stratified ones (`times.stratified`) give the smallest variance of the estimators here. Given k, the hidden
+    share follows a Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms. A network with
+    time conditioning is shown the σ of its schedule at a draw from it, so the bound stays the continuous one.
     """
-    check_clean(x0, mask=mask)
-    given = torch.zeros_like(x0, dtype=torch.bool) if frozen is None else frozen
-    free = (~given).sum(1)
+    x0, u, mask = clean.x0, clean.noise.u, clean.mask
+    free = clean.free.sum(1)
     some = free > 0  # a row without free tokens has no masks and costs nothing
-    k = torch.where(some, counts(t, free.clamp(min=1)), 0)
-    x_t = hide_count(x0, k, u, mask=mask, frozen=frozen)
-    ordered = u.masked_fill(given, torch.inf).sort(1).values
+    k = torch.where(some, counts(clean.noise.t if t is None else t, free.clamp(min=1)), 0)
+    x_t = hide_count(x0, k, u, mask=mask, frozen=clean.frozen)
+    ordered = u.masked_fill(~clean.free, torch.inf).sort(1).values
     share = torch.where(some, ordered.gather(1, (k[:, None] - 1).clamp(min=0)).squeeze(1), 0.0)
     nats = cross_entropy(network, x0, x_t, shown_sigma(schedule, share), mask=mask)
     return nats, free.to(u.dtype) / k.clamp(min=1)
@@ -130,69 +122,44 @@ class MDLM(Objective):
             return {self.name: precise}
         return {"count" if self.steps is None else "steps": precise, self.name: precise}
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """The NELBO in nats per token, with tokens hidden by the uniforms of the noise. [MDLM eq. 10, 11; Alg. 1]
 
         Unbiased for uniform noise.t.
         """
-        check_clean(x0, mask=mask)
-        frozen = given_tokens(x0, frozen, first=True) if self.given_first else frozen
+        if self.given_first:
+            clean = replace(clean, frozen=given_tokens(clean, first=True))
         if self.steps is not None:
-            return self.discrete(network, x0, noise=noise, mask=mask, frozen=frozen)
-        when = self.times.at(noise.t)
+            return self.discrete(network, clean, self.steps)
+        when = self.times.at(clean.noise.t)
         if self.times.by_count:
-            ce, weight = by_count(network, x0, t=when.t, u=noise.u, mask=mask, frozen=frozen, schedule=self.schedule)
+            ce, weight = by_count(network, clean, t=when.t, schedule=self.schedule)
             weight = weight / when.density
         else:
             kernel = self.kernel()
             level = kernel.level(when.t)
-            x_t = kernel.forward(x0, when.t, noise.u, mask=mask, frozen=frozen)
+            x_t = kernel.forward(clean, when.t)
             # A row without free tokens has loss 0, though its weight is infinite.
             weight = torch.where(level.hidden > 0, level.weight, 0.0) / when.density
-            ce = cross_entropy(network, x0, x_t, kernel.sigma(when.t), mask=mask)
+            ce = cross_entropy(network, clean.x0, x_t, kernel.sigma(when.t), mask=clean.mask)
         bound = weight[:, None] * ce
         return Nats(bound if self.weight == "bound" else HALF * ce, bound)
 
-    def discrete(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None,
-    ) -> Nats:
+    def discrete(self, network: Network, clean: CleanRows, total: int) -> Nats:
         """The NELBO of T steps; the time picks one of them, from i/T to (i − 1)/T. [MDLM eq. 8]
 
         The step i = 1 reveals all that is left: it is the reconstruction term, without which this is not a bound.
         """
-        assert self.steps is not None
-        when = self.times.at(noise.t)
-        i = steps(when.t, total=self.steps)
-        t, s = (j.to(when.t.dtype) / self.steps for j in (i, i - 1))
-        kernel = self.kernel()
-        level, before, sigma = kernel.level(t), kernel.level(s), kernel.sigma(t)
-        x_t = kernel.forward(x0, t, noise.u, mask=mask, frozen=frozen)
-        drawn = when.density[:, None]
+        kernel, at = self.kernel(), d3pm.draw_steps(self.times, clean.noise, total)
         if self.carry_over and self.zero_masking:
-            weight = self.steps * reveal_chance(before, level)
-            ce = cross_entropy(network, x0, x_t, sigma, mask=mask)
-            bound = weight[:, None] * ce / drawn
+            x_t = kernel.forward(clean, at.t)
+            ce = cross_entropy(network, clean.x0, x_t, kernel.sigma(at.t), mask=clean.mask)
+            bound = at.weight * reveal_chance(kernel.level(at.s), kernel.level(at.t))[:, None] * ce
             return Nats(bound if self.weight == "bound" else HALF * ce, bound)
-        kl = d3pm.step_nats(network, x0, x_t, before, level, mask=mask, zero_masking=self.zero_masking, sigma=sigma)
-        bound = self.steps * kl / drawn
+        kl, _ = d3pm.step_nats(network, clean, kernel, at, zero_masking=self.zero_masking, everywhere=False)
+        bound = at.weight * kl
         if not self.carry_over:
-            bound = bound + d3pm.reconstruction(network, x0, noise.t, self.zero_masking, mask, frozen)
+            bound = bound + d3pm.reconstruction(network, clean, zero_masking=self.zero_masking)
         return Nats(bound, bound)
 
     def log_probs(

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.diffusion.times import Count
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 
@@ -87,25 +86,15 @@ class MLM(Objective):
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"ids": Ids(vocab)} if self.random else {}
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats at the chosen tokens, divided by `rate`: their mean over all tokens is that over the chosen ones."""
-        check_clean(x0, mask=mask)
-        chosen = noise.u < self.rate if frozen is None else (noise.u < self.rate) & ~frozen
+        x0, noise, mask = clean.x0, clean.noise, clean.mask
+        chosen = (noise.u < self.rate) & clean.free
         drawn = None
         if self.random:
-            if not parts or "ids" not in parts:
+            if "ids" not in clean.parts:
                 raise ValueError("random tokens are drawn from the ids of the network: give parts")
-            drawn = parts["ids"](noise.uniform(x0.shape[1]))
+            drawn = clean.parts["ids"](noise.uniform(x0.shape[1]))
         # A uniform below the rate, divided by it, is uniform again.
         kind = torch.where(chosen, noise.u / self.rate, 1.0)
         x = replaced(x0, kind, drawn, mask=mask, masked=self.masked, random=self.random)

@@ -2,7 +2,7 @@
 
 An objective is a frozen dataclass in its own file, registered under a name. Its `nats` is the only place that defines
 the loss: training minimises it, validation and evaluation report it, tests enumerate and mutate it. It is a pure
-function: random numbers, learned parts and state are arguments.
+function: random numbers, learned parts and state come with the rows.
 """
 
 from abc import ABC, abstractmethod
@@ -13,14 +13,13 @@ from typing import Any, ClassVar, NamedTuple, final
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.kernel import Kernel
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Schedule
 from unmask.diffusion.times import Times
-from unmask.random import Noise
 from unmask.registry import Registry
-from unmask.shapes import Network
 
 
 class Nats(NamedTuple):
@@ -120,18 +119,8 @@ class Objective(ABC):
     block: int | None = None  # tokens that are drawn at once, given the text before them; None: all of them
 
     @abstractmethod
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
-        """Loss and bound of clean rows x0. Frozen tokens are given: never hidden, with loss 0."""
+    def nats(self, network: Any, clean: CleanRows) -> Nats:
+        """Loss and bound of clean rows, by a `shapes.Network`, or by a `VectorNetwork` where `facts.vectors`."""
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int

@@ -18,23 +18,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import (
     Continuous,
+    NoisyWindow,
     Parts,
     Path,
     State,
     VectorNetwork,
     VectorPrediction,
     alpha,
-    free_of,
     prior_nats,
     sigma,
     without_mask,
 )
-from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.errors import UserError
-from unmask.random import Noise
 
 CLEANEST, NOISIEST = -3.0, 6.0  # γ at t = 0 and t = 1 before training
 HIDDEN, SCALE = 1024, 0.01  # units of the schedule's network, and the scale of its second layer
@@ -153,57 +152,43 @@ class Terms(NamedTuple):
     guess: Float[Tensor, "b l e"]  # what the network was shown of x̂
 
 
-def logits_of(
-    network: VectorNetwork,
-    z: Float[Tensor, "b l e"],
-    gamma: Float[Tensor, " b"],
-    guess: Float[Tensor, "b l e"] | None,
-    embedding: Float[Tensor, "v e"],
-    parts: Parts,
-    *,
-    ramp: float,
-    mask: int,
-    kept: Bool[Tensor, " b"],
-) -> Float[Tensor, "b l v"]:
-    """The network's logits, with the output prior, without the mask."""
-    found = network.head(network.trunk(parts["entry"](z, gamma, guess)))
-    return without_mask(with_prior(found, z, gamma, embedding, ramp=ramp, kept=kept), mask)
+class NoisyTexts(NamedTuple):
+    """Noisy vectors of some rows, with what turns them into logits."""
+
+    z: Float[Tensor, "b l e"]
+    gamma: Float[Tensor, " b"]
+    embedding: Float[Tensor, "v e"]
+    ramp: float  # weight of the output prior
+
+    def with_prior(self, logits: Float[Tensor, "b l v"], kept: Bool[Tensor, " b"]) -> Float[Tensor, "b l v"]:
+        """Logits + (α/σ²) z·E_v: with log p_v as logits, the exact posterior of independent tokens."""
+        strength = (self.ramp * alpha(self.gamma) / torch.sigmoid(self.gamma)).to(self.z.dtype)
+        return logits + product(strength[:, None, None] * self.z, self.embedding.mT, kept).to(logits.dtype)
+
+    def logits(
+        self, network: VectorNetwork, guess: Float[Tensor, "b l e"] | None, clean: CleanRows, kept: Bool[Tensor, " b"]
+    ) -> Float[Tensor, "b l v"]:
+        """The network's logits, with the output prior, without the mask."""
+        found = network.head(network.trunk(clean.parts["entry"](self.z, self.gamma, guess)))
+        return without_mask(self.with_prior(found, kept), clean.mask)
 
 
-def with_prior(
-    logits: Float[Tensor, "b l v"],
-    z: Float[Tensor, "b l e"],
-    gamma: Float[Tensor, " b"],
-    embedding: Float[Tensor, "v e"],
-    *,
-    ramp: float,
-    kept: Bool[Tensor, " b"],
-) -> Float[Tensor, "b l v"]:
-    """Logits + (α/σ²) z·E_v: with log p_v as logits, the exact posterior of independent tokens."""
-    strength = (ramp * alpha(gamma) / torch.sigmoid(gamma)).to(z.dtype)
-    return logits + product(strength[:, None, None] * z, embedding.mT, kept).to(logits.dtype)
+class Draw(NamedTuple):
+    """What is drawn for each row: its time, its noise, and what it pays."""
+
+    t: Float[Tensor, " b"]
+    normal: Float[Tensor, "b l e"]
+    first: Bool[Tensor, " b"]  # pays the reconstruction at t = 0; the others pay the diffusion at their t
+    conditioned: Bool[Tensor, " b"]  # sees an estimate of its clean vectors, by a first pass
 
 
-def terms(
-    network: VectorNetwork,
-    x0: Int[Tensor, "b l"],
-    *,
-    t: Float[Tensor, " b"],
-    normal: Float[Tensor, "b l e"],
-    first: Bool[Tensor, " b"],
-    conditioned: Bool[Tensor, " b"],
-    ramp: float,
-    parts: Parts,
-    mask: int,
-    free: Bool[Tensor, "b l"],
-) -> Terms:
-    """Every row's terms: the rows in `first` pay the reconstruction at t = 0, the others the diffusion at their t.
-
-    The gradients of self-conditioned rows reach the network alone, neither the embeddings nor the schedule.
-    """
-    kept, levels = ~conditioned, cast(NoiseLevels, parts["levels"])
-    embedding: Tensor = parts["embedding"]()
-    (low, high), (u, slope) = levels.ends(), levels.shape(torch.where(first, 0.0, t.double()))
+def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) -> Terms:
+    """Every row's terms. The gradients of self-conditioned rows reach the network alone, neither the embeddings nor
+    the schedule."""
+    x0, free, first, kept = clean.x0, clean.free, draw.first, ~draw.conditioned
+    levels = cast(NoiseLevels, clean.parts["levels"])
+    embedding: Tensor = clean.parts["embedding"]()
+    (low, high), (u, slope) = levels.ends(), levels.shape(torch.where(first, 0.0, draw.t.double()))
     factor: list[Tensor] = []
     for one in (u, slope):
         if one.requires_grad:  # the shape of the schedule minimises the square of the loss
@@ -212,9 +197,10 @@ def terms(
     x = cut(embedding[x0], kept)
     signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
     wide = gamma[:, None, None]
-    z = (alpha(wide) * signal + sigma(wide) * normal).to(x.dtype)
-    guess = first_guess(network, z, gamma, embedding, parts, conditioned=conditioned, ramp=ramp, mask=mask)
-    logits = logits_of(network, z, gamma, guess, embedding, parts, ramp=ramp, mask=mask, kept=kept)
+    z = (alpha(wide) * signal + sigma(wide) * draw.normal).to(x.dtype)
+    noisy = NoisyTexts(z, gamma, embedding, ramp)
+    guess = first_guess(network, noisy, clean, draw.conditioned)
+    logits = noisy.logits(network, guess, clean, kept)
     found = product(logits.softmax(-1), embedding.to(logits.dtype), kept)
     far = (x.double() - found.double()).square().sum(-1)
     diffusion = torch.where(free & ~first[:, None], (0.5 * torch.exp(-gamma) * rate)[:, None] * far, 0.0)
@@ -230,31 +216,14 @@ def terms(
 
 @torch.no_grad()
 def first_guess(
-    network: VectorNetwork,
-    z: Float[Tensor, "b l e"],
-    gamma: Float[Tensor, " b"],
-    embedding: Float[Tensor, "v e"],
-    parts: Parts,
-    *,
-    conditioned: Bool[Tensor, " b"],
-    ramp: float,
-    mask: int,
+    network: VectorNetwork, noisy: NoisyTexts, clean: CleanRows, conditioned: Bool[Tensor, " b"]
 ) -> Float[Tensor, "b l e"]:
-    """x̂ of the self-conditioned rows by a pass of their own; 0 for the others."""
-    rows = conditioned.nonzero().squeeze(-1)
+    """x̂ of the self-conditioned rows by a pass without an estimate; 0 in the others."""
+    rows, z, embedding = conditioned.nonzero().squeeze(-1), noisy.z, noisy.embedding
     if not len(rows):
         rows = rows.new_zeros(1)  # the processes of a sharded network must call it equally often
-    logits = logits_of(
-        network.some(rows),
-        z[rows],
-        gamma[rows],
-        None,
-        embedding,
-        parts,
-        ramp=ramp,
-        mask=mask,
-        kept=torch.ones_like(conditioned[rows]),
-    )
+    some = noisy._replace(z=z[rows], gamma=noisy.gamma[rows])
+    logits = some.logits(network.some(rows), None, clean, torch.ones_like(conditioned[rows]))
     found = logits.softmax(-1) @ embedding.to(logits.dtype)
     return torch.where(conditioned[:, None, None], torch.zeros_like(z).index_put((rows,), found.to(z.dtype)), 0.0)
 
@@ -325,44 +294,23 @@ class Plaid(Continuous):
         """The weight of the output prior so far; it stays where training left it."""
         return min(1.0, float(state["steps"][0]) / self.ramp) if self.ramp else 1.0
 
-    def nats(  # type: ignore[override]
-        self,
-        network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats per token. A row's time says whether it pays the reconstruction, or where in the diffusion it is."""
-        check_clean(x0, mask=mask)
-        assert parts is not None
-        state = state or self.state()
-        free, share = free_of(x0, frozen), self.share(state)
+        noise, state = clean.noise, clean.state or self.state()
+        share, ramp = self.share(state), self.grown(state)
         conditioned = noise.uniform(1, CONDITIONED)[:, 0] < self.conditioned
         normal = noise.normal(self.embed, ROWS)
-        common: dict[str, Any] = {"ramp": self.grown(state), "parts": parts, "mask": mask, "free": free}
         if self.both:
-            first = torch.ones_like(conditioned)
-            clean = terms(
-                network,
-                x0,
-                t=noise.t,
-                normal=noise.normal(self.embed, ROWS + 1),
-                first=first,
-                conditioned=conditioned,
-                **common,
-            )
-            noisy = terms(network, x0, t=noise.t, normal=normal, first=~first, conditioned=conditioned, **common)
-            bound = clean.reconstruction + noisy.diffusion + noisy.prior
+            every = torch.ones_like(conditioned)
+            first = Draw(noise.t, noise.normal(self.embed, ROWS + 1), every, conditioned)
+            text = terms(network, clean, first, ramp=ramp)
+            noisy = terms(network, clean, Draw(noise.t, normal, ~every, conditioned), ramp=ramp)
+            bound = text.reconstruction + noisy.diffusion + noisy.prior
             return Nats(bound, bound)
-        first = noise.t < share
-        t = ((noise.t - share) / (1 - share)).clamp(0, 1)
-        found = terms(network, x0, t=t, normal=normal, first=first, conditioned=conditioned, **common)
+        draw = Draw(((noise.t - share) / (1 - share)).clamp(0, 1), normal, noise.t < share, conditioned)
+        found = terms(network, clean, draw, ramp=ramp)
         bound = found.reconstruction / share + found.diffusion / (1 - share) + found.prior
-        return Nats(bound, bound, self.moments(found, first, free))
+        return Nats(bound, bound, self.moments(found, draw.first, clean.free))
 
     def moments(self, found: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
         """Rows of both kinds, and sums of their nats per token and of its square."""
@@ -385,33 +333,16 @@ class Plaid(Continuous):
         found: Tensor = parts["embedding"]()[tokens]
         return found
 
-    def entered(
-        self,
-        network: Any,
-        before: Int[Tensor, "b c"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        told: Float[Tensor, ""],
-        guess: Float[Tensor, "b s e"] | None,
-        parts: Parts,
-    ) -> Float[Tensor, "b l d"]:
-        found: Tensor = parts["entry"](z, gamma.expand(len(z)), guess)
+    def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
+        found: Tensor = parts["entry"](noisy.z, noisy.gamma.expand(len(noisy.z)), noisy.guess)
         return found
 
     def meaning(
-        self,
-        output: Float[Tensor, "b s _"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        parts: Parts,
-        state: State,
-        *,
-        mask: int,
+        self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
-        embedding = parts["embedding"]()
-        kept = torch.ones(len(z), dtype=torch.bool, device=z.device)
-        logits = with_prior(output, z, gamma.expand(len(z)), embedding, ramp=self.grown(state), kept=kept)
-        logits = without_mask(logits, mask)
+        z, embedding = noisy.z, parts["embedding"]()
+        texts = NoisyTexts(z, noisy.gamma.expand(len(z)), embedding, self.grown(state))
+        logits = without_mask(texts.with_prior(output, torch.ones(len(z), dtype=torch.bool, device=z.device)), mask)
         return VectorPrediction(logits, (logits.softmax(-1) @ embedding.to(logits.dtype)).to(z.dtype))
 
 

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.rows import rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
 from unmask.diffusion.times import Stratified, Times
-from unmask.random import Noise
 from unmask.shapes import Network
 
 
@@ -49,23 +48,12 @@ class SEDD(Objective):
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
         return Absorbing(self.schedule, whole=False)
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token at times t > 0, with tokens hidden by the uniforms u."""
-        check_clean(x0, mask=mask)
-        when = self.times.at(noise.t)
+        x0, mask, when = clean.x0, clean.mask, self.times.at(clean.noise.t)
         kernel = self.kernel()
         level = kernel.level(when.t)
-        x_t = kernel.forward(x0, when.t, noise.u, mask=mask, frozen=frozen)
+        x_t = kernel.forward(clean, when.t)
         rows = rows_where(x_t == mask)
         at_rows = level.take(rows // x0.shape[1])
         log_s = row_log_scores(network(x_t, level.sigma, rows), at_rows.sigma, mask=mask)

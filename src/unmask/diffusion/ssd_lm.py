@@ -18,20 +18,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import (
     Continuous,
+    NoisyWindow,
     Parts,
     Path,
     State,
     VectorNetwork,
     VectorPrediction,
     alpha,
-    free_of,
     level_of,
     sigma,
     without_mask,
 )
-from unmask.diffusion.corruption import check_clean
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import forbid, row_nats, spread
 from unmask.diffusion.times import check_total, steps
@@ -180,22 +180,11 @@ class SSDLM(Continuous):
         found: Tensor = parts["simplex"](self.scale * x_t) + time[:, None]
         return found
 
-    def nats(  # type: ignore[override]
-        self,
-        network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats at one block of each row, as many times as the row has blocks."""
-        check_clean(x0, mask=mask)
-        assert parts is not None
+        x0, noise, mask = clean.x0, clean.noise, clean.mask
         assert noise.key is not None
-        free, size = free_of(x0, frozen), min(self.block, x0.shape[1])
+        parts, free, size = clean.parts, clean.free, min(self.block, x0.shape[1])
         shift = (noise.uniform(1, SHIFT)[:, 0] * size).long() * self.random
         span = chosen_block(free, size, noise.uniform(1, BLOCK)[:, 0], shift)
         tokens, t = x0.gather(1, span.columns), steps(noise.t, total=self.steps)
@@ -247,28 +236,12 @@ class SSDLM(Continuous):
         corner = matrix.new_full((*tokens.shape, len(matrix)), -1.0)
         return corner.scatter_(-1, tokens[..., None], 1.0)
 
-    def entered(
-        self,
-        network: Any,
-        before: Int[Tensor, "b c"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        told: Float[Tensor, ""],
-        guess: Float[Tensor, "b s e"] | None,
-        parts: Parts,
-    ) -> Float[Tensor, "b l d"]:
-        noisy = self.vectors(z, told.expand(len(z)), parts)
-        return torch.cat((network.embed(before).to(noisy.dtype), noisy), 1)
+    def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
+        vectors = self.vectors(noisy.z, noisy.told.expand(len(noisy.z)), parts)
+        return torch.cat((network.embed(noisy.before).to(vectors.dtype), vectors), 1)
 
     def meaning(
-        self,
-        output: Float[Tensor, "b s _"],
-        z: Float[Tensor, "b s e"],
-        gamma: Float[Tensor, ""],
-        parts: Parts,
-        state: State,
-        *,
-        mask: int,
+        self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
         return VectorPrediction(without_mask(output.clone(), mask), None, scale=self.scale)
 
@@ -286,16 +259,6 @@ class CrossEntropy(Objective):
     def means(self) -> str:
         return "cross-entropy of a noisy block, the training loss: not a likelihood, and not a bound on -log p"
 
-    def nats(  # type: ignore[override]
-        self,
-        network: VectorNetwork,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
-        loss = self.model.nats(network, x0, noise=noise, mask=mask, frozen=frozen, parts=parts).loss
+    def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
+        loss = self.model.nats(network, clean).loss
         return Nats(loss, loss)

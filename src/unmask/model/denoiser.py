@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Nats, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Backbone
@@ -111,9 +112,8 @@ class Denoiser(Learner):
         """Loss and bound of clean rows, and the memory for the next step; `objective` replaces the denoiser's own."""
         look = NetworkView(self.backbone, lengths, allowed, memory)
         chosen = self.objective if objective is None else objective
-        nats = chosen.nats(
-            look, x0, noise=noise, mask=mask, frozen=frozen, parts=dict(self.parts.items()), state=self.state
-        )
+        clean = CleanRows(x0, noise, mask=mask, frozen=frozen, parts=dict(self.parts.items()), state=self.state)
+        nats = chosen.nats(look, clean)
         return self.touched(nats), look.carried[0] if look.carried else None
 
     def touched(self, nats: Nats) -> Nats:

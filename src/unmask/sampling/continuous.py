@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.diffusion.continuous import Continuous, Path, alpha, sigma
+from unmask.diffusion.continuous import Continuous, NoisyWindow, Path, alpha, sigma
 from unmask.diffusion.rows import rows_where
 from unmask.errors import UserError
 from unmask.model.model import Model
@@ -138,22 +138,21 @@ class ContinuousProcess(Process):
     def done(self, state: Denoising) -> bool:
         return not state.spans
 
+    def window(self, state: Denoising) -> NoisyWindow:
+        """What the network is shown in the next call."""
+        assert state.z is not None
+        span = state.spans[0]
+        before = state.canvas.tokens[:, span.start : self.noisy_from(span)]
+        return NoisyWindow(state.z, self.path.gamma[state.call], self.path.told[state.call], before, state.guess)
+
     @torch.no_grad()
     def ask(self, state: Denoising) -> Ask | None:
         if not state.spans or state.z is None:
             return None
-        span, canvas, path = state.spans[0], state.canvas, self.path
+        span, canvas = state.spans[0], state.canvas
         noisy = self.noisy_from(span)
         here = slice(span.start, span.stop)
-        vectors = self.objective.entered(
-            self.network,
-            canvas.tokens[:, span.start : noisy],
-            state.z,
-            path.gamma[state.call],
-            path.told[state.call],
-            state.guess,
-            self.parts,
-        )
+        vectors = self.objective.entered(self.network, self.window(state), self.parts)
         b, w = vectors.shape[:2]
         place = torch.arange(span.start, span.stop, device=vectors.device)
         rows = rows_where((place >= noisy).expand(b, w))
@@ -181,7 +180,7 @@ class ContinuousProcess(Process):
         assert state.z is not None
         gamma, after = path.gamma[state.call], path.gamma[state.call + 1]
         output = answer.logits.unflatten(0, state.z.shape[:2])
-        reading = self.objective.meaning(output, state.z, gamma, self.parts, self.state, mask=state.canvas.mask)
+        reading = self.objective.meaning(output, self.window(state), self.parts, self.state, mask=state.canvas.mask)
         last = state.call + 1 == len(path.told)
         normal = gaussians(state.key, state.calls + 1, tuple(state.z.shape[1:]))
         greedy = not last or self.policy.last == "argmax"

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Objective
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
@@ -151,12 +152,14 @@ def bounds(
     sums = [
         objective.nats(
             network,
-            rows[first : first + most],
-            noise=noise.rows(slice(first, first + most)),
-            mask=model.mask,
-            frozen=frozen.expand(min(most, len(u) - first), -1),
-            parts=model.parts,
-            state=model.state,
+            CleanRows(
+                rows[first : first + most],
+                noise.rows(slice(first, first + most)),
+                mask=model.mask,
+                frozen=frozen.expand(min(most, len(u) - first), -1),
+                parts=model.parts,
+                state=model.state,
+            ),
         ).bound.sum(1)
         for first in range(0, len(u), most)
     ]

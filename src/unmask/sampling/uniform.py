@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.kernel import Kernel
+from unmask.diffusion.kernel import Kernel, Step
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.diffusion.times import grid
 from unmask.errors import UserError
@@ -125,7 +125,7 @@ class UniformProcess(Process):
         if state.step + 1 == self.policy.steps and self.policy.last == "argmax":
             return log_p.argmax(-1)
         x_t = asked.tokens.flatten()[asked.rows]
-        step = self.kernel.log_step(log_p.double(), x_t, s, t, mask=state.canvas.mask)
+        step = self.kernel.log_step(log_p.double(), Step(x_t, s, t, state.canvas.mask))
         column = asked.rows % asked.tokens.shape[1]
         return inverse_cdf(step, asked.view.dice.at(asked.row, column, asked.view.clock[asked.row], TOKEN))
 

@@ -23,6 +23,7 @@ from exact import (
     nodes,
 )
 from unmask.diffusion.bound import exact_bound
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import SCHEDULES
 from unmask.errors import UserError
@@ -45,7 +46,9 @@ DEFAULTS = [SCHEDULES.make(name) for name in SCHEDULES]
 def along_every_order(world, x0: torch.Tensor) -> torch.Tensor:
     """ByOrder for each of the 3! orders (6, l)."""
     t = torch.zeros(6, dtype=DOUBLE)
-    return ByOrder(budget=7).nats(world.network, x0.expand(6, -1), t=t, u=ORDERS, mask=3, frozen=NONE)
+    return ByOrder(budget=7).nats(
+        world.network, CleanRows(x0.expand(6, -1), noise=Noise(t, ORDERS), mask=3, frozen=NONE)
+    )
 
 
 def test_the_count_form_is_unbiased_over_every_k_and_every_order():
@@ -53,7 +56,7 @@ def test_the_count_form_is_unbiased_over_every_k_and_every_order():
     for k in (1, 2, 3):
         t = torch.full((6,), (k - 0.5) / 3, dtype=DOUBLE)
         x0 = X0.expand(6, -1)
-        nats = estimator("count").nats(world.network, x0, t=t, u=ORDERS, mask=3, frozen=NONE)
+        nats = estimator("count").nats(world.network, CleanRows(x0, noise=Noise(t, ORDERS), mask=3, frozen=NONE))
         total += float(nats.sum()) / 18
     assert total == pytest.approx(float(exact_bound(world.network, X0, mask=3)), abs=1e-12)
 
@@ -66,7 +69,7 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
     share, weight = (node + 1) / 2, weight / 2
 
     def paid(net, x0, t, u, mask):
-        return MDLM(schedule).nats(net, x0, noise=Noise(t, u), mask=mask).bound
+        return MDLM(schedule).nats(net, CleanRows(x0, noise=Noise(t, u), mask=mask)).bound
 
     by_time = expected(paid, SimpleNamespace(network=network, mask=3), X0, *nodes())
     by_k = 0.0
@@ -78,7 +81,7 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
             u = u + 1e-12 * rank * (rank != count - 1)  # no ties
             t = torch.full((6,), (count - 0.5) / 3, dtype=DOUBLE)
             form = estimator("count", objective=MDLM(schedule))
-            nats = form.nats(network, X0.expand(6, -1), t=t, u=u, mask=3, frozen=NONE)
+            nats = form.nats(network, CleanRows(X0.expand(6, -1), noise=Noise(t, u), mask=3, frozen=NONE))
             by_k += w * beta.pdf(float(s), count, 4 - count) * float(nats.sum()) / 6 / 3
     assert by_k == pytest.approx(by_time, rel=1e-5)  # with α_1 = 0 the noise level is infinite at the end
 
@@ -91,7 +94,9 @@ def test_the_bound_by_time_and_by_steps_lies_above_the_likelihood_with_default_s
     one = estimator(name, objective=MDLM(schedule), steps=total)
 
     def paid(network, x, t, u, mask):
-        return one.nats(network, x, t=t, u=u, mask=mask, frozen=torch.zeros_like(x, dtype=torch.bool))
+        return one.nats(
+            network, CleanRows(x, noise=Noise(t, u), mask=mask, frozen=torch.zeros_like(x, dtype=torch.bool))
+        )
 
     each = (torch.arange(total, dtype=DOUBLE) + 0.5) / total
     parts = {
@@ -136,7 +141,7 @@ def test_the_likelihood_of_an_order_policy_sums_to_one_over_all_texts(policy, re
     one = estimator("duel", policy=policy, reveal=reveal)
     nothing = torch.zeros(len(texts), 3, dtype=torch.bool)
     u = torch.zeros(len(texts), 3, dtype=DOUBLE)
-    nats = one.nats(world.network, texts, t=u[:, 0], u=u, mask=3, frozen=nothing)
+    nats = one.nats(world.network, CleanRows(texts, noise=Noise(u[:, 0], u), mask=3, frozen=nothing))
     assert float((-nats.sum(1)).exp().sum()) == pytest.approx(1.0, abs=1e-9)
     assert one.exact
     assert not one.chance
@@ -152,13 +157,15 @@ def test_the_policy_reveals_where_the_network_is_surest():
         total -= float(log_p_hidden(world, x_t, best)[X0[best]])
         hidden.remove(best)
     zero = torch.zeros(1, 3, dtype=DOUBLE)
-    nats = Duel().nats(world.network, X0[None], t=zero[:, 0], u=zero, mask=3, frozen=NONE[:1])
+    nats = Duel().nats(world.network, CleanRows(X0[None], noise=Noise(zero[:, 0], zero), mask=3, frozen=NONE[:1]))
     assert float(nats.sum()) == pytest.approx(total, abs=1e-12)
 
 
 def test_pseudo_likelihood_hides_one_token_at_a_time():
     world, zero = TableWorld.random(), torch.zeros(1, 3, dtype=DOUBLE)
-    nats = Pseudo(budget=4).nats(world.network, X0[None], t=zero[:, 0], u=zero, mask=3, frozen=NONE[:1])
+    nats = Pseudo(budget=4).nats(
+        world.network, CleanRows(X0[None], noise=Noise(zero[:, 0], zero), mask=3, frozen=NONE[:1])
+    )
     assert nats[0].tolist() == pytest.approx([loss_of_mask(world, X0, (i,)) for i in range(3)])
 
 

@@ -6,9 +6,11 @@ import torch
 import exact
 from exact import DOUBLE, TableWorld, TinyNetwork, every_text
 from sampling.laws import DRAWS, draws
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import LinearSigma, LogLinear, shown_sigma
 from unmask.evaluation.likelihood.estimators import ByOrder, Duel, estimator
+from unmask.random import Noise
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 
 ENOUGH = 1e-4
@@ -42,7 +44,7 @@ class Timed:
 def law_of_duel(world, policy, reveal, schedule):
     zero = torch.zeros(TEXTS.shape, dtype=DOUBLE)
     duel = Duel(policy, reveal, schedule)
-    nats = duel.nats(world.network, TEXTS, t=zero[:, 0], u=zero, mask=3, frozen=NONE)
+    nats = duel.nats(world.network, CleanRows(TEXTS, noise=Noise(zero[:, 0], zero), mask=3, frozen=NONE))
     return {tuple(x.tolist()): float(p) for x, p in zip(TEXTS, (-nats.double().sum(1)).exp(), strict=True)}
 
 
@@ -69,7 +71,9 @@ def test_an_order_is_shown_the_noise_level_of_the_continuous_process():
     u, t = torch.rand(rows, 3, generator=generator, dtype=DOUBLE), torch.rand(rows, generator=generator, dtype=DOUBLE)
     by_chain, by_number = (
         estimator(name, objective=MDLM(LogLinear(0.01)), budget=1 << 16)
-        .nats(world.network, x0.expand(rows, -1), t=t, u=u, mask=3, frozen=NONE[:1].expand(rows, -1))
+        .nats(
+            world.network, CleanRows(x0.expand(rows, -1), noise=Noise(t, u), mask=3, frozen=NONE[:1].expand(rows, -1))
+        )
         .sum(1)
         for name in ("order", "count")
     )
@@ -87,6 +91,6 @@ def test_an_order_reveals_each_token_at_its_own_time():
     u = torch.tensor([[0.7, 0.1, 0.4]], dtype=DOUBLE)
     schedule = LogLinear(0.01)
     order = ByOrder(schedule, budget=99)
-    order.nats(network, torch.tensor([[0, 2, 1]]), t=u[:, 0], u=u, mask=3, frozen=NONE[:1])
+    order.nats(network, CleanRows(torch.tensor([[0, 2, 1]]), noise=Noise(u[:, 0], u), mask=3, frozen=NONE[:1]))
     expected = shown_sigma(schedule, torch.tensor([0.3, 0.9, 0.6], dtype=DOUBLE))  # 1, 3 and 2 tokens hidden
     assert dict(shown) == pytest.approx(dict(zip((1, 3, 2), expected.tolist(), strict=True)))

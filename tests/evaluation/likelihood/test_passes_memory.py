@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.clean import CleanRows
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.passes import carried_batches, evaluate, summary
 from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec
@@ -55,11 +56,15 @@ def test_the_likelihood_of_a_stream_is_that_of_one_pass_over_it(changes):
     passages, _ = cut(documents, layout_of("stream", LEADS), length=5)
     found = measured(net, passages)[-1]
     stream = torch.tensor([[0, *[id for one in documents for id in (*one.tokens, 0)]]])
-    whole = Autoregressive().nats(partial(logits_at, net), stream, mask=MASK).bound
+    whole = Autoregressive().nats(partial(logits_at, net), CleanRows(stream, mask=MASK)).bound
     assert np.nansum(found.nats) == pytest.approx(float(whole.sum()), rel=1e-5)
     assert summary(found).tokens == stream.shape[1] - 1
     apart = sum(
-        float(Autoregressive().nats(partial(logits_at, net), torch.from_numpy(p.tokens)[None], mask=MASK).bound.sum())
+        float(
+            Autoregressive()
+            .nats(partial(logits_at, net), CleanRows(torch.from_numpy(p.tokens)[None], mask=MASK))
+            .bound.sum()
+        )
         for p in passages
     )
     assert abs(apart - float(whole.sum())) > 1e-2, "a test that cannot fail: the memory changes nothing"

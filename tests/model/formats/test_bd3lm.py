@@ -12,6 +12,7 @@ import unmask
 from contracts.members import LETTERS, network_of
 from model.golden import FOLDER, arrays_of, distance
 from unmask.diffusion.block import BlockDiffusion
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.checkpoint import load, save
@@ -41,7 +42,7 @@ def test_a_published_model_loads_and_gives_the_recorded_numbers(tmp_path):
     assert distance(shown[:, :4], cases["bs4_logp_x0"][:, :4]) < 1e-4, "the first block has nothing before it"
     noise = Noise(torch.zeros(2), torch.zeros(2, 24))
     exact = model.objective.estimators()["likelihood"].nats(
-        partial(logits_at, model.network), x0, noise=noise, mask=model.mask
+        partial(logits_at, model.network), CleanRows(x0, noise=noise, mask=model.mask)
     )
     assert distance(exact.bound.view(2, 6, 4).sum(2), cases["main_exact_nll_per_block"]) < 1e-5
     method = method_for(model, Recipe(seed=1))
@@ -148,9 +149,11 @@ def test_a_text_begins_after_a_bos_where_the_first_token_is_never_predicted(tmp_
     x0 = torch.randint(8, (2, 12))
     found = model.objective.nats(
         partial(logits_at, model.network),
-        x0,
-        noise=Noise(torch.tensor([0.3, 0.9]), torch.rand(2, 12)),
-        mask=model.mask,
+        CleanRows(
+            x0,
+            noise=Noise(torch.tensor([0.3, 0.9]), torch.rand(2, 12)),
+            mask=model.mask,
+        ),
     )
     assert (found.bound[:, 0] == 0).all()
     assert int(model.objective.counted(torch.ones(2, 12, dtype=torch.bool))) == 22

@@ -11,9 +11,11 @@ import exact
 from contracts.members import model_of
 from model.golden import FOLDER, arrays_of
 from sampling.laws import draws
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import Pseudo
 from unmask.model.model import Model
+from unmask.random import Noise
 from unmask.sampling.logits import inverse_cdf
 from unmask.sampling.masked import ask, begin, set_tokens
 from unmask.sampling.policies.gibbs import Gibbs
@@ -101,7 +103,7 @@ def test_the_pseudo_likelihood_is_the_recorded_one(case):
     frozen = torch.zeros_like(x0, dtype=torch.bool).index_fill(1, torch.tensor([0, x0.shape[1] - 1]), True)
     whole = lambda x_t, sigma, rows: scripted(case, x_t).flatten(0, 1)[rows]  # noqa: E731
     u = torch.zeros(x0.shape)
-    found = Pseudo(budget=64).nats(whole, x0, t=u[:, 0], u=u, mask=mask, frozen=frozen)[:, 1:-1]
+    found = Pseudo(budget=64).nats(whole, CleanRows(x0, noise=Noise(u[:, 0], u), mask=mask, frozen=frozen))[:, 1:-1]
     mass = scripted(case, x0.repeat_interleave(6, 0).scatter(1, torch.arange(1, 7).repeat(3)[:, None], mask))
     kept = 1 - mass[range(18), torch.arange(1, 7).repeat(3)].softmax(-1)[:, mask]  # ours never predicts the mask
     assert torch.allclose(found - kept.log().view(3, 6), case["pseudo_nats"], atol=3e-5)

@@ -7,11 +7,12 @@ p(x_s | x_t = m) ∝ (α_s − α_t) p_v for a token v,  1 − α_s + α_s p_m f
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.kernel import KERNELS, Kernel, only
+from unmask.diffusion.kernel import KERNELS, Kernel, Step, only
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
 
@@ -63,38 +64,13 @@ class Absorbing(Kernel):
     def prior(self, u: Float[Tensor, "*shape"], *, mask: int) -> Int[Tensor, "*shape"]:
         return torch.full_like(u, mask, dtype=torch.long)
 
-    def forward(
-        self,
-        x0: Int[Tensor, "b l"],
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
-        *,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Int[Tensor, "b l"]:
-        return hide(x0, self.level(t).hidden, u, mask=mask, frozen=frozen)
+    def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
+        return hide(clean.x0, self.level(t).hidden, clean.noise.u, mask=clean.mask, frozen=clean.frozen)
 
-    def log_step(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, "n v"]:
-        return absorbing_log_step(log_p, x_t, self.level(s), self.level(t), mask=mask)
+    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+        return absorbing_log_step(log_p, step.x_t, self.level(step.s), self.level(step.t), mask=step.mask)
 
-    def kl(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x0: Int[Tensor, " n"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, " n"]:
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
         log_p_true = log_p.gather(-1, x0[:, None]).squeeze(-1)
-        kl = kl_of_step(log_p_true, log_p[:, mask].exp(), self.level(s), self.level(t))
-        return torch.where(x_t == mask, kl, 0.0)
+        kl = kl_of_step(log_p_true, log_p[:, step.mask].exp(), self.level(step.s), self.level(step.t))
+        return torch.where(step.x_t == step.mask, kl, 0.0)

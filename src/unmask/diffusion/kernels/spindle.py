@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.diffusion.kernel import KERNELS, Kernel, only
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.kernel import KERNELS, Kernel, Step, only
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.errors import UserError
 from unmask.registry import derived
@@ -65,18 +66,11 @@ class Spindle(Kernel):
     def prior(self, u: Float[Tensor, "*shape"], *, mask: int) -> Int[Tensor, "*shape"]:
         return torch.full_like(u, mask, dtype=torch.long)
 
-    def forward(
-        self,
-        x0: Int[Tensor, "b l"],
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
-        *,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Int[Tensor, "b l"]:
+    def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
+        x0, u = clean.x0, clean.noise.u
         shift = torch.zeros_like(u) if self.shift is None else self.shift.to(t)[x0]
         chosen = u < 1 - kept(t[:, None].expand(x0.shape), shift, strength=self.strength)
-        return torch.where(chosen if frozen is None else chosen & ~frozen, mask, x0)
+        return torch.where(chosen & clean.free, clean.mask, x0)
 
     def reveals(self, s: Float[Tensor, " n"], t: Float[Tensor, " n"], *, vocab: int) -> Float[Tensor, "n v"]:
         """r_v of the steps from t to s, for every id."""
@@ -84,29 +78,13 @@ class Spindle(Kernel):
         k_s, k_t = (kept(*torch.broadcast_tensors(one[:, None], shift), strength=self.strength) for one in (s, t))
         return revealed(k_s, k_t)
 
-    def log_step(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, "n v"]:
-        r = self.reveals(s, t, vocab=log_p.shape[-1]).to(log_p)
+    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+        x_t, mask = step.x_t, step.mask
+        r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)
         stays = (log_p.exp() * (1 - r)).sum(-1).log()
         hidden = (log_p + r.log()).index_copy(-1, torch.tensor([mask], device=x_t.device), stays[:, None])
         return torch.where((x_t == mask)[:, None], hidden, only(x_t, log_p))
 
-    def kl(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x0: Int[Tensor, " n"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, " n"]:
-        r = self.reveals(s, t, vocab=log_p.shape[-1]).to(log_p)
-        return torch.where(x_t == mask, kl_of_spindle_step(log_p, x0, r), 0.0)
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
+        r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)
+        return torch.where(step.x_t == step.mask, kl_of_spindle_step(log_p, x0, r), 0.0)

@@ -7,10 +7,11 @@ p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p(x_0 = v | x_t)
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.diffusion.kernel import KERNELS, Kernel
+from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.kernel import KERNELS, Kernel, Step
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
 from unmask.registry import derived
@@ -29,12 +30,11 @@ def scrambled(
     *,
     vocab: int,
     mask: int,
-    frozen: Bool[Tensor, "b l"] | None = None,
 ) -> Int[Tensor, "b l"]:
     """x_t: a token is replaced where its uniform is below 1 − α_t; the uniform, divided by it, says by which."""
     chosen = u < hidden[:, None]
     drawn = random_ids(torch.where(chosen, u / hidden[:, None].clamp(min=1e-300), 0.0), vocab=vocab, mask=mask)
-    return torch.where(chosen if frozen is None else chosen & ~frozen, drawn, x0)
+    return torch.where(chosen, drawn, x0)
 
 
 def uniform_log_step(
@@ -70,24 +70,9 @@ class Uniform(Kernel):
     def prior(self, u: Float[Tensor, "*shape"], *, mask: int) -> Int[Tensor, "*shape"]:
         return random_ids(u, vocab=self.vocab, mask=mask)
 
-    def forward(
-        self,
-        x0: Int[Tensor, "b l"],
-        t: Float[Tensor, " b"],
-        u: Float[Tensor, "b l"],
-        *,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-    ) -> Int[Tensor, "b l"]:
-        return scrambled(x0, self.level(t).hidden, u, vocab=self.vocab, mask=mask, frozen=frozen)
+    def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
+        drawn = scrambled(clean.x0, self.level(t).hidden, clean.noise.u, vocab=self.vocab, mask=clean.mask)
+        return drawn if clean.frozen is None else torch.where(clean.frozen, clean.x0, drawn)
 
-    def log_step(
-        self,
-        log_p: Float[Tensor, "n v"],
-        x_t: Int[Tensor, " n"],
-        s: Float[Tensor, " n"],
-        t: Float[Tensor, " n"],
-        *,
-        mask: int,
-    ) -> Float[Tensor, "n v"]:
-        return uniform_log_step(log_p, x_t, self.level(s), self.level(t), mask=mask)
+    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+        return uniform_log_step(log_p, step.x_t, self.level(step.s), self.level(step.t), mask=step.mask)

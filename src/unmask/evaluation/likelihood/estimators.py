@@ -1,24 +1,24 @@
 """Estimators of −log p(x): rows in, nats per token out. docs/how/evaluate.md compares them.
 
-    nats(network, x0 (b l), t (b), u (b l), mask, frozen (b l)) -> nats (b l)
+    nats(network, clean: CleanRows) -> nats (b l)
 
-t and u are uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
+The noise has uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
 and cost nothing. The network returns logits only at positions whose nats are needed. An objective's own numbers are
 `Own`; the others are members of `ESTIMATORS`, for masked language models, whatever they were trained with.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.certainty import CERTAINTY, even_share, surest
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM, row_log_probs
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
@@ -49,7 +49,7 @@ class Estimator(ABC):
         """The meaning of the number, in one sentence."""
 
     @abstractmethod
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
         """Nats of every token (b l)."""
 
 
@@ -83,7 +83,7 @@ def estimator(
         discrete = MDLM(schedule, steps=steps or objective.steps or 1000)
         known, others = {"count": MDLM(schedule, times=Count()), "steps": discrete, **known}, list(ESTIMATORS)
     if name in known:
-        return Own(name, known[name], parts, state)
+        return Own(name, known[name], parts or {}, state or {})
     if name not in others:
         raise unknown(f"estimator for {objective.name} models", name, [*known, *others])
     entry = ESTIMATORS.entry(name)
@@ -97,8 +97,8 @@ class Own(Estimator):
 
     name: str
     objective: Objective
-    parts: Mapping[str, Any] | None = None
-    state: Mapping[str, Tensor] | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def low(self) -> float:
@@ -121,11 +121,11 @@ class Own(Estimator):
     def means(self) -> str:
         return self.objective.means + (f", t >= {self.low:g}" if self.low else "")
 
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
         # Objectives that need more random numbers get a key per row, made from the row's first uniform.
+        t, u = clean.noise.t, clean.noise.u
         noise = Noise(away_from_zero(t, eps=self.low), u, keys(0, (u[:, 0] * 2**53).long()))
-        rest = {"frozen": frozen, "parts": self.parts, "state": self.state}
-        return self.objective.nats(network, x0, noise=noise, mask=mask, **rest).bound  # type: ignore[arg-type]
+        return self.objective.nats(network, replace(clean, noise=noise, parts=self.parts, state=self.state)).bound
 
 
 @ESTIMATORS.register("time", "the bound by t")
@@ -143,10 +143,11 @@ class ByTime(Estimator):
     def means(self) -> str:
         return f"{BOUND}, continuous time, by t, with one step below {LAST:g}"
 
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
         at_last = complete(self.schedule, torch.tensor([LAST], dtype=torch.float64)).weight
-        noise = Noise(t.clamp(min=LAST), u)
-        nats = MDLM(self.schedule).nats(network, x0, noise=noise, mask=mask, frozen=frozen).bound
+        t = clean.noise.t
+        late = replace(clean, noise=Noise(t.clamp(min=LAST), clean.noise.u))
+        nats = MDLM(self.schedule).nats(network, late).bound
         return torch.where(t < LAST, 1 / (LAST * at_last.to(t)), 1.0)[:, None] * nats
 
 
@@ -172,14 +173,14 @@ class ByOrder(Estimator):
         tighter = "tighter: the mean over random orders of probabilities"
         return f"{BOUND}, {tighter if self.weighted else 'the mean over random orders of the chain rule'}"
 
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
-        check_clean(x0, mask=mask)
-        rank = u.masked_fill(frozen, torch.inf).argsort(1).argsort(1)
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
+        u = clean.noise.u
+        rank = u.masked_fill(~clean.free, torch.inf).argsort(1).argsort(1)
 
         def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
             return rank[row] >= rank[row, at][:, None], shown_sigma(self.schedule, 1 - u[row, at])
 
-        return _state_by_state(network, x0, frozen, state, mask, self.budget)
+        return _state_by_state(network, clean, state, self.budget)
 
 
 @ESTIMATORS.register("pseudo", "each token given all others: for ranking only")
@@ -196,31 +197,25 @@ class Pseudo(Estimator):
     def means(self) -> str:
         return "pseudo-likelihood: each token given all others; not a likelihood, for ranking only"
 
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
-        check_clean(x0, mask=mask)
-        places, free = torch.arange(x0.shape[1], device=x0.device), (~frozen).sum(1)
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
+        places, free = torch.arange(clean.x0.shape[1], device=clean.x0.device), clean.free.sum(1)
 
         def state(row: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
             return places == at[:, None], level(1 / (free[row] + 1))
 
-        return _state_by_state(network, x0, frozen, state, mask, self.budget)
+        return _state_by_state(network, clean, state, self.budget)
 
 
 def _state_by_state(
-    network: Network,
-    x0: Int[Tensor, "b l"],
-    frozen: Bool[Tensor, "b l"],
-    state: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    mask: int,
-    budget: int,
+    network: Network, clean: CleanRows, state: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], budget: int
 ) -> Float[Tensor, "b l"]:
     """One masked copy of the row per free token, scored at that token only; `state`: what is hidden, and σ."""
-    length, found = x0.shape[1], []
-    asked = rows_where(~frozen)
+    x0, mask, free, length = clean.x0, clean.mask, clean.free, clean.x0.shape[1]
+    asked, found = rows_where(free), []
     for some in _pieces(asked, max(1, budget // length)):
         row, at = some // length, some % length
         hidden, sigma = state(row, at)
-        x_t = torch.where(hidden & ~frozen[row], mask, x0[row])
+        x_t = torch.where(hidden & free[row], mask, x0[row])
         logits = network(x_t, sigma, torch.arange(len(some), device=x0.device) * length + at)
         found.append(row_nats(logits, x0[row, at], mask=mask))
     nats = torch.cat(found)
@@ -259,9 +254,8 @@ class Duel(Estimator):
         how = f"reveals by {self.policy}, {self.reveal} at a time, the first of equals"
         return f"exact: -log p of the sampler that {how}"
 
-    def nats(self, network: Network, x0: Tensor, *, t: Tensor, u: Tensor, mask: int, frozen: Tensor) -> Tensor:
-        check_clean(x0, mask=mask)
-        hidden, paid = ~frozen, None
+    def nats(self, network: Network, clean: CleanRows) -> Tensor:
+        x0, mask, hidden, paid = clean.x0, clean.mask, clean.free, None
         free = hidden.sum(1)
         for call in count():
             live = hidden.any(1).nonzero().squeeze(1)

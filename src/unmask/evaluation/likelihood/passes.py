@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import draws, error_bars
 from unmask.evaluation.likelihood.estimators import Estimator
 from unmask.model.denoiser import NetworkView
 from unmask.processes.team import Team
-from unmask.random import stream
+from unmask.random import Noise, stream
 from unmask.shapes import Network
 from unmask.text.row import Row
 
@@ -228,15 +229,9 @@ def _nats(
     x0 = torch.from_numpy(np.stack([passages[row].tokens for row in rows]).astype(np.int64)).to(device)
     length = x0.shape[1]
     u = np.stack([draws.uniforms(seed, row, number, length) for row in rows])
-    found = estimator.nats(
-        network,
-        x0,
-        t=torch.from_numpy(t[rows]).to(device),
-        u=torch.from_numpy(u).to(device),
-        mask=mask,
-        frozen=torch.from_numpy(np.stack([passages[row].frozen for row in rows])).to(device),
-    )
-    return found.double().cpu().numpy()
+    noise = Noise(torch.from_numpy(t[rows]), torch.from_numpy(u)).to(torch.device(device))
+    frozen = torch.from_numpy(np.stack([passages[row].frozen for row in rows])).to(device)
+    return estimator.nats(network, CleanRows(x0, noise, mask=mask, frozen=frozen)).double().cpu().numpy()
 
 
 def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError, unknown
@@ -25,6 +26,7 @@ from unmask.evaluation.likelihood import estimators
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.model.passes.whole import logits_at
+from unmask.random import Noise
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
 from unmask.text.row import Row
@@ -303,15 +305,9 @@ def _nats(
     for first in range(0, len(t), size):
         some = slice(first, first + size)
         x0 = row.expand(len(t[some]), -1).to(model.device)
-        nats = how.nats(
-            NetworkView(model.network),
-            x0,
-            t=t[some].to(model.device),
-            u=u[some].to(model.device),
-            mask=model.mask,
-            frozen=frozen.expand(len(x0), -1).to(model.device),
-        )
-        found.append(nats.double().sum(1).cpu())
+        noise = Noise(t[some], u[some]).to(model.device)
+        clean = CleanRows(x0, noise, mask=model.mask, frozen=frozen.expand(len(x0), -1).to(model.device))
+        found.append(how.nats(NetworkView(model.network), clean).double().sum(1).cpu())
     return torch.cat(found)
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError, install
 from unmask.evaluation.record import of_model
 from unmask.files import fingerprint
@@ -79,12 +80,8 @@ class OwnJudge:
 
     @torch.no_grad()
     def nats(self, tokens: Int[Tensor, "b l"]) -> Float[Tensor, "b l"]:
-        device = self.model.device
-        return (
-            Autoregressive()
-            .nats(NetworkView(self.model.network), tokens.to(device), mask=self.model.mask)
-            .bound.cpu()
-        )
+        clean = CleanRows(tokens.to(self.model.device), mask=self.model.mask)
+        return Autoregressive().nats(NetworkView(self.model.network), clean).bound.cpu()
 
     @torch.no_grad()
     def mind(self, tokens: Int[Tensor, "1 l"]) -> Float[Tensor, " d"]:
