@@ -72,7 +72,9 @@ def run(settings: Settings) -> None:
         print(cost_table(study, chosen))
         return
     launcher = tuple(shlex.split(settings.launcher))
-    how = How(place.root, max(1, settings.jobs), study.threads, launcher, None if settings.jobs else main.main)
+    imports = tuple(f"unmask.cli.{verb}" for verb in sorted({task.command[0] for task in chosen if task.command}))
+    jobs, inside = max(1, settings.jobs), settings.jobs == 0
+    how = How(place.root, main.main, imports, jobs, study.threads, launcher, inside)
     with stopping() as stop:
         failures = watched(study, chosen, how, stop)
     table = table_of(whole, tasks, settings.out, failures)

@@ -1,4 +1,6 @@
-"""Run the commands of a plan: some at once, each in its own process; what is finished is kept, what failed is told.
+"""Run the commands of a plan: some at once, each in its own process; finished tasks are reused, failures reported.
+
+On Linux these processes are forked from one that has imported torch and nothing else, so a command begins at once.
 
 Every command has a fixed number of threads, so two at once compute what one after the other would. A killed training
 goes on where it stopped, and so does a fine-tuning (classify); any other killed measurement begins again.
@@ -9,16 +11,18 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
+import torch
 
 from unmask.errors import UserError
 from unmask.files import clear_drafts, write_json, write_whole
@@ -47,7 +51,7 @@ class Event:
 @dataclass
 class Running:
     task: Task
-    process: "subprocess.Popen[bytes] | Inside"
+    process: "BaseProcess | Inside"
     began: float
     held: ExitStack = field(default_factory=ExitStack)
 
@@ -56,10 +60,7 @@ class Running:
 class Inside:
     """A command that ran in this process and has ended."""
 
-    code: int
-
-    def poll(self) -> int:
-        return self.code
+    exitcode: int
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,12 @@ class How:
     """How the commands are run."""
 
     root: Path  # of the data
+    command: Callable[[list[str]], int]  # runs a command and returns its exit code
+    imports: tuple[str, ...] = ()  # modules that commands need: imported once
     jobs: int = 1
     threads: int = 1
     launcher: tuple[str, ...] = ()  # words before the command: torchrun and its options
-    inside: Callable[[list[str]], int] | None = None  # run commands by this function, in this process, one by one
+    inside: bool = False  # run commands in this process, one by one
 
 
 def is_done(task: Task) -> bool:
@@ -103,9 +106,9 @@ def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
                         state[task.name] = "failed"
                         yield Event(task, "failed", str(error))
             for one in list(running):
-                code = one.process.poll()
+                code = one.process.exitcode
                 if code is None:
-                    yield Event(one.task, "running", last_line(one.task), time.monotonic() - one.began)
+                    yield Event(one.task, "running", last_line(one.task.folder / LOG), time.monotonic() - one.began)
                     continue
                 running.remove(one)
                 one.held.close()
@@ -139,11 +142,11 @@ def started(task: Task, how: How) -> Running:
         clear_drafts(task.folder)  # of a process that was killed
         prepare(task, how)
         if not task.command:
-            process: subprocess.Popen[bytes] | Inside = Inside(0)
-        elif how.inside is not None:
-            process = Inside(called(how.inside, task, how.threads))
+            process: BaseProcess | Inside = Inside(0)
+        elif how.inside:
+            process = Inside(called(how.command, task, how.threads))
         else:
-            process = spawned(task, how)
+            process = spawned(task.command, task.folder / LOG, how, launch=task.kind != "data")
     except OSError as error:
         held.close()
         raise UserError(f"could not start {task.name}: {error.strerror or error}.") from None
@@ -153,19 +156,31 @@ def started(task: Task, how: How) -> Running:
     return Running(task, process, began, held)
 
 
-def spawned(task: Task, how: How) -> "subprocess.Popen[bytes]":
-    alone = task.kind == "data" or not how.launcher
-    before = [sys.executable] if alone else list(how.launcher)
-    with (task.folder / LOG).open("ab") as log:
-        return subprocess.Popen(
-            [*before, "-m", "unmask", *task.command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment(how.threads),
-            start_new_session=True,
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
-        )
+def spawned(command: Sequence[str], log: Path, how: How, *, launch: bool) -> BaseProcess:
+    """Run a command in a process of its own; what it prints goes to the end of the log."""
+    context = get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload([how.command.__module__, *how.imports])
+    process = context.Process(target=perform, args=(list(command), log, how, Path.cwd(), launch))
+    with computing_with(how.threads):  # the processes are forked from one that has this environment
+        process.start()
+    return process
+
+
+def perform(command: list[str], log: Path, how: How, folder: Path, launch: bool) -> None:
+    """What a process does: leave the terminal, end with its study, and run a command."""
+    os.setsid()
+    if sys.platform == "linux":
+        # A command does not outlive its study, not even one that is killed.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.chdir(folder)
+    os.environ.update(environment(how.threads))
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    if launch and how.launcher:
+        os.execvp(how.launcher[0], [*how.launcher, "-m", "unmask", *command])
+    torch.set_num_threads(how.threads)
+    sys.exit(how.command(command))
 
 
 def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int:
@@ -179,13 +194,7 @@ def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int
 
 
 def environment(threads: int) -> dict[str, str]:
-    count = str(threads)
-    return {**os.environ, COUNT: count, "MKL_NUM_THREADS": count, "TOKENIZERS_PARALLELISM": "false"}
-
-
-def end_with_parent() -> None:
-    """A command does not outlive its study, not even one that is killed. (Linux.)"""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    return {COUNT: str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def prepare(task: Task, how: How) -> None:
@@ -206,11 +215,10 @@ def steps_within(task: Task, config: dict[str, Any], how: How) -> int:
     quiet = {"run": {**config.get("run", {}), "log_every": 1, "eval_every": 10**6, "save_every": 10**6, "preview": 0}}
     write_whole(trial / CONFIG, tomli_w.dumps({**config, **quiet, "steps": TRIAL}))
     command = ["train", "--config", str(trial / CONFIG), "--out", str(trial / MODEL)]
-    done = subprocess.run(
-        [sys.executable, "-m", "unmask", *command], env=environment(how.threads), capture_output=True, check=False
-    )
-    if done.returncode:
-        raise UserError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"{task.name}: failed")
+    process = spawned(command, trial / LOG, how, launch=False)
+    process.join()
+    if process.exitcode:
+        raise UserError(last_line(trial / LOG).removeprefix("unmask: ") or f"{task.name}: failed")
     lines = [line for line in metrics.read_metrics(trial / MODEL) if "seconds" in line]
     times = sorted(line["seconds"] / line["steps"] for line in lines[TRIAL // 3 :])
     shutil.rmtree(trial, ignore_errors=True)
@@ -234,10 +242,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def last_line(task: Task) -> str:
+def last_line(log: Path) -> str:
     """The last line that a command has printed."""
     try:
-        with (task.folder / LOG).open("rb") as file:
+        with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
             lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
     except OSError:
@@ -249,21 +257,19 @@ def reason(task: Task, code: int) -> str:
     """Why a command failed, in its own words."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    return last_line(task).removeprefix("unmask: ") or f"exit code {code}"
+    return last_line(task.folder / LOG).removeprefix("unmask: ") or f"exit code {code}"
 
 
 def end(running: Sequence[Running]) -> None:
     """Ask the commands to save and end; wait for them."""
-    alive = [one.process for one in running if isinstance(one.process, subprocess.Popen)]
+    alive = [one.process for one in running if not isinstance(one.process, Inside)]
     for process in alive:
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
     until = time.monotonic() + GRACE
     for process in alive:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.exitcode is None:
             process.kill()
-            process.wait()
+            process.join()
     for one in running:
         one.held.close()
