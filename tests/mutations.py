@@ -331,9 +331,7 @@ MUTATIONS = {
         'for name, tensor in {n: t for n, t in tensors(state).items() if n.startswith("weight.")}.items():',
         STATE,
     ),
-    "average not restored": Mutation(
-        "training/state.py", "tensor.copy_(averaged.get_tensor(name))", "pass", STATE
-    ),
+    "average not restored": Mutation("training/state.py", "tensor.copy_(averaged.get_tensor(name))", "pass", STATE),
     "objective's state not advanced": Mutation("training/loop.py", "state.learner.advance(sums.seen)", "pass", LOOP),
     "objective's state not restored": Mutation(
         "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE

@@ -158,7 +158,7 @@ def started(task: Task, how: How) -> Running:
 
 def spawned(command: Sequence[str], log: Path, how: How, *, launch: bool) -> BaseProcess:
     """Run a command in a process of its own; what it prints goes to the end of the log."""
-    context = get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
     context.set_forkserver_preload([how.command.__module__, *how.imports])
     process = context.Process(target=perform, args=(list(command), log, how, Path.cwd(), launch))
     with computing_with(how.threads):  # the processes are forked from one that has this environment
