@@ -9,6 +9,7 @@ import torch
 from diffusion.test_block_exact import small_network
 from exact import every_text
 from unmask.diffusion.any_order import AnyOrder, LeftToRight, ranks
+from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
@@ -21,7 +22,7 @@ def nats(objective, texts, *, u=None, t=0.5, frozen=None, state=None):
     noise = Noise(torch.full((len(texts),), t), u)
     with torch.no_grad():
         network = partial(logits_at, small_network(before=False))
-        return objective.nats(network, texts, noise=noise, mask=MASK, frozen=frozen, state=state).bound
+        return objective.nats(network, CleanRows(texts, noise, mask=MASK, frozen=frozen, state=state or {})).bound
 
 
 def test_every_order_is_a_distribution():

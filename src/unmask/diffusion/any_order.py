@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.diffusion.corruption import check_clean
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.errors import UserError
-from unmask.random import Noise
 from unmask.shapes import Network
 
 GIVES = frozenset({"masks", "conditionals", "orders"})
@@ -73,7 +72,7 @@ class AnyOrder(Objective):
     def advance(self, state: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value + 1 for name, value in state.items()}
 
-    def share(self, state: Mapping[str, Tensor] | None) -> float:
+    def share(self, state: Mapping[str, Tensor]) -> float:
         """The share of rows that are read from left to right now."""
         if not self.ramp or not state:
             return self.left
@@ -84,22 +83,11 @@ class AnyOrder(Objective):
         place = torch.arange(x0.shape[1], device=x0.device).expand_as(x0)
         return {"clean": x0, "rank": place}
 
-    def nats(
-        self,
-        network: Network,
-        x0: Int[Tensor, "b l"],
-        *,
-        noise: Noise,
-        mask: int,
-        frozen: Bool[Tensor, "b l"] | None = None,
-        parts: Mapping[str, nn.Module] | None = None,
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Nats:
+    def nats(self, network: Network, clean: CleanRows) -> Nats:
         """−log p of each free token given those before it, in the order of the noise: the chain rule."""
-        check_clean(x0, mask=mask)
-        rank = ranks(noise.u, noise.t < self.share(state), frozen)
-        rows = rows_where(torch.ones_like(x0, dtype=torch.bool) if frozen is None else ~frozen)
-        sigma = torch.zeros(len(x0), device=x0.device)
+        x0, noise, mask = clean.x0, clean.noise, clean.mask
+        rank = ranks(noise.u, noise.t < self.share(clean.state), clean.frozen)
+        rows, sigma = rows_where(clean.free), torch.zeros(len(x0), device=x0.device)
         logits = network(torch.full_like(x0, mask), sigma, rows, clean=x0, rank=rank)
         nats = spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
         return Nats(nats, nats)
