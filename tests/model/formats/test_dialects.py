@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.sedd import SEDD
 from unmask.errors import UserError
 from unmask.model.checkpoint import load, save, stated_for
@@ -98,7 +99,7 @@ def test_a_shifted_model_predicts_a_position_at_the_one_before_and_never_the_fir
         return torch.zeros(len(rows), model.spec.vocab)
 
     clean = recorded["x0"].long()
-    nats = model.objective.nats(network, clean, noise=everything, mask=model.mask)
+    nats = model.objective.nats(network, CleanRows(clean, noise=everything, mask=model.mask))
     assert (seen[0][:, 0] == clean[:, 0]).all()
     assert (seen[0][:, 1:] == model.mask).all()
     assert (nats.bound[:, 0] == 0).all()
@@ -282,8 +283,8 @@ def test_sedd_is_read_as_a_denoiser_whose_bound_is_never_above_its_own(tmp_path)
 
     own = SEDD(schedule=model.objective.schedule)
     noise = Noise(t=recorded["t"], u=torch.rand(x.shape, generator=torch.Generator().manual_seed(0)))
-    score = own.nats(network, clean, noise=noise, mask=model.mask).bound
-    bound = model.objective.nats(network, clean, noise=noise, mask=model.mask).bound
+    score = own.nats(network, CleanRows(clean, noise=noise, mask=model.mask)).bound
+    bound = model.objective.nats(network, CleanRows(clean, noise=noise, mask=model.mask)).bound
     assert score.sum() > bound.sum() > 0
 
 
@@ -300,9 +301,11 @@ def test_a_word_that_is_also_the_mask_is_no_blank(name, tmp_path):
     assert torch.equal(logits(model, x), logits(model, other))
     nats = model.objective.nats(
         lambda x_t, sigma, rows: logits(model, x_t).flatten(0, 1)[rows],
-        x,
-        noise=Noise(t=torch.tensor([0.99] * 3), u=torch.zeros(x.shape)),
-        mask=model.mask,
+        CleanRows(
+            x,
+            noise=Noise(t=torch.tensor([0.99] * 3), u=torch.zeros(x.shape)),
+            mask=model.mask,
+        ),
     )
     assert (nats.bound[:, 3] > 0).all()
     assert nats.bound.isfinite().all()
