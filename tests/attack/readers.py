@@ -18,8 +18,9 @@ from unmask.evaluation.likelihood.variants import read_variants
 from unmask.settings import read_toml
 from unmask.studies.study import read_study
 from unmask.text.corpus.documents import UNITS, Layout
+from unmask.text.corpus.examples import Columns, examples
 from unmask.text.corpus.prepare import choose, prepare
-from unmask.text.corpus.records import labelled, records
+from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
 from unmask.training.settings import Train
 
@@ -189,7 +190,7 @@ def attempt(seed: int, folder: Path) -> str | None:
 
     def use() -> None:
         if way == "records":
-            labelled(path, text=field)
+            examples(path, Columns(field))
             list(records(path, field))
             return
         layout = Layout(documents=unit, field=field)

@@ -22,7 +22,8 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus import decompress
 from unmask.text.corpus.documents import PIECE, Layout, document_pieces
-from unmask.text.corpus.records import labelled, rows_of
+from unmask.text.corpus.examples import Columns, examples
+from unmask.text.corpus.records import rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +102,7 @@ def refuses(arguments, **limits):
 
 def test_a_number_that_is_not_json_in_another_field_does_not_matter(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b", "score": NaN, "other": "\\ud800"}\n')
-    assert labelled(tmp_path / "a.jsonl") == [("a", "b")]
+    assert [(one.text, one.label) for one in examples(tmp_path / "a.jsonl", Columns())] == [("a", "b")]
 
 
 def test_a_fifo_or_a_device_is_refused_and_not_waited_for(tmp_path, capsys):

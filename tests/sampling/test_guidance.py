@@ -299,22 +299,6 @@ def test_a_prompt_counts_for_more_under_guidance(trained):
     assert infill(model, "ab[3]c", control=Control(guidance=2.0))[0].law.endswith("guided by 2")
 
 
-def test_labelled_texts_are_read_from_csv_and_mistakes_are_told(tmp_path):
-    from unmask.text.corpus.records import labelled
-
-    table = tmp_path / "some.csv"
-    table.write_text("mood,says\ngood,hello\nbad,\nbad,no\n")
-    assert labelled(table, text="says", label="mood") == [("hello", "good"), ("no", "bad")]
-    with pytest.raises(UserError, match="no field is called 'text'"):
-        labelled(table)
-    wrong = tmp_path / "some.jsonl"
-    wrong.write_text("[1]\n")
-    with pytest.raises(UserError, match="line 1"):
-        labelled(wrong)
-    with pytest.raises(UserError, match="no file"):
-        labelled(tmp_path / "none.jsonl")
-
-
 def test_padding_is_not_shown_to_the_blind_network():
     seen = []
 

@@ -1,7 +1,7 @@
 """Protocols: each benchmark has its published length, which a protocol's own settings and flags replace."""
 
 from unmask.text.corpus.benchmarks import GENOMIC
-from unmask.training.protocols import PROTOCOLS, usual_settings, with_flat
+from unmask.training.protocols import GUIDE, PROTOCOLS, usual_settings, with_flat
 from unmask.training.tuning import Tuning
 
 LENGTHS = {
@@ -30,5 +30,5 @@ def test_a_protocol_alone_has_no_length_and_glue_has_its_own():
 
 
 def test_every_setting_of_a_protocol_is_one_of_a_run():
-    for protocol in PROTOCOLS.values():
-        with_flat(Tuning(), protocol.settings)
+    for protocol in (*PROTOCOLS.values(), GUIDE):
+        with_flat(Tuning(), protocol)

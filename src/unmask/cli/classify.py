@@ -76,7 +76,7 @@ def default(arguments: list[str]) -> Settings:
     """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
     that the classifier was trained with."""
     asked = first_reading(arguments)
-    found = with_flat(Settings(), usual_settings("guide" if asked.guide else asked.protocol, asked.data))
+    found = with_flat(Settings(), usual_settings(asked.protocol, asked.data, guide=asked.guide))
     return replace(found, columns=stored_columns(asked.model)) if asked.predict else found
 
 
@@ -151,7 +151,7 @@ def predict(settings: Settings) -> None:
 
 def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark) -> None:
     """Print the scores on the labelled part of a benchmark; with --out, write the answers and GLUE's submission."""
-    root = Path(settings.split.data_root) if settings.split.data_root else None
+    root = settings.split.root
     splits = named.splits(root)
     parts = {split: splits[split] for split in ("valid", "test") if splits.get(split)}
     if not parts:

@@ -37,7 +37,7 @@ def facts(about: Description) -> Iterator[tuple[str, str]]:
     yield "layout", about.layout
     yield from published_facts(about)
     yield "objective", ", ".join(f"{name} {value}" for name, value in described(found.objective).items())
-    yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())  # type: ignore[call-overload]
+    yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())
     yield "mask", str(about.mask)
     yield "parameters", f"{about.parameters:,}"
     yield "weights", f"{about.bytes / 1e6:,.1f} MB in {', '.join(about.types)}"

@@ -62,6 +62,10 @@ class Answer:
         """Probabilities of the labels, or numbers."""
         return outputs.softmax(-1) if self.labels else outputs * self.spread + self.center
 
+    def decisions(self, values: np.ndarray) -> np.ndarray:
+        """Of each row of values the number of the most likely label, or the number that was predicted."""
+        return values.argmax(1) if self.labels else values[:, 0]
+
     def prediction(self, values: Sequence[float]) -> Prediction:
         """The values of one text in words."""
         if not self.labels:
@@ -78,14 +82,18 @@ class Answer:
         return self.labels.index(label)
 
 
-def number_of(label: str, where: str) -> float:
+def is_number(label: str) -> bool:
     try:
-        value = float(label)
-        if not np.isfinite(value):
-            raise ValueError
-        return value
+        float(label)
     except ValueError:
-        raise UserError(f"{where}: the label {label!r} is not a number; leave out --number for classes.") from None
+        return False
+    return True
+
+
+def number_of(label: str, where: str) -> float:
+    if not is_number(label) or not np.isfinite(float(label)):
+        raise UserError(f"{where}: the label {label!r} is not a number; leave out --number for classes.")
+    return float(label)
 
 
 def new_layer(inputs: int, outputs: int) -> nn.Linear:

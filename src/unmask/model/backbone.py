@@ -7,7 +7,7 @@ in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a nam
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -26,6 +26,7 @@ class Spec(ABC):
 
     name: ClassVar[str]
     registry: ClassVar[Registry[Any]]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # a subclass is a dataclass, and types may rely on it
     network: ClassVar[type["Backbone"]]  # the class that `build` makes from this spec
     advice: ClassVar[Mapping[str, Any]] = {}  # values that train best, where they differ from the defaults
     vocab: int  # ids, the mask included; derived from the tokenizer
@@ -106,7 +107,7 @@ class Spec(ABC):
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Spec":
         """The spec with the sizes of the data and the direction of the objective."""
-        return replace(self, vocab=vocab, length=length, causal=causal)  # type: ignore[type-var]
+        return replace(self, vocab=vocab, length=length, causal=causal)
 
     def reading(self, tokenizer: Tokenizer) -> "Spec":
         """The spec of a new network for text of this tokenizer, where more than the number of its ids matters."""

@@ -98,7 +98,7 @@ def front_matter(model: Model, license: str) -> Iterator[str]:
 def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
     spec, tokenizer = model.spec, model.tokenizer
     yield "parameters", f"{model.num_parameters:,}"
-    yield "network", ", ".join(f"{key} {value}" for key, value in {"name": spec.name, **asdict(spec)}.items())  # type: ignore[call-overload]
+    yield "network", ", ".join(f"{key} {value}" for key, value in {"name": spec.name, **asdict(spec)}.items())
     yield "objective", ", ".join(f"{key} {value}" for key, value in described(model.objective).items())
     if tokenizer is not None:
         yield "tokenizer", f"{tokenizer.size:,} ids, fingerprint {tokenizer.fingerprint[:12]}"

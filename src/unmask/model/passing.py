@@ -155,6 +155,11 @@ class States:
     memory: Memory | None = None  # with what was read, if the pass has one
 
 
+def wanted_of(hidden: Float[Tensor, "b l d"], wanted: Int[Tensor, " n"] | None) -> Float[Tensor, "..."]:
+    """The states of the wanted elements; None: of all."""
+    return hidden if wanted is None else hidden.flatten(0, 1).index_select(0, wanted)
+
+
 @dataclass(frozen=True)
 class Abilities:
     """The passes that a network can run."""

@@ -27,7 +27,7 @@ SPARE, PER_TENSOR = 100, 16  # modules and parameters that a skeleton may have: 
 
 def check_sizes(spec: Spec) -> None:
     """Refuse numbers that no network has."""
-    for one in fields(spec):  # type: ignore[arg-type]
+    for one in fields(spec):
         value, most = getattr(spec, one.name), LARGEST if one.name in ("vocab", "length", "width") else WHOLE
         if isinstance(value, int) and not -most <= value <= most:
             raise UserError(f"config.json describes a {spec.name} with {one.name} = {value}: more than {most}.")

@@ -4,6 +4,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.files import open_draft
+from unmask.model.answer import is_number
 from unmask.model.predictor import Predictor
 from unmask.model.reading import Encoded
 from unmask.text.corpus.examples import Example
@@ -42,10 +44,10 @@ class Answers:
         self.texts += len(some)
         self.cut += sum(length > row.size for row, length in zip(rows, lengths, strict=True))
         self.longest = max(self.longest, *lengths)
-        self.replaced.update(self.predictor.tokenizer.replaced(part for one in some for part in parts_of(one)))
+        self.replaced.update(self.predictor.tokenizer.replaced(part for one in some for part in one.parts))
         known = [one for one in some if one.label is not None]
         self.truth += [self.predictor.answer.target(str(one.label), one.where) for one in known]
-        self.decisions += decided(self.predictor, values).tolist()
+        self.decisions += self.predictor.answer.decisions(values).tolist()
         return values
 
     def warnings(self) -> Iterator[str]:
@@ -67,27 +69,19 @@ class Answers:
 
 def answer(predictor: Predictor, some: Iterable[Example], out: Path | None, *, named: bool, batch: int) -> Answers:
     """Answer texts, and write the answers to a .csv file: a line for each, in order; `named`: with FASTA names."""
-    found = Answers(predictor)
-    if out is None:
-        for part in in_parts(some):
-            found.add(part, batch=batch)
-        return found
-    with open_draft(out) as file:
+    answers, source = Answers(predictor), iter(some)
+    with nullcontext() if out is None else open_draft(out) as file:
         write_row(file, head_of(predictor, named=named))
-        for part in in_parts(some):
-            first = found.texts
-            for i, (one, values) in enumerate(zip(part, found.add(part, batch=batch), strict=True), first):
+        while part := list(islice(source, PART)):
+            first = answers.texts
+            for i, (one, values) in enumerate(zip(part, answers.add(part, batch=batch), strict=True), first):
                 write_row(file, cells_of(predictor, i, one, values, named=named))
-    return found
+    return answers
 
 
-def in_parts(some: Iterable[Example]) -> Iterator[list[Example]]:
-    source = iter(some)
-    while part := list(islice(source, PART)):
-        yield part
-
-
-def write_row(file: IO[bytes], cells: Sequence[Any]) -> None:
+def write_row(file: IO[bytes] | None, cells: Sequence[Any]) -> None:
+    if file is None:
+        return
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow([without_formula(str(cell)) for cell in cells])
     file.write(line.getvalue().encode())
@@ -98,29 +92,16 @@ def without_formula(cell: str) -> str:
     return cell if not cell.startswith(FORMULA) or is_number(cell) else f"'{cell}"
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def head_of(predictor: Predictor, *, named: bool) -> list[str]:
     chances = [f"p({label})" for label in predictor.answer.labels]
     return ["index", *(["name"] if named else []), "label", "prediction", *chances]
 
 
 def cells_of(predictor: Predictor, index: int, one: Example, values: np.ndarray, *, named: bool) -> list[Any]:
-    labels = predictor.answer.labels
-    chances = [f"{value:.6g}" for value in values] if labels else []
-    decision = labels[int(np.argmax(values))] if labels else f"{values[0]:.6g}"
-    return [index, *([one.name] if named else []), one.label or "", decision, *chances]
-
-
-def decided(predictor: Predictor, values: np.ndarray) -> np.ndarray:
-    """The number of the most likely label, or the number that was predicted."""
-    return values.argmax(1) if predictor.answer.labels else values[:, 0]
+    label, chances, number = predictor.answer.prediction(values.tolist())
+    decision = label if number is None else f"{number:.6g}"
+    shown = [f"{value:.6g}" for value in chances.values()]
+    return [index, *([one.name] if named else []), one.label or "", decision, *shown]
 
 
 def encoded(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded], list[int]]:
@@ -128,12 +109,7 @@ def encoded(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded
     try:
         return predictor.encode_whole([one.texts for one in some])
     except NoToken as error:
-        raise error.found((one.where, text) for one in some for text in parts_of(one)) from None
-
-
-def parts_of(one: Example) -> tuple[str, ...]:
-    """The texts of an example: one, or the two of a pair."""
-    return (one.text,) if one.pair is None else (one.text, one.pair)
+        raise error.found((one.where, text) for one in some for text in one.parts) from None
 
 
 def cut_line(predictor: Predictor, cut: int, texts: int, longest: int, what: str = "") -> str:

@@ -1,7 +1,6 @@
 """Fine-tuning for classification as a whole: `unmask.classify`, which `unmask classify` runs too."""
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from unmask.files import write_whole
 from unmask.processes.signals import stopping
 from unmask.settings import described
 from unmask.text.corpus.manifest import loss_lines
-from unmask.training.loop import Progress
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.results import RESULT, names_of, results_of, summary_of
 from unmask.training.split import repeat_lines
@@ -37,7 +35,7 @@ def classify(
 
     The settings are the flags of `unmask classify --help`, with _ for -.
     """
-    usual = usual_settings("guide" if guide else protocol, str(data))
+    usual = usual_settings(protocol, str(data), guide=guide)
     given = {"model": str(model), "data": str(data), "out": str(out), "guide": guide, **usual, **settings}
     asked = with_flat(Tuning(), given)
     with stopping() as stop:
@@ -51,9 +49,11 @@ def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -
     """A whole run; returns its result, or None if it was stopped."""
     with opened(asked, log.say, resume=resume) as (asked, model, data):
         introduce(Trial(asked, model, data, 0, log, stop), log)
-        if not exhausted(trials(asked, model, data, log, stop)):
-            return None
+        for _ in trials(asked, model, data, log, stop):
+            pass
         results = results_of(asked)
+        if len(results) < asked.seeds:
+            return None
         found: dict[str, Any] = {
             "task": data.name,
             "labels": list(data.answer.labels),
@@ -65,15 +65,6 @@ def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -
         )
         write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **found}, indent=2) + "\n")
         return {**whole, **found}
-
-
-def exhausted(steps: Generator[Progress, None, bool]) -> bool:
-    """All steps are done; returns what the generator does."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return bool(end.value)
 
 
 def introduce(trial: Trial, log: TrialLog) -> None:
@@ -89,7 +80,7 @@ def introduce(trial: Trial, log: TrialLog) -> None:
     for name, count in published.items():
         if (seen := len(data.splits.get(name, ()))) not in (0, count):
             log.say(f"warning: the published {data.name} has {count:,} {name} texts, this one {seen:,}.")
-    texts = [text for some in data.splits.values() for one in some for text in (one.text, one.pair or "")]
+    texts = [text for some in data.splits.values() for one in some for text in one.parts]
     for line in (*loss_lines({"replaced": model.text_tokenizer().replaced(texts)}), *repeat_lines(data)):
         log.say(f"warning: {line}.")
     trained = "a head on" if asked.guide else "all of"

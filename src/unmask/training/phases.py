@@ -59,7 +59,7 @@ def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
 def continued(before: Spec, settings: Train, phase: Phase) -> Spec:
     """The spec of a phase that starts from given weights: causal by the objective, otherwise unchanged."""
     spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=phase.objective.facts.causal)
-    return replace(spec, dropout=settings.model.dropout)  # type: ignore[type-var]
+    return replace(spec, dropout=settings.model.dropout)
 
 
 def sight(phase: Phase, step: int, length: int) -> Bool[Tensor, "l l"] | None:

@@ -1,7 +1,7 @@
 """Protocols: published ways to fine-tune and to split, as defaults that other settings are laid over."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,72 +13,23 @@ from unmask.text.corpus.benchmarks import Benchmark, benchmark_of
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """Settings, by the names of their flags."""
-
-    about: str
-    settings: Mapping[str, Any]
-
-
-CADUCEUS = {
-    "seeds": 5,
-    "held_out": 0.1,
-    "epochs": 10.0,
-    "batch": 256,
-    "lr": 1e-3,
-    "schedule": "cosine",
-    "warmup": 0.01,
-    "floor": 0.1,
-    "weight_decay": 0.1,
-    "dropout": 0.0,
-    "strands": "published",
-}
-MDLM = {
-    "seeds": 5,
-    "folds": 5,
-    "steps": 16_000,
-    "pool": "mean",
-    "eval_every": 500,
-    "dropout": 0.0,
-    "strands": "published",
-}
-GUIDE = {
-    "steps": 500,
-    "batch": 32,
-    "lr": 1e-2,
-    "warmup": 0.0,
-    "clip": 0.0,
-    "dropout": 0.0,
-    "eval_every": 100,
-    "keep": "last",
-}
-PROTOCOLS = {
-    "plain": Protocol("the defaults of unmask", {}),
-    "caduceus": Protocol(
-        "Genomic Benchmarks as the Caduceus paper: five random 90/10 splits, 10 epochs, the best epoch is tested",
-        CADUCEUS,
-    ),
-    "hyenadna": Protocol(
-        "the same with the learning rate that the Caduceus paper has for HyenaDNA", {**CADUCEUS, "lr": 6e-4}
-    ),
-    "mdlm": Protocol(
-        "Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling", MDLM
-    ),
-    "guide": Protocol("a head alone, for guidance: 500 steps on noisy text, the last weights", GUIDE),
-    "glue": Protocol(
-        "GLUE as the MDLM paper: 3 epochs of run_glue with batches of 16, the last epoch, scored on the dev set",
-        {
-            "epochs": 3.0,
-            "batch": 16,
-            "lr": 2e-5,
-            "schedule": "linear",
-            "warmup": 0.0,
-            "weight_decay": 0.0,
-            "length": 128,
-            "keep": "last",
-        },
-    ),
+GENES = {"seeds": 5, "dropout": 0.0, "strands": "published"}
+RATES = {"batch": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 0.01, "floor": 0.1, "weight_decay": 0.1}
+CADUCEUS = GENES | RATES | {"held_out": 0.1, "epochs": 10.0}
+MDLM = GENES | {"folds": 5, "steps": 16_000, "pool": "mean", "eval_every": 500}
+GLUE = {"epochs": 3.0, "batch": 16, "lr": 2e-5, "schedule": "linear", "warmup": 0.0, "weight_decay": 0.0}
+# A head alone, on noisy text: --guide.
+GUIDE = {"steps": 500, "lr": 1e-2, "warmup": 0.0, "clip": 0.0, "dropout": 0.0, "eval_every": 100, "keep": "last"}
+# The settings of published ways to fine-tune, by the names of their flags.
+PROTOCOLS: dict[str, Mapping[str, Any]] = {
+    "plain": {},  # the defaults of unmask
+    # Genomic Benchmarks as the Caduceus paper: five random 90/10 splits, 10 epochs, the best epoch is tested
+    "caduceus": CADUCEUS,
+    "hyenadna": CADUCEUS | {"lr": 6e-4},  # the learning rate that the Caduceus paper has for HyenaDNA
+    # Genomic Benchmarks as the MDLM paper: cross-validation with five folds, 16,000 steps, mean pooling
+    "mdlm": MDLM,
+    # GLUE as the MDLM paper: 3 epochs of run_glue with batches of 16, the last epoch, scored on the dev set
+    "glue": GLUE | {"length": 128, "keep": "last"},
 }
 
 
@@ -97,9 +48,11 @@ def named_benchmark(data: str) -> Benchmark | None:
     return None if Path(data).exists() else benchmark_of(data)
 
 
-def usual_settings(name: str, data: str) -> Mapping[str, Any]:
+def usual_settings(name: str, data: str, *, guide: bool = False) -> Mapping[str, Any]:
     """The settings of a protocol, with the published length of the benchmark, if the data is one that has it."""
-    found, benchmark = PROTOCOLS[protocol_of(name, data)].settings, named_benchmark(data)
+    if guide:
+        return GUIDE
+    found, benchmark = PROTOCOLS[protocol_of(name, data)], named_benchmark(data)
     return {"length": benchmark.length, **found} if found and benchmark is not None and benchmark.length else found
 
 

@@ -110,14 +110,14 @@ def sized(
 
 def networks(model: Spec, given: Collection[str], *, fixed: bool) -> list[Spec]:
     """The networks to choose from, smallest first; the asked one, if it was given or has no such sizes."""
-    names = {one.name for one in fields(model)}  # type: ignore[arg-type]
+    names = {one.name for one in fields(model)}
     if (
         fixed
         or not {"width", "blocks", "heads"} <= names
         or {"model.width", "model.blocks", "model.heads"} & {*given}
     ):
         return [model]
-    return [replace(model, width=d, blocks=n, heads=d // HEAD) for d, n in LADDER]  # type: ignore[type-var]
+    return [replace(model, width=d, blocks=n, heads=d // HEAD) for d, n in LADDER]
 
 
 def batch_for(model: Spec, length: int, rows: int, world: int) -> int:

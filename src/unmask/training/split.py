@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.model.answer import Answer, number_of
+from unmask.model.answer import Answer, is_number, number_of
 from unmask.text.corpus.benchmarks import Benchmark, Splits, benchmark_of, unknown_data
 from unmask.text.corpus.examples import Columns, Example, examples
 from unmask.text.corpus.formats import FORMATS, format_of
@@ -36,6 +36,11 @@ class Split:
             raise UserError(f"--folds must be 2 or more, or 0 for none; saw {self.folds}.")
         if self.rows < 0:
             raise UserError(f"--rows must be 0 (all) or more; saw {self.rows}.")
+
+    @property
+    def root(self) -> Path | None:
+        """The folder with benchmarks, if one was given."""
+        return Path(self.data_root) if self.data_root else None
 
 
 @dataclass(frozen=True)
@@ -78,30 +83,30 @@ class Parts:
 
 def gathered(place: str, columns: Columns, split: Split, *, number: bool) -> Labelled:
     """The data at a place: a file, a folder with train, valid (or dev) and test files, or a benchmark by name."""
-    path, found = Path(place), benchmark_of(place)
-    if path.is_dir():
-        splits, found = in_folder(path, columns), None
-    elif path.exists():
-        splits, found = {"train": examples(path, columns)}, None
-    elif found is not None:
-        splits = found.splits(Path(split.data_root) if split.data_root else None)
-    else:
-        raise unknown_data(place)
+    benchmark = None if Path(place).exists() else benchmark_of(place)
+    splits = dict(splits_at(place, columns, split, benchmark))
     for name, file in (("valid", split.valid), ("test", split.test)):
         if file:
-            splits = {**splits, name: examples(file, columns, labels=name == "valid")}
+            splits[name] = examples(file, columns, labels=name == "valid")
+    name, advice = place, ""
+    if benchmark is not None:
+        name, advice = benchmark.name, f": {benchmark.missing('train', split.root)}"
     if not splits.get("train"):
-        if found is None:
-            raise UserError(f"{place} has no training texts: nothing can be learned.")
-        advice = found.missing("train", Path(split.data_root) if split.data_root else None)
-        raise UserError(f"{found.name} has no training texts at hand, so nothing can be learned: {advice}.")
-    number = number or (found is not None and found.number)
+        raise UserError(f"{name} has no training texts at hand, so nothing can be learned{advice}.")
+    number = number or (benchmark is not None and benchmark.number)
     answer = numbers(splits["train"]) if number else classes(splits["train"], place)
-    for name in ("train", "valid", "test"):
-        for one in splits.get(name, ()):
-            if one.label is not None:
-                answer.target(one.label, one.where)
-    return Labelled(found.name if found else place, splits, answer, found)
+    for one in (one for some in splits.values() for one in some):
+        if one.label is not None:
+            answer.target(one.label, one.where)
+    return Labelled(name, splits, answer, benchmark)
+
+
+def splits_at(place: str, columns: Columns, split: Split, benchmark: Benchmark | None) -> Splits:
+    if benchmark is not None:
+        return benchmark.splits(split.root)
+    if not Path(place).exists():
+        raise unknown_data(place)
+    return in_folder(Path(place), columns) if Path(place).is_dir() else {"train": examples(place, columns)}
 
 
 def repeat_lines(data: Labelled) -> Iterator[str]:
@@ -153,14 +158,6 @@ def numbers(some: Sequence[Example]) -> Answer:
     if np.ptp(values) == 0:
         raise UserError(f"all {len(values)} training texts have the number {values[0]:g}: nothing to learn.")
     return Answer((), float(values.mean()), float(values.std()))
-
-
-def is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 def parts_of(data: Labelled, split: Split, *, number: int, seed: int) -> Parts:

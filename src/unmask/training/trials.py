@@ -15,7 +15,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ from unmask.model.weights import weights_fingerprint
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Example
 from unmask.training import metrics, state
-from unmask.training.answers import answer, cut_line, decided, encoded
+from unmask.training.answers import answer, cut_line, encoded
 from unmask.training.course import run_course
 from unmask.training.estimate import duration
 from unmask.training.folder import DATA, SETTINGS, UNBEGUN, check_run, differences, held
@@ -116,18 +116,17 @@ def keep_origin(out: Path, data: Labelled, model: Model) -> None:
 
 def trials(
     asked: Tuning, model: Model, data: Labelled, log: "TrialLog", stop: Sequence[int] = ()
-) -> Generator[Progress, None, bool]:
-    """Run every trial that is not over; yields after every update; False: it was stopped."""
+) -> Iterator[Progress]:
+    """Run every trial that is not over, until a signal; yields after every update."""
     for number in range(asked.seeds):
         trial = Trial(asked, model, data, number, log, stop)
         if not (trial.out / RESULT).is_file():
             yield from run_course(trial, trial.begin())
             if stop:
-                return False
+                return
             trial.finish()
         shutil.rmtree(trial.out / state.FOLDER, ignore_errors=True)
         point_to_best(asked)
-    return True
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ class Trial:
         """The scores on the validation texts; those of a guide also with tokens hidden."""
         truth, batch = self.valid.targets.numpy(), self.asked.tune.batch
         values = predictor.answers(self.valid.rows, batch=batch)
-        scores = scored(self.names, truth, decided(predictor, values.numpy()))
+        scores = scored(self.names, truth, predictor.answer.decisions(values.numpy()))
         for share in HIDDEN if self.asked.guide else ():
             scores[f"accuracy_{100 * share:.0f}_hidden"] = accuracy_when_hidden(predictor, self.valid, share, batch)
         return scores

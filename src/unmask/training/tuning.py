@@ -57,11 +57,10 @@ class Tune:
     keep: Literal["best", "last"] = "best"  # which weights are kept: of the best validation, or the last ones
 
     def __post_init__(self) -> None:
-        OPTIMIZERS.entry(self.optimizer)
-        at_least(1, batch=self.batch, save_every=self.save_every)
-        at_least(0, steps=self.steps, micro=self.micro, lr=self.lr, clip=self.clip, eval_every=self.eval_every)
-        at_least(0, weight_decay=self.weight_decay)
-        check_shares(warmup=self.warmup, floor=self.floor, beta2=self.beta2)
+        at_least(1, save_every=self.save_every)
+        at_least(0, steps=self.steps, eval_every=self.eval_every)
+        check_shares(warmup=self.warmup)
+        self.optim(1)  # checks the rest
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}.")
         if not self.steps and not 0 < self.epochs < math.inf:
@@ -76,18 +75,9 @@ class Tune:
 
     def optim(self, steps: int) -> Optim:
         """The same as settings of the optimizer."""
-        return OPTIMIZERS.entry(self.optimizer).make(
-            batch=self.batch,
-            micro=self.micro,
-            lr=self.lr,
-            schedule=self.schedule,
-            warmup=round(self.warmup * steps),
-            floor=self.floor,
-            beta2=self.beta2,
-            weight_decay=self.weight_decay,
-            clip=self.clip,
-            ema=0.0,
-        )
+        same = ("batch", "micro", "lr", "schedule", "floor", "beta2", "weight_decay", "clip")
+        values = {name: getattr(self, name) for name in same}
+        return OPTIMIZERS.entry(self.optimizer).make(**values, warmup=round(self.warmup * steps), ema=0.0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +124,7 @@ def begin_tuning(
     """The state before the first update: the model's weights, or new ones, and a new head."""
     how, place = asked.tune, device_of(asked.device)
     torch.manual_seed(seed_of(seed, WEIGHTS))
-    network = build(replace(model.spec, dropout=how.dropout))  # type: ignore[type-var]
+    network = build(replace(model.spec, dropout=how.dropout))
     if not how.scratch:
         network.load_state_dict(model.network.state_dict())
     network.compute = compute_type(asked.dtype, place)

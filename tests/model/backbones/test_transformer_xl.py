@@ -192,7 +192,7 @@ def test_dropout_and_recomputation_leave_the_gradient_that_of_the_loss(recompute
         ({"heads": 3}, "cannot be split into 3 heads"),
         ({"width": 15, "heads": 3}, "must be even"),
         ({"causal": False}, "choose the objective 'ar'"),
-        ({"memory": -1}, "memory must be 0 or more"),
+        ({"memory": -1}, "memory must be at least 0"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(changes, told):

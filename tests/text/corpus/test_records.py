@@ -1,11 +1,11 @@
-"""Objects of .jsonl files, plain or compressed, and labelled texts; every error names the line."""
+"""Objects of .jsonl files, plain or compressed: every error names the line."""
 
 import gzip
 
 import pytest
 
 from unmask.errors import UserError
-from unmask.text.corpus.records import labelled, objects, records, rows_of
+from unmask.text.corpus.records import objects, records, rows_of
 
 
 def test_objects_know_their_line_and_how_much_was_read_and_empty_lines_are_skipped(tmp_path):
@@ -21,7 +21,6 @@ def test_a_compressed_file_holds_the_same_objects(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n'))
     assert list(records(path, "text")) == [{"text": "a", "label": 1}]
-    assert labelled(path) == [("a", "1")]
 
 
 @pytest.mark.parametrize(
@@ -38,30 +37,6 @@ def test_an_error_in_a_record_names_its_line(tmp_path, line, message):
     path.write_text(f'{{"text": "a"}}\n{line}\n')
     with pytest.raises(UserError, match=message):
         list(records(path, "text"))
-
-
-def test_a_table_of_tabs_is_labelled_text_and_texts_that_are_empty_are_left_out(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tlabel\nyes, really\tgood\n\tbad\n")
-    assert labelled(path) == [("yes, really", "good")]
-
-
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("a.txt", "a\n", r"from .jsonl, .csv or .tsv; saw a.txt"),
-        ("a.csv", "text,label\na,b,c\n", "line 2 of .* has other columns than the first line"),
-        ("a.csv", "text,label\na\n", "line 2 of .* has other columns than the first line"),
-        ("a.jsonl", '{"text": "a"}\n', "line 1 of .*no field is called 'label'.*Choose with --field and --label"),
-        ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 of .*a name or a whole number"),
-        ("a.jsonl", "\n", "holds no labelled text"),
-    ],
-)
-def test_what_is_no_labelled_text_is_refused(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(UserError, match=message):
-        labelled(path)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +62,5 @@ def test_a_quoted_field_over_several_lines_is_one_field(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    for read in (lambda path: list(records(path)), labelled):
-        with pytest.raises(UserError, match=r"there is no file .*none\.jsonl"):
-            read(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match=r"there is no file .*none\.jsonl"):
+        list(records(tmp_path / "none.jsonl"))

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.state_space import check_numbers, wanted_of
-from unmask.model.passing import Abilities, Causal, Pass, States
+from unmask.model.backbones.state_space import check_numbers
+from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
 
 SLOWEST, FASTEST, TARGET, FLOOR = 1.5, 0.3, 0.01, 0.05  # windows: decay to TARGET within these shares of positions

@@ -23,9 +23,8 @@ from unmask.model.backbones.state_space import (
     check_numbers,
     decaying,
     projections,
-    wanted_of,
 )
-from unmask.model.passing import Abilities, Causal, Pass, States
+from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
 
 

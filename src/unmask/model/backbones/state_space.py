@@ -132,8 +132,3 @@ def decaying(network: Backbone) -> list[Group]:
         Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if yes)),
         Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if not yes), decay=False),
     ]
-
-
-def wanted_of(hidden: Float[Tensor, "b l d"], wanted: Int[Tensor, " n"] | None) -> Float[Tensor, "..."]:
-    """The states of the wanted elements; None: of all."""
-    return hidden if wanted is None else hidden.flatten(0, 1).index_select(0, wanted)

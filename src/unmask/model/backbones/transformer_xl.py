@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.state_space import wanted_of
-from unmask.model.passing import Abilities, Causal, Empty, Memory, Pass, Segment, States
+from unmask.model.passing import Abilities, Causal, Empty, Memory, Pass, Segment, States, wanted_of
 from unmask.registry import derived
+from unmask.settings import at_least
 
 Past = tuple[Float[Tensor, "b _ h e"], Float[Tensor, "b _ h e"]]  # keys and values of earlier positions
 
@@ -49,12 +49,10 @@ class TransformerXLSpec(Spec):
     causal: bool = derived(True)  # always: it reads forward
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "length", "width", "blocks", "heads", "divide"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("head", "inner", "memory", "clamp", "embed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+        at_least(
+            1, **{name: getattr(self, name) for name in ("vocab", "length", "width", "blocks", "heads", "divide")}
+        )
+        at_least(0, **{name: getattr(self, name) for name in ("head", "inner", "memory", "clamp", "embed")})
         if not self.head and self.width % self.heads:
             raise UserError(f"width {self.width} cannot be split into {self.heads} heads: change one, or set head.")
         if self.width % 2:

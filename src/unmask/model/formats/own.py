@@ -41,7 +41,7 @@ class Own(Format):
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if isinstance(spec, Architecture):
             return config_of(spec, mask=mask, dtype=dtype)
-        values = {one.name: getattr(spec, one.name) for one in fields(spec)}  # type: ignore[arg-type]
+        values = {one.name: getattr(spec, one.name) for one in fields(spec)}
         return {
             "model_type": KIND,
             "backbone": {"name": spec.name, **values},
@@ -58,7 +58,7 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
         raise UserError("config.json has no table 'backbone' with a name, so the kind of network is unknown.")
     kind = BACKBONES[table["name"]]
     hints = get_type_hints(kind)
-    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    known = {one.name for one in fields(kind)}
     values = {name: value for name, value in table.items() if name != "name"}
     for name in values.keys() - known:
         raise UserError(f"config.json gives the backbone {table['name']!r} a {name!r:.60}, which it does not have.")

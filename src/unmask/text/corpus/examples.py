@@ -46,6 +46,11 @@ class Example(NamedTuple):
     def texts(self) -> str | tuple[str, str]:
         return self.text if self.pair is None else (self.text, self.pair)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its texts: one, or the two of a pair."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
 
 def examples(path: str | Path, columns: Columns, *, labels: bool = True, broken: bool = False) -> list[Example]:
     """The examples of a file; with `labels`, each must have one, else it may.

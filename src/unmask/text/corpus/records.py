@@ -1,4 +1,4 @@
-"""Records: the objects of a .jsonl file, the rows of a .csv file, and the labelled texts of both."""
+"""Records: the objects of a .jsonl file and the rows of a .csv file."""
 
 import csv
 from collections.abc import Iterator
@@ -91,41 +91,9 @@ def records(path: str | Path, *fields: str) -> Iterator[dict[str, Any]]:
         yield content
 
 
-def labelled(path: str | Path, *, text: str = "text", label: str = "label") -> list[tuple[str, str]]:
-    """(text, label) of every record, for training a classifier; in .jsonl a label may be a number or a boolean."""
-    path = existing(path)
-    kind = format_of(path.name)[0]
-    if kind not in ("jsonl", "csv"):
-        raise UserError(f"labelled texts are read from .jsonl, .csv or .tsv; saw {path.name}.")
-    pairs = []
-    for content, where, _ in objects(path) if kind == "jsonl" else _table(path):
-        for field in (text, label):
-            if field not in content:
-                raise UserError(f"{where}: {unknown('field', field, content)} Choose with --field and --label.")
-        if not isinstance(content[text], str) or not isinstance(content[label], str | int | bool):
-            raise UserError(f"{where}: field {text!r} must be text and {label!r} a name or a whole number.")
-        if content[text]:
-            pairs.append((check_text(content[text], where), check_text(str(content[label]), where)))
-    if not pairs:
-        raise UserError(f"{path} holds no labelled text.")
-    return pairs
-
-
 def existing(path: str | Path) -> Path:
     """The path of a file that is there."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}.")
     return path
-
-
-def _table(path: Path) -> Iterator[Record]:
-    """The rows of a .csv or .tsv file as objects, by the names in its first line."""
-    names: list[str] | None = None
-    for row in rows_of(path):
-        if names is None:
-            names = row.cells
-        elif row.cells and len(row.cells) != len(names):
-            raise UserError(f"{row.where} has other columns than the first line.")
-        elif row.cells:
-            yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)
