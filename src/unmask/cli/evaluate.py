@@ -4,7 +4,7 @@ DATA is a file, a folder, a glob, `-`, a corpus (ptb, wikitext103), `hf:NAME`, o
 
     unmask evaluate runs/mine my_texts/                      the bound (for ar models the likelihood itself)
     unmask evaluate runs/mine my_texts/ --precision 0.01     until the standard error is 0.01 nats per token
-    unmask evaluate runs/mine qa.jsonl --given question --field answer
+    unmask evaluate runs/mine qa.jsonl --given question --answer text     the answer given the question
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
     unmask evaluate runs/mine --suite zero-shot --rows 64    the seven texts of the paper's Table 3
     torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
@@ -31,8 +31,9 @@ from unmask.model.model import Model
 from unmask.processes.team import Team, together
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import Layout
-from unmask.text.corpus.records import records
+from unmask.text.corpus.records import existing, records
 from unmask.text.corpus.tokenized import read_documents
+from unmask.text.corpus.turns import exchanges
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class Settings:
     layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
     split: str | None = None  # split, if the data has several: valid, test, train; none: valid, else test
     detokenize: str = "none"  # detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific
-    given: str = ""  # field of the prompt in a .jsonl, not scored; --field is then the answer
     pairs: str = ""  # a .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA
     by: str = ""  # field of the pairs: report the accuracy per value of it too (BLiMP: UID)
     suite: tuple[str, ...] = ()  # instead of DATA: zero-shot (the paper's seven texts) or some of them
@@ -73,7 +73,7 @@ def measure_and_print(settings: Settings, team: Team) -> None:
         if team.rank == 0:
             deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
-    work = measured_answers(model, settings) if settings.given else text(model, settings)
+    work = measured_answers(model, settings) if settings.layout.pairs else text(model, settings)
     tally, seconds = watched(work, team=team)
     if team.rank:
         return
@@ -130,10 +130,12 @@ def text(model: Model, settings: Settings) -> Measurement:
 
 def measured_answers(model: Model, settings: Settings) -> Measurement:
     """Answers to prompts: one row each, in which the prompt is not scored."""
-    prompt, answer = settings.given, settings.layout.field
-    entries = [(entry[prompt], entry[answer]) for entry in records(settings.data, prompt, answer)]
+    given, answer = settings.layout.given, settings.layout.answer_field
+    entries = [
+        ([turn.text for turn in one.given], one.answer) for one in exchanges(existing(settings.data), given, answer)
+    ]
     return measure.answers(
-        model, entries, settings.how, data={"name": settings.data, "given": prompt, "field": answer}
+        model, entries, settings.how, data={"name": settings.data, "given": given, "field": answer}
     )
 
 

@@ -129,6 +129,9 @@ def title_of(kind: type) -> str:
 def entry(shown: str, text: str) -> Iterator[str]:
     """An option and what it means, in one line where it fits."""
     room = textwrap.wrap(text, WIDTH - LEFT) or [""]
+    if len(shown) + 4 > LEFT and len(shown) + len(text) + 4 <= WIDTH:
+        yield f"  {shown}  {text}"
+        return
     if len(shown) + 4 > LEFT:
         yield f"  {shown}"
     else:

@@ -46,6 +46,7 @@ class Settings:
     model: ModelName
     template: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEMPLATE")] = None  # see above
     file: Path | None = None  # templates, one per line, in place of TEMPLATE; -: standard input
+    given: str = ""  # for a model of pairs: the text that the template answers
     n: int = 1  # different candidates to find
     shortest: int = 1  # fewest tokens of ___
     longest: int = 8  # most tokens of ___
@@ -66,7 +67,8 @@ def run(settings: Settings) -> None:
     if any(warnings):
         print(f"unmask: warning: {next(filter(None, warnings))}", file=sys.stderr)
     for number, (text, template) in enumerate(zip(templates, parsed, strict=True)):
-        events = candidates(model, template, recipe, n=settings.n, tries=settings.tries, passes=settings.passes)
+        asked = {"n": settings.n, "tries": settings.tries, "passes": settings.passes}
+        events = candidates(model, template, recipe, **asked, given=settings.given)
         if settings.json or not sys.stdout.isatty():
             best = [event for event in events if isinstance(event, Infilled)]
         else:

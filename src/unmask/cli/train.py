@@ -5,6 +5,7 @@ flags override them. --resume continues the run in --out. --minutes chooses netw
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
+    unmask train --data pairs.csv --given question --answer text --out runs/answers
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
@@ -36,7 +37,7 @@ class Settings:
     config: str = ""  # TOML file of settings; flags override it
     minutes: float = 0.0  # choose network, batch and steps for about this time; 0: the settings below
     resume: bool = False  # continue the run in --out
-    given: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
+    named: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
 
 
@@ -52,7 +53,7 @@ def default(arguments: list[str]) -> Settings:
         if name and name != now.name:
             asked = replace(asked, **{field_name: registry.turned(now, name)})  # type: ignore[arg-type]
     given = {*flags_in(arguments), *(toml.names_in(config) if config else ())}
-    return Settings(config=config, given=tuple(sorted(given)), train=with_flags(asked))
+    return Settings(config=config, named=tuple(sorted(given)), train=with_flags(asked))
 
 
 def flags_in(arguments: list[str]) -> set[str]:
@@ -78,7 +79,7 @@ def run(settings: Settings) -> None:
 
 
 def steps(settings: Settings) -> Iterator[Progress]:
-    order = Order(without_flags(settings.train), settings.resume, settings.minutes, settings.given)
+    order = Order(without_flags(settings.train), settings.resume, settings.minutes, settings.named)
     number = yield from train(order, screen())
     if number:
         sys.exit(128 + number)

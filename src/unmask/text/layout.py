@@ -76,6 +76,8 @@ class Layout(ABC):
     marked: ClassVar[bool] = False  # its rows need a bos and an eos
     continuous: ClassVar[bool] = False  # a row of a training goes on where the one before ended, without marks
     closed: ClassVar[bool] = False  # every text is a document from its first mark to its last
+    answers: ClassVar[bool] = False  # a prompt is a text of its own, and what is drawn is the answer to it
+    draws_room: ClassVar[bool] = False  # training draws the room after a text: `room`
 
     marks: Marks = derived(Marks())
 
@@ -107,6 +109,10 @@ class Layout(ABC):
     @abstractmethod
     def write(self, contents: Sequence[np.ndarray], length: int) -> Written:
         """The rows of these contents."""
+
+    def room(self, roles: np.ndarray, u: float) -> int:
+        """The tokens of a row of training that are read, for a uniform number."""
+        return len(roles)
 
     def check(self, length: int, *, least: int | None = None) -> None:
         """Refuse rows that are too short, and a vocabulary without the marks."""
@@ -183,6 +189,10 @@ class Layout(ABC):
     def closing(self) -> list[int]:
         """The marks after a text."""
         return []
+
+    def asked(self, given: Sequence[int] | np.ndarray) -> list[int]:
+        """A given text as it stands before its answer."""
+        return [int(id) for id in given]
 
     def text(self, document: Document, *, length: int) -> list[Row]:
         """A text alone, to be scored: as `cut` has it, and in an open layout without an end."""
@@ -295,7 +305,7 @@ def recorded_layout(settings: Mapping[str, Any], tokenizer: Tokenizer | None, *,
     """The layout in the settings of a run, --text.pack; None: they have none."""
     text = settings.get("text")
     word = text.get("pack") if isinstance(text, Mapping) else None
-    if not isinstance(word, str) or word not in LAYOUTS:
+    if not isinstance(word, str) or word.partition(":")[0] not in LAYOUTS:
         return None
     if framed and tokenizer is not None and None not in (tokenizer.bos, tokenizer.eos):
         return LAYOUTS["framed"].packed(word)  # type: ignore[attr-defined]

@@ -13,11 +13,12 @@ class Document(NamedTuple):
     tokens: np.ndarray
     bytes: int  # of its text in UTF-8
     words: int = 0  # of its text, between white space; 0: not counted
+    given: int = 0  # its first tokens that are given: what the rest answers, with marks; not part of its sizes
 
     @classmethod
-    def of(cls, text: str, tokens: np.ndarray) -> "Document":
-        """A text with its sizes."""
-        return cls(tokens, len(text.encode()), len(text.split()))
+    def of(cls, text: str, tokens: np.ndarray, given: int = 0) -> "Document":
+        """A text with its sizes; `given` tokens stand before it."""
+        return cls(tokens, len(text.encode()), len(text.split()), given)
 
 
 class Stretch(NamedTuple):

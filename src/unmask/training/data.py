@@ -27,7 +27,7 @@ from unmask.text.corpus.repeats import repeats
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.layout import Marks, training_layout
-from unmask.text.row import Rows
+from unmask.text.row import Role, Rows
 from unmask.text.tokens import bases
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
@@ -54,14 +54,17 @@ class Data:
 
     @property
     def warning(self) -> str:
-        """What to say of sequences that are in no row; empty: there are none."""
-        rows = self.batches.packed
-        if not rows.spans.too_short:
-            return ""
-        return (
-            f"{rows.spans.too_short:,} of {rows.corpus.documents:,} training sequences are shorter than a row of "
-            f"{rows.length} and are left out: a smaller --length takes them in."
-        )
+        """What to say of documents that are in no row; empty: there are none."""
+        return self.batches.packed.spans.left_out
+
+    @property
+    def prompt(self) -> list[int]:
+        """What is given in the first held-out pair, or training pair; empty: the data are no pairs."""
+        packed = self.held_out or self.batches.packed
+        if not packed.layout.answers:
+            return []
+        tokens, roles, _ = packed.rows([0])
+        return tokens[0, 1:][roles[0, 1:] < Role.FREE].tolist()
 
     def counts(self) -> Int[Tensor, " v"]:
         """How often each id occurs in the training text."""
@@ -134,8 +137,13 @@ def packing(asked: Train, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
     if asked.text.pack != "auto":
         return asked.text.pack
-    framed = starting_spec(asked).framed
-    return packed_for(asked, document_lengths(folder), framed=framed, regions=has_regions(folder)).text.pack
+    framed, regions, pairs = starting_spec(asked).framed, has_regions(folder), has_pairs(folder)
+    return packed_for(asked, document_lengths(folder), framed=framed, regions=regions, pairs=pairs).text.pack
+
+
+def has_pairs(folder: str | Path) -> bool:
+    """Whether the documents are answers with what is given."""
+    return Corpus.open(folder).has_roles
 
 
 def has_regions(folder: str | Path) -> bool:
@@ -173,7 +181,7 @@ def data_folder(asked: Train, out: Path, say: Callable[[str], None], *, replace:
 def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replace: bool = False) -> None:
     """Tokenize the text of a run into a folder; with `replace`, in the place of other data."""
     text = asked.text
-    layout = Layout(text.documents, text.separator, text.field, text.intervals)
+    layout = text.layout
     with gather(asked.data, layout) as sources:
         if text.intervals:
             check_intervals_train(sources, text.intervals)

@@ -9,7 +9,7 @@ import torch
 from unmask.processes.team import Team
 from unmask.processes.threads import chosen_outside, computing_with, fewest_as_fast
 from unmask.text.layout import Marks, training_layout
-from unmask.training.data import document_lengths, has_regions, opened, starting_spec
+from unmask.training.data import document_lengths, has_pairs, has_regions, opened, starting_spec
 from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
 from unmask.training.phases import continued, phases, spec_of
 from unmask.training.settings import Train
@@ -32,8 +32,8 @@ def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, f
     """The settings of a new run: the packing that suits its data, the threads, and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
     spec = starting_spec(asked)
-    lengths, regions = document_lengths(folder), has_regions(folder)
-    asked = packed_for(asked, lengths, given=order.given, framed=spec.framed, regions=regions)
+    lengths, regions, pairs = document_lengths(folder), has_regions(folder), has_pairs(folder)
+    asked = packed_for(asked, lengths, given=order.given, framed=spec.framed, regions=regions, pairs=pairs)
     if spec.framed and asked.init:
         asked = tuning_encoder(asked, given=order.given)
     if chosen:

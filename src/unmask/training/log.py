@@ -161,12 +161,15 @@ class Log:
         several = f" ({self.name} phase)" if len(phases(self.asked)) > 1 else ""
         self.say(f"step {step}  validation{several} {score.bound:.4f} ± {score.error:.4f} {unit}")
 
-    def preview(self, model: Model) -> None:
+    def preview(self, model: Model, prompt: Sequence[int] = ()) -> None:
         """Show a few samples, drawn as `unmask sample` will draw them; a long grid is shortened."""
         recipe = preview_recipe(model, most=STEPS, seed=self.asked.seed)
-        for sample in generate(model, recipe, n=self.asked.run.preview, document=model.layout.documents):
+        before = f"{' '.join(model.text_tokenizer().decode(prompt).split())} → " if len(prompt) else ""
+        for sample in generate(
+            model, recipe, n=self.asked.run.preview, prompt=prompt, document=model.layout.documents
+        ):
             if isinstance(sample, Sample):
-                self.say(f"  | {' '.join(sample.text.split())}")
+                self.say(f"  | {before}{' '.join(sample.text.split())}")
 
     def record(self, values: dict[str, Any]) -> None:
         metrics.append(self.out, {**values, "objective": self.name})

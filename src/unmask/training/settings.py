@@ -10,6 +10,7 @@ from unmask.model.passes.doubled import check_blockwise
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads
 from unmask.settings import also, at_least, check_shares
+from unmask.text.corpus.documents import Layout
 from unmask.text.layout import LAYOUTS
 from unmask.training.optim import OPTIMIZERS, Optim
 
@@ -34,6 +35,8 @@ class Text:
     field: Annotated[str, also("--field")] = (
         "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
     )
+    given: Annotated[str, also("--given")] = ""  # pairs: field of the prompt, which is read and not learned
+    answer: Annotated[str, also("--answer")] = ""  # field of the answer, or of a list of chat messages; else --field
     intervals: Annotated[str, also("--intervals")] = ""  # BED file: regions of a FASTA file, with their splits
     reverse_complement: Annotated[bool, also("--reverse-complement")] = (
         False  # DNA: read each training row from one of its two strands, at random
@@ -46,8 +49,13 @@ class Text:
         at_least(3, length=self.length)
         at_least(0, vocab=self.vocab)
         check_shares(valid=self.valid)
-        if self.pack != "auto" and self.pack not in LAYOUTS:
+        if self.pack != "auto" and self.pack.partition(":")[0] not in LAYOUTS:
             raise unknown("packing", self.pack, ["auto", *LAYOUTS])
+
+    @property
+    def layout(self) -> Layout:
+        """How documents are laid out in the files of the data."""
+        return Layout(self.documents, self.separator, self.field, self.given, self.answer, self.intervals)
 
 
 @dataclass(frozen=True)

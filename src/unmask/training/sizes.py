@@ -47,14 +47,25 @@ def packed_for(
     given: Collection[str] = (),
     framed: bool = False,
     regions: bool = False,
+    pairs: bool = False,
 ) -> Train:
     """The settings with the packing, and for `rows` the length, that suit documents of these lengths.
 
     None: they cannot be packed one per row. `framed`: the network is an encoder, whose rows have a frame. `regions`:
-    the documents are regions of longer sequences, which rows may not join.
+    the documents are regions of longer sequences, which rows may not join. `pairs`: they are answers with what is
+    given.
     """
     text = asked.text
     pack = text.pack
+    if pairs and framed:
+        raise UserError(
+            "an encoder does not learn pairs (--given, --answer): it writes no text. Use another --model.name."
+        )
+    if pack == "auto" and pairs:
+        length = text.length
+        if lengths is not None and "text.length" not in given and not asked.init:
+            length = length_for(lengths, most=length, share=1.0)
+        return replace(asked, text=replace(text, pack="exchange", length=length))
     if pack == "auto":
         joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
         pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[arg-type]

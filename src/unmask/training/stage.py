@@ -140,7 +140,8 @@ def preview(stage: Stage) -> None:
         network, parts = exports.backbone.freeze(), dict(exports.parts.items())
         objective, tokenizer = stage.phase.objective, job.data.tokenizer
         job.log.preview(
-            Model(network, stage.mask, objective, tokenizer, stage.settings, parts=parts, state=exports.state)
+            Model(network, stage.mask, objective, tokenizer, stage.settings, parts=parts, state=exports.state),
+            job.data.prompt,
         )
 
     job.team.lead(show)

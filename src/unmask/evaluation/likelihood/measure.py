@@ -92,13 +92,17 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     return Measurement(model, kept, estimator, how, about, layout.apart)
 
 
-def answers(model: Model, entries: Sequence[tuple[str, str]], how: How, *, data: Mapping[str, Any]) -> Measurement:
-    """Answers to prompts, one row each: the prompt is given, the answer is scored."""
+def answers(
+    model: Model, entries: Sequence[tuple[str | Sequence[str], str]], how: How, *, data: Mapping[str, Any]
+) -> Measurement:
+    """Answers to prompts, of one turn or several, one row each: the prompt is given, the answer is scored."""
     how, estimator = settle_measurement(model, how)
     tokenizer, passages = model.text_tokenizer(), list[Row]()
     for number, (prompt, answer) in enumerate(entries):
-        before, ids = tokenizer.encode_batch([prompt, answer])
-        row = model.layout.exchange(before, Document.of(answer, ids), length=model.spec.length, number=number)
+        turns = [prompt] if isinstance(prompt, str) else prompt
+        *given, ids = tokenizer.encode_batch([*turns, answer])
+        before = [id for turn in given for id in model.layout.asked(turn)]
+        row = model.layout.exchange(before, Document.of(answer, ids), length=how.length, number=number)
         if len(ids) and row.scored > 0 and (row.frozen[0] or not model.objective.leads):
             passages.append(row)
     if not passages:

@@ -43,10 +43,10 @@ class Continue:
     def row(self, model: Model, *, constrained: bool = False) -> TaskRow:
         """The row to be filled. A pattern applies to the drawn text only, so a space before it stays."""
         tokenizer, prompt, document = model.text_tokenizer(), self.prompt, self.begins_document(model)
-        healed = heals(prompt, tokenizer) and not constrained
+        healed = heals(prompt, tokenizer) and not constrained and not model.layout.answers
         if healed:
             prompt = prompt[:-1]
-        before, after = prompt_ids(model, prompt), encode_given(tokenizer, self.suffix)
+        before, after = model.layout.asked(prompt_ids(model, prompt)), encode_given(tokenizer, self.suffix)
         if after and not model.objective.facts.infills:
             raise UserError(
                 f"a model of the objective {model.objective.name} cannot fill in before given text: leave the suffix "
@@ -74,7 +74,7 @@ class Continue:
 class Sample:
     """A text and its trace."""
 
-    text: str
+    text: str  # with the prompt, but for a model of pairs: there it is the answer alone
     tokens: list[int]
     trace: tuple[Event, ...]  # the drawn tokens in order, without the prompt
     seed: int
@@ -153,11 +153,11 @@ def generate(
         if isinstance(event, Moment):
             yield event
             continue
-        tokens, text = event.tokens, ""
+        tokens, given = event.tokens, row.start if model.layout.answers else 0
         if end is None:
-            text = tokenizer.decode(tokens)
+            text = tokenizer.decode(tokens[given:])
         else:
-            tokens, text = end.cut(tokenizer, tokens, row.start)
+            tokens, text = end.cut(tokenizer, tokens, row.start, shown=given)
         kept = tuple(came for came in event.trace if came.position < len(tokens))
         yield Sample(
             text, tokens, kept, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds

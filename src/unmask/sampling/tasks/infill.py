@@ -35,7 +35,7 @@ from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of,
 from unmask.text.prompt.template import Lengths, Template, healed, parse
 from unmask.text.row import Role
 from unmask.text.tokens.pieces import pieces
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import Tokenizer, encode_given
 
 PATIENCE = 16  # draws without a new text after which a choice of lengths is given up
 DRAWS = 8  # the limit on draws, in multiples of the number of candidates
@@ -48,6 +48,14 @@ class Infill:
     model: Model
     given: Template
     constrained: bool = False  # a pattern applies to the text in a blank, so a space before it stays
+    prompt: str = ""  # for a model of pairs: the given text that the template answers
+
+    @cached_property
+    def asked(self) -> list[int]:
+        """The ids of the given text before the template."""
+        if self.prompt and not self.model.layout.answers:
+            raise UserError("this model was not trained on pairs: put the given text into the template itself.")
+        return self.model.layout.asked(encode_given(self.model.text_tokenizer(), self.prompt))
 
     @cached_property
     def template(self) -> Template:
@@ -57,16 +65,25 @@ class Infill:
         """The row to be filled, with blanks of these lengths."""
         laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
         ids, layout = [id for id, _ in laid], self.model.layout
-        row = layout.filled(ids, mask=self.model.mask, length=self.model.spec.length)
-        spaced = [False] * len(row.tokens)
-        first = len(layout.opening(document=layout.closed)) if layout.closed else 0
+        row = layout.filled([*self.asked, *ids], mask=self.model.mask, length=self.model.spec.length)
+        spaced, first = [False] * len(row.tokens), self.first
         spaced[first : first + len(laid)] = [spaced for _, spaced in laid]
         return TaskRow.of(row, spaced=spaced if self.template.heals else [], healed=self.template.heals)
+
+    @property
+    def first(self) -> int:
+        """The position of the template in the row."""
+        layout = self.model.layout
+        return (len(layout.opening(document=layout.closed)) if layout.closed else 0) + len(self.asked)
 
     def size(self, lengths: Lengths) -> int:
         """The tokens that a row with blanks of these lengths needs at least."""
         layout = self.model.layout
-        return len(self.template.tokens(self.model.text_tokenizer(), lengths)) + layout.extra * layout.closed
+        return (
+            len(self.asked)
+            + len(self.template.tokens(self.model.text_tokenizer(), lengths))
+            + layout.extra * layout.closed
+        )
 
     def choices(
         self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
@@ -107,7 +124,7 @@ class Infill:
         tokenizer = self.model.text_tokenizer()
         given = [part for part in self.template.parts if isinstance(part, str)]
         if all(tokenizer.decode(tokenizer.encode(part)) == part for part in given):
-            return tokenizer.decode(tokens)
+            return tokenizer.decode(tokens[self.first :])
         text, blanks = "", iter(self.blanks(lengths, tokens))
         for part in self.given.parts:
             piece = part if isinstance(part, str) else next(blanks)
@@ -147,6 +164,7 @@ def infill(
     longest: int = 8,
     tries: int = 16,
     passes: int = 32,
+    given: str = "",
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Infilled]:
@@ -160,6 +178,7 @@ def infill(
     shortest, longest   tokens of a blank written ___
     tries               the most choices of lengths to compare
     passes              forward passes at most for the score of a candidate, and 32 times as many to compare lengths
+    given               for a model of pairs: the text that the template answers
     recipe, options     how to sample, as for `unmask.sample`
     """
     model = model if isinstance(model, Model) else load(model)
@@ -168,19 +187,26 @@ def infill(
     told = too_long(model, parsed, tries)
     if told is not None:
         warnings.warn(told, stacklevel=2)
-    events = candidates(model, parsed, recipe, n=n, tries=tries, passes=passes)
+    events = candidates(model, parsed, recipe, n=n, tries=tries, passes=passes, given=given)
     return [event for event in events if isinstance(event, Infilled)]
 
 
 def candidates(
-    model: Model, template: Template, recipe: Recipe, *, n: int = 1, tries: int = 16, passes: int = 32
+    model: Model,
+    template: Template,
+    recipe: Recipe,
+    *,
+    n: int = 1,
+    tries: int = 16,
+    passes: int = 32,
+    given: str = "",
 ) -> Iterator[Moment | Infilled]:
     """A `Moment` after every network call of the draws, then `n` different candidates, best first."""
     check_passes(passes)
     scored_by(model)  # refuses a model that cannot fill blanks
     if n < 1:
         raise UserError(f"the number of candidates must be at least 1; saw {n}.")
-    task = Infill(model, template, recipe.control.constrains)
+    task = Infill(model, template, recipe.control.constrains, given)
     method = method_for(model, recipe, healed=task.template.heals)
     choices = task.choices(tries, constraint=method.constraint)
     for lengths in choices:

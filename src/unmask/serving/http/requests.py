@@ -174,7 +174,9 @@ class Requests:
         tokenizer, recipe = self.model.text_tokenizer(), self.controls.recipe(body)
         self.check_rows(len(body.prompts), body.n)
         constrained = field_of(body) is not None
-        tasks = [Continue(prompt, new=body.max_tokens, suffix=body.suffix) for prompt in body.prompts]
+        answers_alone = self.model.layout.answers
+        new = None if answers_alone and "max_tokens" not in body.model_fields_set else body.max_tokens
+        tasks = [Continue(prompt, new=new, suffix=body.suffix) for prompt in body.prompts]
         asked = [task.row(self.model, constrained=constrained) for task in tasks]
         self.check_length(max(len(row.tokens) for row in asked))
         ends = any(task.ends(self.model) for task in tasks)
@@ -184,7 +186,7 @@ class Requests:
         answers = [
             Growing(
                 tokenizer,
-                row.tokens[: row.start],
+                [] if answers_alone else row.tokens[: row.start],
                 [None] * row.tokens.count(self.model.mask),
                 body.stops,
                 stops,
@@ -193,7 +195,7 @@ class Requests:
             )
             for row in rows
         ]
-        given = sum(len(row.tokens) - body.max_tokens for row in asked)
+        given = sum(len(row.tokens) - row.tokens.count(self.model.mask) for row in asked)
         return self.filling(method, body, recipe, rows, answers, given)
 
     def shortened(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
@@ -226,7 +228,7 @@ class Requests:
 
     def task(self, body: InfillRequest) -> Infill:
         """The task of a template, parsed once."""
-        return Infill(self.model, parse(body.text), field_of(body) is not None)
+        return Infill(self.model, parse(body.text), field_of(body) is not None, body.given)
 
     def of_tokens(self, body: InfillRequest) -> TaskRow:
         """The row of a request with token ids, null at the blanks."""

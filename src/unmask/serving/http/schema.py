@@ -150,7 +150,9 @@ class CompletionRequest(Drawing):
 
     prompt: str | list[str] | list[int] | list[list[int]] = Text
     suffix: str = Field(default="", description="Given text after the generated text.")
-    max_tokens: int = Field(default=16, ge=1, description="Tokens to generate.")
+    max_tokens: int = Field(
+        default=16, ge=1, description="Tokens to generate; the default of a model of pairs is the rest of its row."
+    )
     stop: str | list[str] = Field(default_factory=list, description="The text ends before the first of these.")
     stream_options: StreamOptions | None = None
     logprobs: int | None = Field(
@@ -203,6 +205,7 @@ class InfillRequest(Drawing):
 
     text: str = Field(default="", description="A text with blanks: ___ (any length) or [5] (five tokens).")
     tokens: list[int | None] = Field(default_factory=list, description="Or token ids, with null at the blanks.")
+    given: str = Field(default="", description="For a model of pairs: the text that the other one answers.")
 
     @model_validator(mode="after")
     def one_form(self) -> "InfillRequest":

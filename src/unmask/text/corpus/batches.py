@@ -11,7 +11,7 @@ from unmask.random import shuffled, stream
 from unmask.text.corpus.packed import Packed
 from unmask.text.row import Role, Rows
 
-CUT = 3  # the purpose of a random stream
+CUT, ROOM = 3, 4  # the purposes of random streams
 STRAND = 1  # distinguishes the coins of strands from the order of the rows
 
 
@@ -44,9 +44,15 @@ class Batches:
         if self.complement is not None:
             turned = np.random.default_rng((self.seed, STRAND, step)).random(self.size)[mine] < 0.5
         found = self.packed.rows(numbers, reversed=turned, complement=self.complement)
-        if not self.cut:
+        if self.packed.layout.draws_room:
+            lengths = [
+                self.packed.layout.room(roles, stream(self.seed, ROOM, row=int(place), number=step).random())
+                for roles, place in zip(found.roles.numpy(), mine, strict=True)
+            ]
+        elif self.cut:
+            lengths = [self.length_at(step, int(place)) for place in mine]
+        else:
             return found
-        lengths = [self.length_at(step, int(place)) for place in mine]
         beyond = torch.arange(self.packed.length) >= torch.tensor(lengths)[:, None]
         return found._replace(roles=found.roles.masked_fill(beyond, Role.PAD))
 

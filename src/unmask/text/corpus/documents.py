@@ -14,7 +14,8 @@ from unmask.errors import UserError, unknown
 from unmask.text.corpus.dataset import DataSet
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
-from unmask.text.corpus.records import check_text, objects, rows_of
+from unmask.text.corpus.records import Record, check_text, objects, rows_of
+from unmask.text.corpus.turns import Exchange, exchanges, exchanges_in
 
 PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"
@@ -25,6 +26,7 @@ class Piece(NamedTuple):
     text: str
     last: bool  # whether the document ends here
     at: int  # bytes of the file read so far, for progress
+    given: bool = False  # a whole text that is read and not learned: what an answer answers
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,15 @@ class Layout:
     documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator, else file
     separator: str = SEPARATOR  # text between the documents of a .txt file
     field: str = "text"  # field of .jsonl, column of .csv or .parquet (a number if a .csv has no header)
+    given: str = ""  # pairs: field of the prompt, which is read and not learned; the answer is --answer
+    answer: str = ""  # field of the answer, or of a list of chat messages; empty: --field
     intervals: str = ""  # BED file: the regions of a FASTA file to read, and in its fourth column their splits
     stretch: int = 0  # bases to which each interval is stretched, as Caduceus does (1048576): splits then share bases
     window: int = 0  # with --stretch: bases of the windows into which it is cut
 
     def __post_init__(self) -> None:
+        if self.pairs and self.intervals:
+            raise UserError("--intervals are regions of sequences, and --given and --answer are for pairs: give one.")
         if (self.stretch or self.window) and not self.intervals:
             raise UserError("--stretch and --window change the intervals of a BED file: give --intervals too.")
         if not 0 <= self.window <= self.stretch or bool(self.stretch) != bool(self.window):
@@ -52,9 +58,20 @@ class Layout:
         if not self.separator:
             raise UserError("the separator between documents is empty; use --documents file, or give a separator")
 
+    @property
+    def pairs(self) -> bool:
+        """Whether documents are answers with what is given."""
+        return bool(self.given or self.answer)
+
+    @property
+    def answer_field(self) -> str:
+        return self.answer or self.field
+
 
 def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
     """The documents of one file, in pieces; a file of unknown ending is read as text."""
+    if layout.pairs:
+        return (piece for one in exchanges(path, layout.given, layout.answer_field) for piece in exchange_pieces(one))
     readers: dict[str, Callable[[Path, Layout], Iterator[Piece]]] = {
         "text": _text,
         "jsonl": _jsonl,
@@ -66,10 +83,22 @@ def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
     return readers[format_of(path.name)[0] or "text"](path, layout)
 
 
-def hub_pieces(data: DataSet, field: str) -> Iterator[Piece]:
+def exchange_pieces(exchange: Exchange) -> Iterator[Piece]:
+    """What is given, each turn by itself, and the answer."""
+    for turn in exchange.given:
+        yield Piece(turn.text, False, exchange.at, given=True)
+    yield Piece(exchange.answer, True, exchange.at)
+
+
+def hub_pieces(data: DataSet, layout: Layout) -> Iterator[Piece]:
     """The documents of a data set on the hub, streamed."""
+    where = f"data set {data.name!r}"
     for row in data.rows():
-        yield from cut_up(_field(row, field, f"data set {data.name!r}"), 0)
+        if layout.pairs:
+            for one in exchanges_in(Record(row, where, 0), layout.given, layout.answer_field):
+                yield from exchange_pieces(one) if one.answer else ()
+        else:
+            yield from cut_up(_field(row, layout.field, where), 0)
 
 
 def _text(path: Path, layout: Layout) -> Iterator[Piece]:

@@ -54,11 +54,11 @@ def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, di
 
 
 def described_layout(layout: Layout) -> dict[str, Any]:
-    """The layout in a manifest; regions of sequences only if there are any, and by the name of their file."""
-    found = asdict(layout)
-    if not layout.intervals:
-        return {key: value for key, value in found.items() if key not in ("intervals", "stretch", "window")}
-    return {**found, "intervals": Path(layout.intervals).name}
+    """The layout in a manifest; pairs and regions of sequences only if there are any, these by their file's name."""
+    pairs = ("given", "answer") * (not layout.pairs)
+    regions = ("intervals", "stretch", "window") * (not layout.intervals)
+    found = {key: value for key, value in asdict(layout).items() if key not in (*pairs, *regions)}
+    return {**found, "intervals": Path(layout.intervals).name} if layout.intervals else found
 
 
 def is_finished(out: Path, job: dict[str, Any], part: Part, *, replace: bool = False) -> bool:

@@ -160,7 +160,7 @@ def kept_lines(path: Path) -> Iterator[Piece]:
 def repaired(pieces: Iterator[Piece], repair: Callable[[str], str]) -> Iterator[Piece]:
     """Documents after a detokenizer."""
     held: list[str] = []
-    for text, last, at in pieces:
+    for text, last, at, _ in pieces:
         held.append(text)
         if last:
             yield Piece(repair("".join(held)), True, at)
@@ -170,7 +170,7 @@ def repaired(pieces: Iterator[Piece], repair: Callable[[str], str]) -> Iterator[
 def part_of(pieces: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
     """The characters from `start` to `stop` of one document."""
     seen = 0
-    for text, last, at in pieces:
+    for text, last, at, _ in pieces:
         cut = text[max(0, start - seen) : max(0, stop - seen)]
         seen += len(text)
         ended = last or seen >= stop

@@ -24,9 +24,9 @@ def packing_for(lengths: np.ndarray, length: int) -> str:
     return "rows" if len(lengths) > 1 and np.mean(lengths < length - 1) >= FIT else "stream"
 
 
-def length_for(lengths: np.ndarray, *, most: int) -> int:
-    """The length of `rows` into which nearly all documents fit with bos and eos: a multiple of 8, at most `most`."""
-    wanted = int(np.quantile(lengths, FIT, method="higher")) + 2
+def length_for(lengths: np.ndarray, *, most: int, share: float = FIT) -> int:
+    """The length of `rows` into which this share of the documents fits with its marks: a multiple of 8, or `most`."""
+    wanted = int(np.quantile(lengths, share, method="higher")) + 2
     return min(most, -(-wanted // 8) * 8)
 
 

@@ -24,6 +24,7 @@ from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.sources import Source
+from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
 
 FORMAT = 1  # version of the files; readers refuse any other
@@ -66,6 +67,7 @@ class TextGroup(NamedTuple):
     splits: list[str]  # "train", "valid", "test"
     goes_on: bool  # whether the first piece continues a document of the previous group
     at: int  # bytes of the sources read so far
+    givens: list[bool]  # whether a piece is a given text, which is not learned; an eos ends it too
 
 
 class Shard(NamedTuple):
@@ -139,20 +141,21 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
 
 
 def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[TextGroup]:
-    group = TextGroup("", [], [], [], False, 0)
+    group = TextGroup("", [], [], [], False, 0, [])
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun
     for source in bundle:
-        for text, last, at in source.pieces(layout):
+        for text, last, at, given in source.pieces(layout):
             side = side or source.split or division.split(text)
             group.texts.append(text)
             group.lasts.append(last)
             group.splits.append(side)
+            group.givens.append(given)
             side = None if last else side
             size += len(text)
-            if size >= division.characters:
+            if size >= division.characters and (last or not layout.pairs):  # an answer stays with what is given
                 yield group._replace(at=before + at)
-                group, size = TextGroup("", [], [], [], not last, 0), 0
+                group, size = TextGroup("", [], [], [], not last, 0, []), 0
         before += source.bytes
     if group.texts:
         yield group._replace(at=before)
@@ -165,10 +168,11 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
     for split in sorted(set(group.splits)):
         mine = [i for i, side in enumerate(group.splits) if side == split]
         goes_on = group.goes_on and mine[0] == 0
-        tokens, ends, empty = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
+        tokens, ends, empty, roles = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
         if len(ends) or len(tokens):
             replaced = tokenizer.replaced(group.texts[i] for i in mine)
-            shard = write_shard(folder, f"{split}-{group.name}.bin", split, ends, tokens)
+            stored = roles if any(group.givens) else None
+            shard = write_shard(folder, f"{split}-{group.name}.bin", split, ends, tokens, stored)
             written.append(shard._replace(replaced=replaced, empty=empty))
     write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
     return written
@@ -190,23 +194,26 @@ def write_shard(
 
 def _tokens(
     group: TextGroup, mine: list[int], tokenizer: Tokenizer, dtype: np.dtype, *, goes_on: bool
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """The tokens of some pieces, an eos after each document; where documents end, and how many have no token."""
+) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+    """The tokens of some pieces, an eos after each document and each given text; where documents end, how many have
+    no token, and what each token is for."""
     eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
-    parts = [np.zeros(0, dtype)]
+    parts, roles = [np.zeros(0, dtype)], [np.zeros(0, np.int8)]
     ends: list[int] = []
     total = empty = 0
     begun = goes_on  # whether the current document has a token
     for start in range(0, len(mine), 256):  # in batches, because the library's results are large
         some = mine[start : start + 256]
         for i, ids in zip(some, tokenizer.encode_batch([group.texts[i] for i in some]), strict=True):
-            parts.append(ids.astype(dtype))
-            total += len(ids)
+            given = group.givens[i]
             begun = begun or len(ids) > 0
             empty += group.lasts[i] and not begun
+            ended = eos if begun and (given or group.lasts[i]) else eos[:0]
+            parts += [ids.astype(dtype), ended]
+            roles.append(np.full(len(ids), Role.GIVEN if given else Role.FREE, np.int8))
+            roles.append(np.full(len(ended), Role.MARK if given else Role.FREE, np.int8))
+            total += len(ids) + len(ended)
             if begun and group.lasts[i]:
-                parts.append(eos)
-                total += len(eos)
                 ends.append(total)
                 begun = False
-    return np.concatenate(parts), np.array(ends, "<u4"), empty
+    return np.concatenate(parts), np.array(ends, "<u4"), empty, np.concatenate(roles)

@@ -43,7 +43,7 @@ class Source:
         if self.read is not None:
             return self.read(layout)
         if self.path is None:
-            return documents.hub_pieces(parse_data_set(self.name), layout.field)
+            return documents.hub_pieces(parse_data_set(self.name), layout)
         return documents.document_pieces(self.path, layout)
 
     def sha256(self) -> str:
@@ -157,7 +157,7 @@ def _as_published(
 
 def _from_hub(corpus: Named, name: str, data: DataSet, layout: Layout) -> Iterator[Piece]:
     with _advised(corpus, name):
-        yield from documents.hub_pieces(data, completed(layout, corpus.layout).field)
+        yield from documents.hub_pieces(data, completed(layout, corpus.layout))
 
 
 @contextmanager

@@ -14,8 +14,8 @@ class Spans(Protocol):
     """Rows by their number."""
 
     @property
-    def too_short(self) -> int:
-        """Documents of which nothing is in any row."""
+    def left_out(self) -> str:
+        """What to say of documents that are in no row; empty: there are none."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Stretches:
 
     corpus: Corpus
     step: int
-    too_short = 0
+    left_out = ""
 
     def __len__(self) -> int:
         return self.corpus.tokens // self.step
@@ -44,7 +44,7 @@ class Documents:
 
     corpus: Corpus
     most: int
-    too_short = 0
+    left_out = ""
 
     def __len__(self) -> int:
         return self.corpus.documents
@@ -67,8 +67,14 @@ class Pieces:
         return np.cumsum(self.corpus.lengths(most=max(1, self.corpus.documents)) // self.step)
 
     @property
-    def too_short(self) -> int:
-        return int((np.diff(self.upto, prepend=0) == 0).sum())
+    def left_out(self) -> str:
+        too_short = int((np.diff(self.upto, prepend=0) == 0).sum())
+        if not too_short:
+            return ""
+        return (
+            f"{too_short:,} of {self.corpus.documents:,} training sequences are shorter than a row of {self.step} "
+            "and are left out: a smaller --length takes them in."
+        )
 
     def __len__(self) -> int:
         return int(self.upto[-1])

@@ -12,6 +12,7 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import Layout, Piece
 from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
 from unmask.text.corpus.sources import Source, gather
+from unmask.text.row import predicted
 from unmask.text.stretch import Document, tokens_fingerprint
 from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 
@@ -115,8 +116,15 @@ def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int 
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)
-    tokens = [corpus.document(number) for number in range(count)]
-    documents = [Document.of(tokenizer.decode(ids), ids) for ids in tokens]
+    documents = [prepared_document(corpus, number, tokenizer) for number in range(count)]
     replaced = losses(corpus.shards)["replaced"]
     sha256, decoded = tokens_fingerprint(documents), "of the tokens, decoded"
     return TokenizedText(str(folder), documents, sha256, split, decoded, replaced)
+
+
+def prepared_document(corpus: Corpus, number: int, tokenizer: Tokenizer) -> Document:
+    """A document of prepared data; of a pair only the answer is decoded."""
+    ids, given = corpus.document(number), 0
+    if corpus.has_roles:
+        given = int((~predicted(corpus.roles(*corpus.span(number)))).sum())
+    return Document.of(tokenizer.decode(ids[given:]), ids, given)

@@ -37,10 +37,12 @@ class Until:
             low, high = (low, middle) if contained else (middle, high)
         return high
 
-    def cut(self, tokenizer: Tokenizer, ids: Sequence[int], start: int = 0) -> tuple[list[int], str]:
-        """The tokens up to the mark, included, and their text without the mark."""
+    def cut(
+        self, tokenizer: Tokenizer, ids: Sequence[int], start: int = 0, *, shown: int = 0
+    ) -> tuple[list[int], str]:
+        """The tokens up to the mark, included, and their text without the mark, from token `shown` on."""
         end = self.end(tokenizer, ids, start)
         kept = list(ids[:end])
-        text, given = tokenizer.decode(kept), len(tokenizer.decode(ids[:start]))
+        text, given = tokenizer.decode(kept[shown:]), len(tokenizer.decode(ids[shown:start]))
         at = text.find(self.mark, given) if end is not None else -1
         return kept, text if at < 0 else text[:at]
