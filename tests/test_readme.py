@@ -208,7 +208,11 @@ def world(tmp_path_factory):
         (folder / name).write_text((TEXT + name) * 60)
     rows = {
         "reviews.jsonl": [{"text": TEXT * (1 + i % 3), "label": ("happy", "sad")[i % 2]} for i in range(40)],
-        "qa.jsonl": [{"question": "Who sat?", "answer": " The cat."}] * 3,
+        "qa.jsonl": [{"question": "Who sat?", "text": " The cat."}] * 3,
+        "chats.jsonl": [
+            {"messages": [{"role": "user", "content": f"Hello {i}"}, {"role": "assistant", "content": "What is it?"}]}
+            for i in range(60)
+        ],
         "blimp.jsonl": [{"sentence_good": "The cat sat.", "sentence_bad": "The sat cat.", "UID": "order"}] * 3,
         "benchmarks/lambada/lambada_test.jsonl": [{"text": TEXT}] * 20,
     }
@@ -216,6 +220,8 @@ def world(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     (folder / "molecules.csv").write_text("smiles\n" + "CCO\nC1=CC=CC=C1\nCC(=O)O\n" * 40)
+    pairs = [f"What is {i} plus {j}?,It is {i + j}." for i in range(12) for j in range(12)]
+    (folder / "pairs.csv").write_text("\n".join(["question,text", *pairs]))
     bases = "".join(Random(0).choices("ACGT", k=4000))
     (folder / "genome.fa").write_text(f">chr1\n{bases}\n")
     (folder / "splits.bed").write_text("chr1\t0\t2000\ttrain\nchr1\t2000\t3000\tvalid\nchr1\t3000\t4000\ttest\n")
