@@ -17,8 +17,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -35,6 +36,7 @@ from unmask import settings as toml
 from unmask.cli import prepare, train
 from unmask.cli.flags import with_flags
 from unmask.cli.main import main as main_of_unmask
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.text.corpus.documents import Layout
@@ -44,6 +46,7 @@ from unmask.training.settings import Train
 
 about = "kill -9 of train, prepare, classify and study at random moments, then resumed and compared"
 usual = 1000
+tally: Counter[str] = Counter()  # kills that met a living process, by job
 
 NEVER = 1 << 30
 TIMES = {"seconds", "train_seconds", "date", "time"}
@@ -66,6 +69,13 @@ SMALL: dict[str, Any] = {
 def trained(**changes: Any) -> None:
     asked = toml.merged(toml.merged(Train(), SMALL), changes)
     train.run(train.Settings(resume=True, train=with_flags(asked)))
+
+
+def trained_with(backbone: str, objective: str = "mdlm", pack: str = "stream", **sizes: int) -> None:
+    """A network of another kind than the usual one."""
+    asked = {**SMALL, "recipe": "plain", "objective": {"name": objective}, "model": {"name": backbone, **sizes}}
+    asked["text"] = {**SMALL["text"], "pack": pack}
+    train.run(train.Settings(resume=True, train=with_flags(toml.merged(Train(), asked))))
 
 
 def prepared(out: str = OUT) -> None:
@@ -112,8 +122,11 @@ JOBS: dict[str, Callable[[], None]] = {
     "warm": lambda: trained(recipe="warm", warm={"share": 0.4, "anneal": 2}),
     "rows": lambda: trained(recipe="plain", model={"dropout": 0.1}, text={"pack": "rows"}),
     "shards": trained_on_shards,
-    "plaid": lambda: trained(recipe="plain", objective={"name": "plaid"}),
     "prepare": prepared,
+    **{f"train {name}": partial(trained, recipe="plain", objective={"name": name}) for name in sorted(OBJECTIVES)},
+    "train with mamba": lambda: trained_with("mamba", "ar", width=16, blocks=1),
+    "train with transformer-xl": lambda: trained_with("transformer-xl", "ar", width=16, blocks=1, heads=2),
+    "train with bert": lambda: trained_with("bert", pack="wrap", width=16, blocks=1, heads=2),
 }
 
 
@@ -164,6 +177,7 @@ def lived(job: str, folder: Path, kill: Kill = NOT_AT_ALL) -> Ended:
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     code = os.waitstatus_to_exitcode(status)
+    tally[job] += code == -signal.SIGKILL
     operations = int(counted.read_text()) if code == 0 else 0
     return Ended(code == -signal.SIGKILL, code, log.read_text() if log.exists() else "", operations)
 
