@@ -196,8 +196,13 @@ def spelled(component: Any) -> str:
     preset = registry.entries[name].preset
     defaults = {one.name: one.default for one in fields(kind)}
     said = [
-        f"{field}={getattr(component, field)}"
+        f"{field}={spell_value(getattr(component, field))}"
         for field in own_fields(kind)
         if field not in preset and getattr(component, field) != defaults[field]
     ]
     return f"{name}:{','.join(said)}" if said else name
+
+
+def spell_value(value: Any) -> str:
+    """A field's value in one line; 0 and 0.0 are spelled alike, because a line is read as either."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else str(value)

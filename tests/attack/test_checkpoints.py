@@ -158,6 +158,10 @@ REFUSED = {
     "a configuration that is a list": (text("tokenizer_config.json", "[]"), "should hold a JSON object"),
     "a map that is a number": (text("special_tokens_map.json", "5"), "should hold a JSON object"),
     "a mask named by a number": (text("tokenizer_config.json", '{"mask_token": 5}'), "mask_token = 5: it must be"),
+    "a mask named by half a surrogate pair": (
+        text("tokenizer_config.json", '{"mask_token": "\\ud800"}'),
+        r"mask_token = '\\ud800': it must be a text",
+    ),
     "an id of 2^31": (vocabulary(a=2**31), "the id 2147483648"),
     "an id of 2^32 - 1": (vocabulary(a=2**32 - 1), "the id 4294967295"),
     "an id of 2^24 - 1": (vocabulary(a=2**24 - 1), "another|not the one|belong together"),

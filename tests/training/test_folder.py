@@ -13,10 +13,12 @@ from safetensors.torch import load
 from training.small import Chain
 from unmask import settings as toml
 from unmask.cli.main import main
+from unmask.diffusion.objective import OBJECTIVES
 from unmask.files import draft_of, is_draft
 from unmask.processes.lock import locked
 from unmask.training import metrics, state
 from unmask.training.fit import Order
+from unmask.training.folder import differences
 from unmask.training.log import Lines
 from unmask.training.phases import phases
 from unmask.training.run import run
@@ -76,6 +78,13 @@ def prepared(text: Path, out: Path) -> Path:
     line = ["prepare", str(text), "--out", str(out), "--tokenizer", "character", "--documents", "line"]
     assert main([*line, "--workers", "1", "--valid", "0.1"]) == 0
     return out
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_the_stored_settings_of_every_objective_are_those_that_were_asked_for(name, tmp_path):
+    asked = toml.merged(Train(), {"objective": {"name": name}})
+    (tmp_path / "settings.toml").write_text(toml.dumps(asked))
+    assert differences(toml.read_toml(tmp_path / "settings.toml", Train()), asked, ()) == {}
 
 
 def test_steps_and_the_settings_of_run_may_change(out):

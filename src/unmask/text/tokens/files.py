@@ -1,6 +1,7 @@
 """Read tokenizer files: tokenizer.json, GPT-2's vocab.json and merges.txt, BERT's vocab.txt, or a hub name."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ ROLES = {
     "eos": ("[EOS]", "</s>", "[SEP]", "<eos>", "<|endoftext|>"),
 }
 ALSO = {"bos": "cls", "eos": "sep"}  # what the configs of encoders call the token before and after a text
+HALF_PAIR = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which JSON can write and UTF-8 cannot
 
 
 def read_tokenizer_files(path: str | Path, *, mask: int | None = None) -> tuple[Tokenizer, dict[str, Any]]:
@@ -151,7 +153,7 @@ def _named(names: dict[str, Any], key: str, folder: Path) -> str | None:
     named = names.get(key)
     if isinstance(named, dict):  # some configs describe the token instead of naming it
         named = named.get("content")
-    if named is not None and not isinstance(named, str):
+    if named is not None and (not isinstance(named, str) or HALF_PAIR.search(named)):
         raise UserError(f"the tokenizer's configuration in {folder} says {key} = {named!r:.40}: it must be a text.")
     return named
 
