@@ -335,7 +335,7 @@ def test_the_demo_shows_a_story_fills_a_blank_trains_and_bounds(tmp_path, capsys
     out = "".join(capsys.readouterr())
     for said in (
         "Once upon a time",
-        "network calls",
+        "forward passes",
         "Lily went to the park",
         "mdlm: steps 6 to 20",
         "nats per token",

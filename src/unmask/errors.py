@@ -11,6 +11,27 @@ class UserError(ValueError):
     """A mistake that the user can fix. The command line prints it without a traceback and exits with 2."""
 
 
+# Names of options that had another name before, and what they are called now.
+RENAMED = {
+    "towards": "classifier_label",
+    "pull": "classifier_weight",
+    "exact_pull": "classifier_exact",
+    "looks": "passes",
+}
+
+
+def nearest(seen: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant: what an old name became, or one that is spelled nearly so.
+
+    >>> nearest("--pull", ["--prompt", "--classifier-weight"])
+    '--classifier-weight'
+    """
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    bare = seen.lstrip("-").replace("-", "_")
+    now = RENAMED.get(bare)
+    return names[now] if now in names else next((names[name] for name in get_close_matches(bare, names, n=1)), None)
+
+
 def unknown(kind: str, seen: str, known: Iterable[str], *, hint: str = "") -> UserError:
     """An error for a name that does not exist, with the nearest ones that do; a `hint` comes last.
 
@@ -18,9 +39,19 @@ def unknown(kind: str, seen: str, known: Iterable[str], *, hint: str = "") -> Us
     "no schedule is called 'cosin'. Did you mean 'cosine'? Known: cosine, linear."
     """
     names = sorted(known)
-    near = get_close_matches(seen, names, n=1)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(seen, names)
+    guess = f" Did you mean {near!r}?" if near else ""
     return UserError(f"no {kind} is called {seen!r}.{guess} Known: {', '.join(names)}.{hint}")
+
+
+def how_many(count: int, thing: str) -> str:
+    """A number of things in words.
+
+    >>> how_many(1, "forward pass"), how_many(2_000, "forward pass")
+    ('1 forward pass', '2,000 forward passes')
+    """
+    ending = "" if count == 1 else "es" if thing.endswith("s") else "s"
+    return f"{count:,} {thing}{ending}"
 
 
 def install(extra: str) -> str:

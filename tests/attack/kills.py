@@ -38,7 +38,6 @@ from unmask.cli.flags import with_flags
 from unmask.cli.main import main as main_of_unmask
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
-from unmask.files import write_whole
 from unmask.text.corpus.documents import Layout
 from unmask.text.corpus.shards import Division
 from unmask.training import log
@@ -100,12 +99,7 @@ def commanded(*words: str) -> None:
 
 
 def classified() -> None:
-    """Three seeds of a classifier on a tiny model."""
-    if not Path("model").exists():
-        tiny.checkpoint(Path("model"))
-    if not Path("reviews.csv").exists():
-        lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'good' if i % 3 else 'bad'}\n" for i in range(40)]
-        write_whole(Path("reviews.csv"), "text,label\n" + "".join(lines))
+    """Two seeds of a classifier on a tiny model."""
     options = ["--seeds", "2", "--epochs", "2", "--batch", "8", "--device", "cpu", "--resume"]
     commanded("classify", "model", "reviews.csv", "--out", OUT, *options)
 
@@ -275,6 +269,9 @@ def warm() -> None:
 def begun(folder: Path) -> Path:
     rows = Chain.make().rows(120, 0).tolist()
     (folder / TEXT).write_text("\n".join("".join(chr(97 + i) for i in row) for row in rows))
+    lines = [f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]},{'good' if i % 3 else 'bad'}\n" for i in range(40)]
+    (folder / "reviews.csv").write_text("text,label\n" + "".join(lines))
+    tiny.checkpoint(folder / "model")
     return folder
 
 

@@ -48,6 +48,17 @@ def test_every_flag_that_an_error_names_is_one_of_a_verb():
     assert not wrong, wrong
 
 
+def test_messages_name_an_option_by_its_short_name():
+    shown = help_text(import_module("unmask.cli.train"), import_module("unmask.cli.train").default([]))
+    short = {long: name for name, long in re.findall(r"(--[\w-]+), (--\w+\.[\w.-]+)", shown.replace("[no-]", ""))}
+    assert short["--text.pack"] == "--pack"
+    texts = {path: path.read_text(encoding="utf-8") for path in HOUSE.rglob("*.py") if path.name != "settings.py"}
+    wrong = [
+        (path.name, long) for path, text in texts.items() for long in short if re.search(rf"{long}\b(?!-)", text)
+    ]
+    assert not wrong
+
+
 def test_what_errors_about_data_advise_exists_in_every_verb_that_reads_data():
     # What is wrong with --stretch and --window is told to those who gave them: verbs that have them.
     named = {flag for flag, files in advice().items() if "text/corpus/documents.py" in files}

@@ -47,6 +47,21 @@ def test_an_unknown_option_exits_with_2_and_a_guess():
     assert "Traceback" not in out.stderr
 
 
+@pytest.mark.parametrize(
+    ("seen", "meant"),
+    [
+        ("--pull", "--classifier-weight"),
+        ("--towards", "--classifier-label"),
+        ("--exact-pull", "--classifier-exact"),
+        ("--no-repat", "--no-repeat"),
+        ("--no-jsn", "--json"),
+    ],
+)
+def test_an_option_that_had_another_name_or_is_mistyped_is_answered_with_the_name_to_type(seen, meant, capsys):
+    assert main(["sample", "stories", seen, "2"]) == 2
+    assert f"no option {seen}. Did you mean {meant}?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes(locale):
     line = [sys.executable, "-m", "unmask", "sample", "stories", "--length", "abc"]

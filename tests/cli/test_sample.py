@@ -47,7 +47,7 @@ def test_json_is_one_object_a_sample_with_stable_keys(folder):
         assert len(one["tokens"]) == 8
         assert one["text"].startswith("ba")
         assert one["seconds"] > 0
-    assert "6 network calls, 18 tokens in" in out.stderr
+    assert "6 forward passes, 18 tokens in" in out.stderr
     assert "tokens/s" in out.stderr
     assert "3 x first-hitting: exact" in out.stderr
 
@@ -210,7 +210,7 @@ def test_a_film_is_a_page_beside_the_text(folder, tmp_path, capsys, what):
     assert main([verb, folder, *more, "--film", str(tmp_path / "a.html")]) == 0
     assert (tmp_path / "a.html").read_bytes().startswith(b"<!doctype html>")
     printed = capsys.readouterr()
-    assert "network calls" in printed.err
+    assert "forward pass" in printed.err
     assert printed.out
 
 

@@ -222,7 +222,7 @@ def test_a_model_says_its_blocks_and_its_window_and_takes_the_samplers_of_masked
     assert "threshold" in samplers_for(model.objective)
     assert method_for(model, Recipe()).law == "exact, in blocks of 3 tokens, each given the 9 tokens before it"
     law = method_for(model, Recipe(sampler="entropy", top_p=0.9, window=6)).law
-    assert law.startswith("approximate (the model chooses the order")
+    assert law.startswith("approximate (most certain token")
     assert law.endswith("with top-p 0.9, in blocks of 3 tokens, each given the 3 tokens before it")
     assert method_for(model, Recipe(sampler="ancestral", steps=5)).process.policy == Ancestral(5)
 

@@ -159,7 +159,7 @@ def test_every_control_is_a_flag_of_infill(folder, capsys):
         (["--sampler", "threshold:tua=0.5"], "Did you mean 'tau'"),
         (["--sampler", "threshold:tau=much"], "tau must be a number"),
         (["--sampler", "remask-cap:eta=7"], "0..1"),
-        (["--classifier", "nowhere", "--towards", "x"], "not a classifier"),
+        (["--classifier", "nowhere", "--classifier-label", "x"], "not a classifier"),
         (["--form", "<x>"], "hole of a form"),
     ],
 )

@@ -209,12 +209,17 @@ def test_a_guide_is_one_classifier_of_single_texts(trained, capsys, more):
     assert "--out FOLDER" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("exact_pull", [False, True])
-def test_a_trained_head_pulls_samples_towards_its_label(trained, exact_pull):
+@pytest.mark.parametrize("classifier_exact", [False, True])
+def test_a_trained_head_pulls_samples_towards_its_label(trained, classifier_exact):
     model = load(trained / "model")
     share = {}
     for label in ("low", "high"):
-        control = Control(classifier=trained / "head", towards=label, pull=8.0, exact_pull=exact_pull)
+        control = Control(
+            classifier=trained / "head",
+            classifier_label=label,
+            classifier_weight=8.0,
+            classifier_exact=classifier_exact,
+        )
         texts = [one.text for one in sample(model, n=12, length=8, control=control)]
         letters = [letter for text in texts for letter in text if letter in "abcdefgh"]
         share[label] = sum(letter in "abcd" for letter in letters) / max(1, len(letters))
@@ -270,7 +275,7 @@ def test_a_classifier_of_another_vocabulary_or_model_is_refused(trained, tmp_pat
     "wrong, told",
     [
         ({"guidance": float("inf")}, "finite"),
-        ({"pull": float("nan"), "classifier": "x", "towards": "y"}, "finite"),
+        ({"classifier_weight": float("nan"), "classifier": "x", "classifier_label": "y"}, "finite"),
         ({"classifier": "x"}, "give both"),
         ({"pattern": "a", "form": "b"}, "exclude"),
         ({"whole": True}, "need a pattern"),

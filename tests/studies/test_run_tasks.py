@@ -63,11 +63,12 @@ def test_drafts_of_killed_measurements_are_removed(tmp_path):
     result = next((tmp_path / "out").glob("rows/*/seed-1/*/result.json"))
     for file in result.parent.iterdir():  # killed before it was done
         file.unlink()
-    draft = result.with_name(".result.json.draft-12345")
-    draft.write_text("{")
+    drafts = [result.with_name(".result.json.draft-12345"), tmp_path / "out" / ".table.html.draft-12345"]
+    for draft in drafts:
+        draft.write_text("{")
     assert ran(path, tmp_path / "out") == 0
     assert result.is_file()
-    assert not draft.exists()
+    assert not any(draft.exists() for draft in drafts)
 
 
 def test_training_seconds_are_those_of_all_steps_though_a_stop_came_between(whole):

@@ -23,7 +23,7 @@ import tyro
 
 from unmask.cli.flags import Place, Placing
 from unmask.cli.numbers import numbers
-from unmask.errors import UserError
+from unmask.errors import UserError, how_many
 from unmask.files import write_whole
 from unmask.model.checkpoint import in_run
 from unmask.model.head_files import NOTE, is_predictor, trained_in
@@ -123,7 +123,7 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
             spread = ""
             if count > 1:
                 spread = f" ± {one['deviation']:.4f} ({one['lowest']:.4f} to {one['highest']:.4f}, {count} seeds)"
-            yield f"{title:<10} {name:<9} {one['mean']:.4f}{spread} on {texts:,} texts"
+            yield f"{title:<10} {name:<9} {one['mean']:.4f}{spread} on {how_many(texts, 'text')}"
 
 
 def predict(settings: Settings) -> None:

@@ -24,7 +24,7 @@ BETWEEN = "<|endoftext|>"
 HELD_OUT = 8  # topics: enough to evaluate the model on text it has not seen
 
 BLANKS = "Lily went to the park with her mom. She saw a big [1] and [4]. Lily was very happy."
-TRAINING = """--text.vocab 512 --text.length 64 --model.width 128 --model.blocks 4 --optim.lr 1e-2 --optim.ema 0.99
+TRAINING = """--vocab 512 --length 64 --model.width 128 --model.blocks 4 --optim.lr 1e-2 --optim.ema 0.99
  --run.log-every 20 --run.eval-every 10000 --run.save-every 10000 --run.preview 0"""
 
 NEXT = (

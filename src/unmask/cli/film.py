@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from unmask.cli.table import write_file
-from unmask.errors import UserError
+from unmask.errors import UserError, how_many
 from unmask.model.model import Model
 from unmask.sampling.tasks.continuation import Sample
 from unmask.sampling.tasks.infill import Infilled
@@ -24,8 +24,8 @@ def check_film(path: Path | None) -> None:
 def write_film(path: Path | None, model: Model, drawn: Sample | Infilled) -> None:
     if path is None:
         return
-    caption = f"{drawn.sampler}: {drawn.law}. {drawn.calls} network calls, seed {drawn.seed}."
+    caption = f"{drawn.sampler}: {drawn.law}. {how_many(drawn.calls, 'forward pass')}, seed {drawn.seed}."
     shown = film(model.text_tokenizer(), drawn.tokens, drawn.trace, caption=caption)
     write_file(path, html(shown).encode())
     size = path.stat().st_size / 1000
-    print(f"{path}: {shown.calls} network calls, {size:,.0f} kB", file=sys.stderr)
+    print(f"{path}: {how_many(shown.calls, 'forward pass')}, {size:,.0f} kB", file=sys.stderr)

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from unmask.cli.film import check_film, write_film
 from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, Place, Placing
-from unmask.errors import UserError
+from unmask.errors import UserError, how_many
 from unmask.model.model import Model
 from unmask.processes.team import Team, collected, together
 from unmask.sampling.recipe import Recipe, doubt
@@ -45,10 +45,10 @@ class Settings:
     length: int | None = None  # tokens per sample, prompt included; none: the training length
     prompt: str = ""  # text to begin with
     until: str | None = None  # end before this text or special token, such as '<|endoftext|>'
-    document: Document = "auto"  # begin and end as a document does; auto: if the model was trained on a stream
+    document: Document = "auto"  # write a whole document, with its beginning and end; auto: if trained on a stream
     json: AsJson = False
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
-    pace: float = 0.0  # seconds to pause after every network call, to watch a small model
+    pace: float = 0.0  # seconds to pause after every forward pass, to watch a small model
     film: Path | None = None  # write an .html file that shows the first text emerging from masks
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)
@@ -149,5 +149,5 @@ def report(model: Model, samples: list[Sample], *, batch: int) -> str:
     pace = f"{drawn / seconds:,.0f} tokens/s" if seconds else "nothing to draw"
     return (
         f"{len(samples)} x {samples[0].sampler}: {samples[0].law}\n"
-        f"{calls:,} network calls, {drawn:,} tokens in {seconds:.2f} s, {pace}"
+        f"{how_many(calls, 'forward pass')}, {how_many(drawn, 'token')} in {seconds:.2f} s, {pace}"
     )

@@ -2,7 +2,7 @@
 
 unmask serve stories                                   then open http://127.0.0.1:8000
 unmask serve runs/mine --host 0.0.0.0 --key-file key.txt --workers 2
-unmask serve runs/mine --classifier runs/mood          requests may then set `towards`
+unmask serve runs/mine --classifier runs/mood          requests may then set `classifier_label`
 """
 
 import os

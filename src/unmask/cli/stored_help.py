@@ -8,13 +8,12 @@ user's own could add flags (plugins, other packages), nothing stored is used.
 import json
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, nearest
 from unmask.plugins import plugin_files
 
 FILE = Path(__file__).with_name("help.json")
@@ -42,15 +41,16 @@ def check_flags(verb: str, rest: Sequence[str]) -> None:
     known = stored()[verb]["flags"]
     for argument in rest:
         name = argument.partition("=")[0]
-        if not FLAG.fullmatch(name) or name.startswith("--tyro-") or spelled(name) in known or name == "--help":
+        if not FLAG.fullmatch(name) or name.startswith("--tyro-") or is_known(name, known) or name == "--help":
             continue
         if extended():
             return
-        near = get_close_matches(spelled(name), known, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
+        near = nearest(name, known)
+        guess = f" Did you mean {near}?" if near else ""
         raise UserError(f"`unmask {verb}` has no option {name}.{guess} `unmask {verb} --help` lists them.")
 
 
-def spelled(flag: str) -> str:
-    """A flag as it is stored: with dashes, and without the `no-` that turns it off."""
-    return re.sub(r"^(--(?:[a-z0-9-]+\.)*)no-", r"\1", flag.replace("_", "-"))
+def is_known(flag: str, known: Sequence[str]) -> bool:
+    """Whether there is such a flag: with dashes or underlines, and for a switch with a `no-` that turns it off."""
+    dashed = flag.replace("_", "-")
+    return dashed in known or re.sub(r"^(--(?:[a-z0-9-]+\.)*)no-", r"\1", dashed) in known

@@ -25,8 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli import main
-from unmask.errors import UserError
-from unmask.files import write_json, write_whole
+from unmask.errors import UserError, how_many
+from unmask.files import clear_drafts, write_json, write_whole
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
 from unmask.studies.pace import Pace
@@ -170,7 +170,7 @@ def cost_table(study: Study, tasks: Sequence[Task]) -> str:
     shown = [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
-    how = "1 thread" if study.threads == 1 else f"{study.threads} threads"
+    how = how_many(study.threads, "thread")
     notes = [f"all trainings, one after another: about {duration(total)} with {how} ({pace.rate / 1e9:.0f} GFLOPS)"]
     notes += [f"this scale needs {study.hardware}"] if study.hardware else []
     return "\n".join([*(line.rstrip() for line in shown), "", *notes, "measurements are not estimated"])
@@ -221,6 +221,7 @@ def overview(study: Study, tasks: Sequence[Task], latest: dict[str, Event]) -> T
 
 
 def write_table(table: dict[str, Any], out: Path) -> None:
+    clear_drafts(out)
     write_json(out / "table.json", table)
     write_whole(out / "table.md", view.as_markdown(table))
     write_whole(out / "table.html", view.as_page(table))

@@ -9,7 +9,7 @@ from typing import Any
 from unmask.cli import train
 from unmask.cli.help import help_text, options
 from unmask.cli.main import named_default, verbs
-from unmask.cli.stored_help import FILE, FLAG, spelled
+from unmask.cli.stored_help import FILE, FLAG
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
 from unmask.registry import Registry
@@ -29,7 +29,7 @@ def flags_of(module: ModuleType) -> list[str]:
         own, groups = options(module.Settings, named_default(module, arguments), "")
         lines = [line for group in (own, *(group for _, group in groups)) for line, _, _ in group]
         shown.update(flag for line in lines for flag in FLAG.findall(line.replace("[no-]", "")))
-    return sorted({spelled(flag) for flag in shown})
+    return sorted(shown)
 
 
 def component_choices(module: ModuleType) -> Iterator[list[str]]:

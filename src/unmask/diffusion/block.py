@@ -87,7 +87,7 @@ class BlockDiffusion(Objective):
         if self.size > length:
             raise UserError(
                 f"a block of {self.size} tokens does not fit into rows of {length}: choose an objective.size up to "
-                f"{length} (with {length} it is mdlm), or a greater text.length."
+                f"{length} (with {length} it is mdlm), or a greater --length."
             )
         rest = length % self.size
         return f"blocks of {self.size}: rows of {length} tokens end with a block of {rest}" if rest else ""

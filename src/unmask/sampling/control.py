@@ -26,21 +26,21 @@ class Control:
     reject: int = 0  # rejection sampling: at most N tries, keep what matches; 0: restrict each draw
     guidance: float = 1.0  # classifier-free guidance weight; 1: none; above 1: follow the prompt more
     classifier: str | Path | None = None  # a folder that `unmask classify --guide` wrote
-    towards: str | None = None  # the label to guide towards
-    pull: float = 1.0  # weight of the classifier
-    exact_pull: bool = False  # evaluate the classifier for every token instead of a first-order estimate; slow
+    classifier_label: str | None = None  # the label to guide towards
+    classifier_weight: float = 1.0  # weight of the classifier
+    classifier_exact: bool = False  # evaluate the classifier for every token instead of a first-order estimate; slow
 
     def __post_init__(self) -> None:
         check_weight(self.guidance, "guidance")
-        check_weight(self.pull, "the classifier")
+        check_weight(self.classifier_weight, "the classifier")
         if sum([self.pattern is not None, bool(self.one_of), self.form is not None]) > 1:
             raise UserError("a pattern, a list of texts and a form exclude each other: give one of them.")
         if self.reject < 0:
             raise UserError(f"the number of tries must not be negative; saw {self.reject}.")
         if not self.constrains and (self.whole or self.exact_length or self.reject):
             raise UserError("whole, exact length and reject need a pattern, a list of texts or a form: give one.")
-        if (self.classifier is None) != (self.towards is None):
-            raise UserError("guidance by a classifier needs a classifier and a label (towards): give both.")
+        if (self.classifier is None) != (self.classifier_label is None):
+            raise UserError("give both a classifier and a label: --classifier and --classifier-label.")
 
     @property
     def constrains(self) -> bool:
@@ -75,8 +75,8 @@ class Control:
             hooks.append(ClassifierFree(model.network, self.guidance, model.layout.fixed))
         if self.classifier is not None:
             judge = load_guide(self.classifier, model)
-            label = int(judge.answer.target(self.towards or ""))
-            hooks.append(ByClassifier(judge, label, self.pull, self.exact_pull))
+            label = int(judge.answer.target(self.classifier_label or ""))
+            hooks.append(ByClassifier(judge, label, self.classifier_weight, self.classifier_exact))
         return in_turn(hooks)
 
     @property
@@ -92,7 +92,7 @@ class Control:
         if self.guidance != 1:
             said += f", guided by {self.guidance:g}"
         if self.classifier is not None:
-            said += f", pulled towards {self.towards} by {self.pull:g}"
+            said += f", guided towards {self.classifier_label} by {self.classifier_weight:g}"
         return said
 
 

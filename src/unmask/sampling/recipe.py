@@ -34,11 +34,11 @@ class Recipe:
     """How to sample; what is not given is the model's default."""
 
     sampler: str | Policy | None = None  # NAME or NAME:FIELD=VALUE,.. such as threshold:tau=0.8
-    steps: int | None = None  # steps T of a grid, or the number of network calls, for samplers that have one
+    steps: int | None = None  # steps T of a grid, or the number of forward passes, for samplers that have one
     temperature: float | None = None  # softmax temperature; 1: unchanged, 0: always the most likely token
     top_p: float | None = None  # nucleus: keep the most likely tokens that together have this probability; 1: all
     top_k: int | None = None  # keep only the k most likely tokens; 0: all
-    no_repeat: int | None = None  # n-gram blocking: tokens that repeat an n-gram of this size lose 20 nats; 0: off
+    no_repeat: int | None = None  # n-gram blocking: do not repeat N tokens in a row (a repeat loses 20 nats); 0: off
     plain: bool = False  # ignore the model's default settings: its own sampler, nothing truncated or blocked
     seed: int = 0  # seed and sample number determine a sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
@@ -208,7 +208,7 @@ def without_steps(model: Model, sampler: str | Policy, *, default: bool) -> User
     """The error for a number of steps with a sampler that has none."""
     known = [name for name in samplers_for(model.objective) if POLICIES[name].budget]
     if not known:
-        return UserError("an autoregressive model takes one network call per token; leave the steps out.")
+        return UserError("an autoregressive model takes one forward pass per token; leave the steps out.")
     name, whose = sampler_name(sampler).partition(":")[0], ", this model's default," if default else ""
     return UserError(
         f"the sampler {name!r}{whose} has no number of steps. Leave the steps out, or name a sampler that has one "

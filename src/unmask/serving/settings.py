@@ -20,7 +20,7 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()  # host names to answer to; none: any, or only local ones on 127.0.0.1
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS): https://example.org
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
-    classifier: str | None = None  # a folder that `unmask classify --guide` wrote, for requests that set `towards`
+    classifier: str | None = None  # a folder of `unmask classify --guide`, for requests with a `classifier_label`
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, how_many
 from unmask.registry import Registry, derived
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
@@ -288,21 +288,22 @@ def cut(
     if not rows:
         total = sum(len(document.tokens) for document in documents)
         raise UserError(
-            f"the data has {total} tokens in {len(documents)} documents: not one row of {length} to score "
-            f"({layout.word}). Give more text, a shorter --length, or another packing (--pack stream)."
+            f"the data has {how_many(total, 'token')} in {how_many(len(documents), 'document')}: not one row "
+            f"of {length} to score ({layout.word}). Give more text, a shorter --length, or another packing "
+            "(--pack stream)."
         )
     return rows, layout.left_out(documents, rows, separate=separate)
 
 
 def training_layout(word: str, marks: Marks, *, framed: bool) -> Layout:
-    """The layout of a training for --text.pack; `framed`: of an encoder."""
+    """The layout of a training for --pack; `framed`: of an encoder."""
     if framed and None not in (marks.bos, marks.eos):
         return LAYOUTS["framed"].packed(word, training=True).on(marks)  # type: ignore[attr-defined]
     return layout_of(word, marks)
 
 
 def recorded_layout(settings: Mapping[str, Any], tokenizer: Tokenizer | None, *, framed: bool) -> Layout | None:
-    """The layout in the settings of a run, --text.pack; None: they have none."""
+    """The layout in the settings of a run, --pack; None: they have none."""
     text = settings.get("text")
     word = text.get("pack") if isinstance(text, Mapping) else None
     if not isinstance(word, str) or word.partition(":")[0] not in LAYOUTS:

@@ -236,7 +236,7 @@ def chosen_tokenizer(
     if name == "auto" and init:
         tokenizer = checkpoint.tokenizer_in(resolved(init))
         if tokenizer is None:
-            raise UserError(f"{init} has no tokenizer: give the one it was trained with as --text.tokenizer PATH.")
+            raise UserError(f"{init} has no tokenizer: give the one it was trained with as --tokenizer PATH.")
         return tokenizer
     name = "bpe" if name == "auto" else resolved(name)
     if name in ("bpe", "character"):

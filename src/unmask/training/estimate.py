@@ -7,6 +7,7 @@ from itertools import islice
 
 import torch
 
+from unmask.errors import how_many
 from unmask.model import cost
 from unmask.model.backbone import Spec, build
 from unmask.model.denoiser import Denoiser
@@ -34,7 +35,7 @@ class RunCost:
     def lines(self) -> list[str]:
         return [
             f"{self.parameters:,} parameters, about {self.bytes / 1e9:.2g} GB of memory",
-            f"{self.tokens:,} tokens in {self.rows:,} rows, {self.passes:.2g} passes over them",
+            f"{how_many(self.tokens, 'token')} in {how_many(self.rows, 'row')}, {self.passes:.2g} passes over them",
             f"{self.flops / 1e9:.3g} GFLOP per step",
         ]
 
@@ -43,8 +44,8 @@ class RunCost:
         found = []
         if self.rows < settings.optim.batch:
             found.append(
-                f"the data has {self.rows} rows, less than one batch of {settings.optim.batch}: rows repeat within a "
-                "step. Give more data, a smaller optim.batch or a smaller text.length."
+                f"the data has {how_many(self.rows, 'row')}, less than one batch of {settings.optim.batch}: rows "
+                "repeat within a step. Give more data, a smaller --optim.batch or a smaller --length."
             )
         if self.passes > 100:
             found.append(f"the run passes over the data {self.passes:.0f} times: expect memorisation.")

@@ -66,7 +66,7 @@ def claim(
         raise UserError("what should it learn from? Give --data: a file, a folder, a glob, -, a corpus or hf:NAME.")
     if asked.optim.batch % world:
         raise UserError(
-            f"optim.batch = {asked.optim.batch} rows cannot be shared equally by {world} processes: "
+            f"--optim.batch {asked.optim.batch}: that many rows cannot be shared equally by {world} processes: "
             f"make it a multiple of {world}."
         )
     out = Path(asked.out)

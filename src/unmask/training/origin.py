@@ -75,7 +75,7 @@ def check_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:
     if own is not None and own.fingerprint != tokenizer.fingerprint:
         raise UserError(
             f"the data was tokenized with another tokenizer (fingerprint {tokenizer.fingerprint[:12]}) than "
-            f"{source} ({own.fingerprint[:12]}). Use --text.tokenizer {source}."
+            f"{source} ({own.fingerprint[:12]}). Use --tokenizer {source}."
         )
     if origin.spec.vocab < tokenizer.size or origin.mask != tokenizer.mask:
         raise UserError(

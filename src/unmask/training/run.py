@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask import settings as toml
+from unmask.errors import how_many
 from unmask.processes.device import compute_type, device_of
 from unmask.processes.signals import halted, stopping
 from unmask.processes.team import Team, joined, said_once
@@ -93,7 +94,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
             log.say(f"stopped at step {point.step}: continue with `unmask train --out {asked.out} --resume`")
         else:
             where = Path(asked.out) / ("best" if point.best_step else "last")
-            log.say(f"done: {point.step} steps; the model is in {where}")
+            log.say(f"done: {how_many(point.step, 'step')}; the model is in {where}")
     return number
 
 

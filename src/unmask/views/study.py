@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from unmask.errors import how_many
 from unmask.views.figure import svg
 from unmask.views.page import Part, page
 from unmask.views.study_picture import drawable, has_published, picture, written
@@ -101,7 +102,7 @@ def notes(table: Table) -> list[str]:
     found += scaling_notes(table)
     if table["source"]:
         found.append(f"Published: {table['source']}.")
-    threads = "1 thread" if table["threads"] == 1 else f"{table['threads']} threads"
+    threads = how_many(table["threads"], "thread")
     found.append(f"Scale {table['scale'] or 'of the file'}, {threads} per row, {table['budget']}.")
     return found
 

@@ -164,7 +164,8 @@ WRONG = [
     ({"sampler": "remask-cap:etta=0.5"}, None, "Did you mean 'eta'"),
     ({"reject": 5}, None, "reject need a pattern"),
     ({"reject": 99, "pattern": "a+"}, "reject", "reject may be 16 at most"),
-    ({"towards": "happy"}, "towards", "this server has no classifier"),
+    ({"classifier_label": "happy"}, "classifier_label", "this server has no classifier"),
+    ({"towards": "happy"}, "towards", "Did you mean 'classifier_label'"),
     ({"classifier": "runs/mood"}, "classifier", "no field is called 'classifier'"),
 ]
 

@@ -79,7 +79,7 @@ class DecoderSpec(Spec):
         if self.positions and self.length > self.positions:
             raise UserError(
                 f"the network has {self.positions} positions, and a row has {self.length}: shorten the rows "
-                f"(--text.length {self.positions})."
+                f"(--length {self.positions})."
             )
 
     @property

@@ -63,7 +63,7 @@ class EncoderSpec(Spec):
         if self.reach is not None and self.reach < self.length:
             raise UserError(
                 f"the network has {self.reach} positions, and a row has {self.length}: shorten the rows "
-                f"(--text.length {self.reach})."
+                f"(--length {self.reach})."
             )
 
 

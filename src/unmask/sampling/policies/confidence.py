@@ -88,8 +88,8 @@ class Ordered(Looking):
         if self.draw_first:
             return "approximate (biased: what is drawn decides what is kept)"
         if self.calls is None and self.each == 1:
-            return "approximate (the model chooses the order; its conditionals are kept)"
-        return "approximate (the model chooses the order; tokens of a call are drawn independently)"
+            return "approximate (most certain token first)"
+        return "approximate (most certain tokens first, several per forward pass)"
 
     def choose(
         self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
@@ -130,8 +130,8 @@ class Leftmost(Looking):
     @property
     def law(self) -> str:
         if self.calls is None:
-            return "approximate (one order, from left to right; the model's conditionals are kept)"
-        return "approximate (from left to right; tokens of a call are drawn independently)"
+            return "approximate (one order, from left to right)"
+        return "approximate (from left to right, several tokens per forward pass)"
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         hidden, sigma = super().wants(view)

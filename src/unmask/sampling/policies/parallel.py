@@ -107,8 +107,8 @@ class EntropyBound(Looking):
 
     @property
     def law(self) -> str:
-        lost = f"at most {self.gamma:g} nats of dependence ignored per call"
-        return f"approximate ({lost}; the model chooses the order)"
+        lost = f"at most {self.gamma:g} nats of dependence ignored per forward pass"
+        return f"approximate ({lost}; most certain first)"
 
     def choose(
         self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw

@@ -73,9 +73,9 @@ class Controls:
 
     def recipe(self, body: Drawing) -> Recipe:
         """The sampling options of a request. The classifier is the server's; a request names the label only."""
-        if body.towards is not None and self.classifier is None:
-            raise wrong("this server has no classifier: start it with --classifier.", param="towards")
-        return body.recipe(classifier=None if body.towards is None else self.classifier)
+        if body.classifier_label is not None and self.classifier is None:
+            raise wrong("this server has no classifier: start it with --classifier.", param="classifier_label")
+        return body.recipe(classifier=None if body.classifier_label is None else self.classifier)
 
     def constraint(self, body: Drawing, check: Check = unchecked) -> Constraint | None:
         """The constraint on the text. A new pattern may take seconds to compile; the network is not called.
@@ -142,9 +142,9 @@ def guide_of(control: Control) -> Control:
     return Control(
         guidance=control.guidance,
         classifier=control.classifier,
-        towards=control.towards,
-        pull=control.pull,
-        exact_pull=control.exact_pull,
+        classifier_label=control.classifier_label,
+        classifier_weight=control.classifier_weight,
+        classifier_exact=control.classifier_exact,
     )
 
 

@@ -65,7 +65,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "stride": {"ge": 1},
     "reject": {"ge": 0},
     "guidance": {"ge": -100, "le": 100},
-    "pull": {"ge": -100, "le": 100},
+    "classifier_weight": {"ge": -100, "le": 100},
 }
 RANDOM = "The same seed gives the same answer, whatever the batch; none: a random seed, which the answer reports."
 

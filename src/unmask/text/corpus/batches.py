@@ -33,7 +33,7 @@ class Batches:
         check_size(self.size)
         if self.cut and not self.packed.layout.continuous:
             raise UserError(
-                f"random lengths are for rows of a stream: use --text.pack stream, or --text.lengths whole. Rows "
+                f"random lengths are for rows of a stream: use --pack stream, or --text.lengths whole. Rows "
                 f"packed as {self.packed.layout.name!r} have the lengths of their documents, or marks at their ends."
             )
 
@@ -88,7 +88,7 @@ class Lanes:
         check_size(self.size)
         if not self.packed.layout.continuous:
             raise UserError(
-                f"a network that carries a memory reads one text after another: use --text.pack stream, not "
+                f"a network that carries a memory reads one text after another: use --pack stream, not "
                 f"{self.packed.layout.name}."
             )
         if self.rows < 1:

@@ -12,7 +12,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from unmask.errors import UserError
+from unmask.errors import UserError, how_many
 from unmask.text.corpus import documents
 from unmask.text.corpus.dataset import DataSet, Unreadable, parse_data_set
 from unmask.text.corpus.detokenize import detokenizer
@@ -198,7 +198,7 @@ def _files(place: str) -> list[Source]:
             raise UserError(f"the file name {str(path)!r} is not UTF-8: rename the file.") from None
     sources = [Source(path.relative_to(root).as_posix(), path, path.stat().st_size) for path in paths]
     if not any(source.bytes for source in sources):
-        raise UserError(f"the data at {place} is empty: {len(sources)} file(s) of 0 bytes")
+        raise UserError(f"the data at {place} is empty: {how_many(len(sources), 'file')} of 0 bytes.")
     return _named_splits(sorted(sources, key=lambda source: source.name))
 
 

@@ -130,12 +130,12 @@ def start_of(size: int, answer: int, most: int, rule: Long, name: str = "an answ
     if answer + 1 > most:
         raise UserError(
             f"{name} has {answer:,} tokens, and rows of {most + 2:,} have room for {most - 1:,}: give --length "
-            f"{answer + 3} or more, shorten it, or leave out what does not fit with --text.pack exchange:long=drop."
+            f"{answer + 3} or more, shorten it, or leave out what does not fit with --pack exchange:long=drop."
         )
     if rule == "refuse":
         raise UserError(
             f"{name} and what is given have {size:,} tokens, and rows of {most + 2:,} have room for {most:,}: give "
-            f"--length {size + 2} or more, or cut what is given with --text.pack exchange:long=cut."
+            f"--length {size + 2} or more, or cut what is given with --pack exchange:long=cut."
         )
     return size - most
 

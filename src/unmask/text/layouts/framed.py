@@ -37,11 +37,11 @@ class FramedLayout(Layout):
 
     @classmethod
     def packed(cls, word: str, *, training: bool = False) -> "FramedLayout":
-        """The layout for a word of the command line, --text.pack of `train` or --pack of `evaluate`."""
+        """The layout for a word of the command line, --pack of `train` or --pack of `evaluate`."""
         if training and word not in TRAINED:
             raise UserError(
                 f"the rows of an encoder stand between two special tokens, which the packing {word!r} does not have: "
-                f"use --text.pack {' or '.join(TRAINED)}."
+                f"use --pack {' or '.join(TRAINED)}."
             )
         if word not in WORDS:
             raise unknown("packing", word, WORDS)

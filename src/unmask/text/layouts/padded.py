@@ -28,7 +28,7 @@ class PaddedLayout(Layout):
 
     least = 3
     marked = whole = closed = True
-    chosen = "the documents are short: one per row of {length} tokens (--text.pack wrap joins them)"
+    chosen = "the documents are short: one per row of {length} tokens (--pack wrap joins them)"
 
     @property
     def without_stride(self) -> str:

@@ -26,7 +26,7 @@ class RowsLayout(Layout):
     """A causal network reads no padding: its rows end with the first eos."""
 
     marked = whole = closed = True
-    chosen = "the documents are short: one per row of {length} tokens, with its end (--text.pack stream joins them)"
+    chosen = "the documents are short: one per row of {length} tokens, with its end (--pack stream joins them)"
 
     @property
     def documents(self) -> bool:

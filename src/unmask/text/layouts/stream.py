@@ -20,7 +20,7 @@ class StreamLayout(Layout):
     """Evaluation keeps the incomplete last row. `separated`: each document has rows of its own there."""
 
     continuous = True
-    chosen = "documents are joined and cut into rows of {length} tokens (--text.pack rows: one per row)"
+    chosen = "documents are joined and cut into rows of {length} tokens (--pack rows: one per row)"
 
     ends: bool = True  # an eos ends each document; False: not known
     separated: bool = False  # in evaluation, no row has tokens of two documents

@@ -17,7 +17,7 @@ from unmask.text.stretch import Document
 @dataclass(frozen=True)
 class WindowsLayout(Layout):
     whole = True
-    chosen = "rows of {length} tokens are cut within the intervals (--text.pack stream joins them)"
+    chosen = "rows of {length} tokens are cut within the intervals (--pack stream joins them)"
 
     def spans(self, corpus: Corpus, length: int) -> Spans:
         return Pieces(corpus, length)

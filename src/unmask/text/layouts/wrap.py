@@ -22,7 +22,7 @@ class WrapLayout(Layout):
     least = 3
     marked = True
     without_stride = "'wrap' has no stride: its rows are cut side by side. Use 'stream' or 'rows'."
-    chosen = "documents are joined and cut into rows of {length} tokens (--text.pack padded: one per row)"
+    chosen = "documents are joined and cut into rows of {length} tokens (--pack padded: one per row)"
 
     def spans(self, corpus: Corpus, length: int) -> Spans:
         return Stretches(corpus, length - 2)

@@ -26,8 +26,8 @@ async function describe() {
   }
   $("n").max = card.max_candidates;
   $("length").max = card.max_tokens;
-  $("towards").append(...card.labels.map((label) => new Option(label)));
-  $("towards").disabled = $("pull").disabled = $("exact_pull").disabled = !card.labels.length;
+  $("classifier_label").append(...card.labels.map((label) => new Option(label)));
+  $("classifier_label").disabled = $("classifier_weight").disabled = $("classifier_exact").disabled = !card.labels.length;
 }
 
 // The sampler in force: its name, as the server lists it, and the fields that its line sets.

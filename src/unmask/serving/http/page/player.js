@@ -109,7 +109,7 @@ class Player {
     this.slider.max = this.last;
     this.slider.value = at;
     this.output.textContent = `step ${at} of ${this.last}`;
-    this.law.textContent = this.recording.law ? `What the samples follow: ${this.recording.law}` : "";
+    this.law.textContent = this.recording.law ? `Distribution of the samples: ${this.recording.law}` : "";
     this.button.textContent = this.following && (at < this.last || !this.recording.done) ? "Pause" : at < this.last ? "Play" : "Again";
     if (this.live) this.live.painted(this);
   }
