@@ -53,13 +53,11 @@ def bases() -> Path:
             with (folder / f"{name}.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([("text", "label"), *((row[0], row[column]) for row in rows)])
         options = ["--epochs", "1", "--batch", "8", "--device", "cpu"]
-        for name, more in (("labels", []), ("numbers", ["--number"])):
-            run = folder / f"run-{name}"
-            command = ["classify", folder / MODEL, folder / f"{name}.csv", "--out", run, *options, *more]
+        for name, more in (("labels", []), ("numbers", ["--number"]), ("guide", ["--guide"])):
+            run, data = folder / f"run-{name}", folder / ("numbers.csv" if name == "numbers" else "labels.csv")
+            command = ["classify", folder / MODEL, data, "--out", run, *options, *more]
             assert main([str(part) for part in command]) == 0
             shutil.move((run / "best").resolve(), folder / name)
-        guide = ["--out", str(folder / "guide"), "--guide", "--steps", "3", "--device", "cpu"]
-        assert main(["classify", str(folder / MODEL), str(folder / "labels.csv"), *guide]) == 0
         (folder / TEXTS).write_text("text\nab c\n" + '"a,\nb"\n' + "abc " * 100 + "\n")
 
     made = confined(make, seconds=120)

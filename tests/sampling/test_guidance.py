@@ -257,7 +257,7 @@ def test_a_classifier_of_another_vocabulary_or_model_is_refused(trained, tmp_pat
         load_guide(tmp_path, spare)
     model = load(trained / "model")
     with pytest.raises(UserError, match="the label 'happy' was not in the training data: high, low"):
-        Control(classifier=trained / "head", towards="happy").hook(model)
+        Control(classifier=trained / "head", classifier_label="happy").hook(model)
     (tmp_path / "head").mkdir()
     write_guide(tmp_path / "head", Predictor(model, Answer(("a", "b"))).stored(), model, {})
     note = json.loads((tmp_path / "head/classifier.json").read_text())
