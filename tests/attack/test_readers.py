@@ -22,14 +22,9 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus import decompress
 from unmask.text.corpus.documents import PIECE, Layout, document_pieces
-<<<<<<< HEAD
-from unmask.text.corpus.examples import Columns, examples
+from unmask.text.corpus.examples import Columns, examples, read_examples
 from unmask.text.corpus.records import rows_of
-=======
-from unmask.text.corpus.examples import Columns, read_examples
-from unmask.text.corpus.records import labelled, rows_of
 from unmask.text.tokens.vocabulary import dna
->>>>>>> d2bf16d (Bombs: a bomb of 64 MB is 64 MB; rows one by one)
 
 pytestmark = pytest.mark.slow
 
