@@ -140,10 +140,11 @@ def blank_of(d: Dialect, files: Files, rows: int) -> tuple[int | None, int | Non
     if d.word and (given is not None or rows in d.word):
         return rows, d.word[rows] if given is None else given
     mask = d.mask.get(rows) if given is None else given
-    if mask is None and (not tokenizer or d.mask):
+    known = d.mask or d.word
+    if mask is None and (not tokenizer or known):
         raise UserError(
             f"{files.folder} does not say which id is the mask, and its {rows} ids are not those of the published "
-            f"models: write {MASK} into config.json{'' if d.mask else ', or put its tokenizer.json there'}."
+            f"models: write {MASK} into config.json{'' if known else ', or put its tokenizer.json there'}."
         )
     return mask, None
 
