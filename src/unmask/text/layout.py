@@ -222,9 +222,14 @@ class Layout(ABC):
         tokens = [*opening, *before, *[mask] * blanks, *after, *closing]
         return self.blank(tokens, mask, len(opening), len(closing))
 
+    @property
+    def before_template(self) -> list[int]:
+        """The marks before a template: those of a text, and in an open layout a lead alone, if one is needed."""
+        return self.opening(document=True) if self.closed else self.marks.lead
+
     def filled(self, template: Sequence[int], *, mask: int, length: int) -> Row:
         """A template, whose blanks are masks."""
-        opening, closing = self.opening(document=self.closed) if self.closed else [], self.closing()
+        opening, closing = self.before_template, self.closing()
         return self.blank([*opening, *template, *closing], mask, len(opening), len(closing))
 
     def blank(self, tokens: Sequence[int], mask: int, opening: int, closing: int) -> Row:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
+import unmask
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.sedd import SEDD
 from unmask.errors import UserError
@@ -20,7 +22,7 @@ from unmask.model.checkpoint import load, save, stated_for
 from unmask.model.convert import convert
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.passes.whole import logits_at
-from unmask.model.passing import Blocks, Full, Pass, Rule
+from unmask.model.passing import Apart, Blocks, Full, Pass, Rule
 from unmask.random import Noise
 from unmask.sampling.blockwise import Blockwise
 from unmask.sampling.guidance import ClassifierFree
@@ -393,3 +395,40 @@ def test_a_stored_type_is_kept_and_saved_again(tmp_path):
     again = load(save(tmp_path / "ours", model.network, mask=model.mask, dtype="bfloat16"))
     x = cases("llada")["x0"].long()
     assert torch.equal(logits(again, x), logits(model, x))
+
+
+def letters(folder, size):
+    """A tokenizer of single letters with an end token and without a mask, as the published ones are."""
+    pieces = [chr(33 + id) for id in range(size - 1)]
+    core = tokenizers.Tokenizer(tokenizers.models.BPE({piece: id for id, piece in enumerate(pieces)}, []))
+    core.decoder = tokenizers.decoders.Fuse()
+    core.add_special_tokens([tokenizers.AddedToken("<|endoftext|>", special=True, normalized=False)])
+    core.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "size"), [("dream", 119), ("diffugpt", 100), ("diffullama", 110)])
+def test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position(name, size, tmp_path):
+    model = load(letters(published(name, tmp_path / "m"), size), dialect=NAMED.get(name, ""))
+    seen, forward = [], model.network.forward
+
+    def noted(p):
+        parts = p.sees.parts if isinstance(p.sees, Apart) else (p,)
+        seen.extend(part.x[:, 0] for part in parts)
+        return forward(p)
+
+    model.network.forward = noted
+    unmask.sample(model, n=2, length=8, steps=3)
+    unmask.infill(model, "[2]ABC[2]", steps=3)
+    unmask.infill(model, "___ABC", steps=3)
+    unmask.score(model, ["ABCDE"])
+    (tmp_path / "text.txt").write_text("ABCDEFGHIJ" * 3)
+    for estimator in ("count", "time", "order", "duel"):
+        unmask.evaluate(model, tmp_path / "text.txt", estimator=estimator, length=12)
+    assert len(seen) > 10
+    assert not any((first == model.mask).any() for first in seen)
+
+
+def test_a_word_as_mask_that_nobody_names_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"write mask_token_id into config\.json"):
+        load(letters(published("diffullama", tmp_path / "m", mask=False), 110), dialect="diffullama")

@@ -66,6 +66,8 @@ class Infill:
         laid = list(self.template.laid(self.model.text_tokenizer(), lengths))
         ids, layout = [id for id, _ in laid], self.model.layout
         row = layout.filled([*self.asked, *ids], mask=self.model.mask, length=self.model.spec.length)
+        if self.model.objective.leads and row.tokens[0] == self.model.mask:
+            raise UserError("this model's tokenizer has no token for a text to begin with: begin with given text.")
         spaced, first = [False] * len(row.tokens), self.first
         spaced[first : first + len(laid)] = [spaced for _, spaced in laid]
         return TaskRow.of(row, spaced=spaced if self.template.heals else [], healed=self.template.heals)
@@ -73,17 +75,13 @@ class Infill:
     @property
     def first(self) -> int:
         """The position of the template in the row."""
-        layout = self.model.layout
-        return (len(layout.opening(document=layout.closed)) if layout.closed else 0) + len(self.asked)
+        return len(self.model.layout.before_template) + len(self.asked)
 
     def size(self, lengths: Lengths) -> int:
         """The tokens that a row with blanks of these lengths needs at least."""
         layout = self.model.layout
-        return (
-            len(self.asked)
-            + len(self.template.tokens(self.model.text_tokenizer(), lengths))
-            + layout.extra * layout.closed
-        )
+        marks = len(layout.before_template) + len(layout.closing())
+        return len(self.asked) + len(self.template.tokens(self.model.text_tokenizer(), lengths)) + marks
 
     def choices(
         self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
