@@ -98,6 +98,17 @@ class Ready:
     down_bias: Float[Tensor, " d"]
 
 
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weight of a linear layer, with what the adapters of peft around it add."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(layer, nn.Linear) or getattr(layer, "merged", False) or getattr(layer, "disable_adapters", False):
+        return weight
+    for name in getattr(layer, "active_adapters", ()):
+        weight = weight + layer.get_delta_weight(name)  # type: ignore[operator]
+    return weight
+
+
 class Block(nn.Module):
     """Attention, then an MLP, both pre-norm with residual connections."""
 
@@ -129,14 +140,16 @@ class Block(nn.Module):
         """The weights, with a constant modulation multiplied in."""
         d = self.attn_out.weight.shape[0]
         norm1, norm2 = self.norm1.weight, self.norm2.weight
-        out = self.attn_out.weight
-        up, up_bias, down, down_bias = self.mlp.parameters()
+        out, up, down = weight_of(self.attn_out), weight_of(self.mlp[0]), weight_of(self.mlp[2])
+        up_bias, down_bias = self.mlp[0].bias, self.mlp[2].bias
+        assert isinstance(up_bias, Tensor)
+        assert isinstance(down_bias, Tensor)
         bias1 = bias2 = None
         if self.adaLN_modulation is not None and self.constant:
             bias1, scale1, gate1, bias2, scale2, gate2 = self.adaLN_modulation(c).view(6, d).unbind(0)
             norm1, norm2 = norm1 * (1 + scale1), norm2 * (1 + scale2)
             out, down, down_bias = gate1[:, None] * out, gate2[:, None] * down, gate2 * down_bias
-        qk, v = self.attn_qkv.weight.split((2 * d, d))
+        qk, v = weight_of(self.attn_qkv).split((2 * d, d))
         qk = interleave(qk, 2 * self.heads)
         return Ready(norm1, bias1, qk, v, out, norm2, bias2, up, up_bias, down, down_bias)
 

@@ -144,7 +144,10 @@ def widen(weight: Tensor, x: Tensor) -> Tensor:
     return weight if torch.is_autocast_enabled(x.device.type) else weight.to(x.dtype)
 
 
-def product(layer: nn.Linear, x: Float[Tensor, "*shape i"]) -> Float[Tensor, "*shape o"]:
+def product(layer: nn.Module, x: Float[Tensor, "*shape i"]) -> Float[Tensor, "*shape o"]:
+    if not isinstance(layer, nn.Linear):  # an adapter of peft around one
+        result: Tensor = layer(x)
+        return result
     bias = None if layer.bias is None else widen(layer.bias, x)
     return F.linear(x, widen(layer.weight, x), bias)
 

@@ -34,6 +34,11 @@ class Rotary(nn.Module):
         self.register_buffer("inv_freq", frequencies(features))
         self._tables: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
 
+    @torch.no_grad()
+    def reset_constants(self) -> None:
+        """The angles again, after memory for them was made elsewhere."""
+        self.inv_freq.copy_(frequencies(2 * len(self.inv_freq), device=self.inv_freq.device))
+
     def at(self, p: Pass) -> Turns:
         """The rotations of the elements of a pass."""
         if p.position is None:
