@@ -102,8 +102,9 @@ class Network(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Constants that a file does not have; our networks make their other weights themselves."""
-        if hasattr(module, "reset_constants"):
-            module.reset_constants()
+        reset = getattr(module, "reset_constants", None)
+        if callable(reset):
+            reset()
 
     def _set_gradient_checkpointing(self, enable: bool = True, *_: Any, **__: Any) -> None:
         self.backbone.recompute = enable
