@@ -7,6 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
+import yaml
+from huggingface_hub import ModelCardData
 
 import tiny
 import unmask
@@ -60,7 +62,14 @@ def test_a_folder_to_publish_is_the_same_model_with_a_card(tmp_path, command, ca
     same(model, load(run))
     card = (tmp_path / "mine" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: unmask\n")
-    assert "\nlicense: mit\n---\n" in card
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["license"] == "mit"
+    (entry,) = front["model-index"]
+    assert entry["name"] == "mine"
+    (metric,) = entry["results"][0]["metrics"]
+    assert metric == {"type": "nats_per_token", "value": 2.5, "name": model.objective.means}
+    (result,) = ModelCardData(**front).eval_results  # as the hub reads it
+    assert (result.metric_value, result.task_type) == (2.5, "text-generation")
     for line in (
         f"| parameters | {model.num_parameters:,} |",
         "| training | 7 steps, EMA weights |",

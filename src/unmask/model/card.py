@@ -1,5 +1,6 @@
 """Model cards: the README.md of a published checkpoint, written from what the checkpoint says about itself."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
     """The card of a model that will be called `name`; `bound`: nats per token on the held-out rows of its run."""
     return "\n".join(
         [
-            *front_matter(model, license),
+            *front_matter(model, license, name, bound),
             f"# {name}",
             "",
             f"{kind_of(model)} for the Python package unmask.",
@@ -76,8 +77,8 @@ def kind_of(model: Model) -> str:
     return f"{kind} language model ({model.objective.name})"
 
 
-def front_matter(model: Model, license: str) -> Iterator[str]:
-    """What the hub reads: library, tags, licence."""
+def front_matter(model: Model, license: str, name: str, bound: float | None) -> Iterator[str]:
+    """What the hub reads: library, tags, licence, and the number on held-out rows as its `model-index`."""
     if not re.fullmatch(r"[A-Za-z0-9.+-]*", license):
         raise UserError(f"{license!r} is not the identifier of a licence, such as mit or apache-2.0.")
     yield "---"
@@ -91,8 +92,21 @@ def front_matter(model: Model, license: str) -> Iterator[str]:
         yield f"- {tag}"
     if license:
         yield f"license: {license}"
+    if bound is not None and math.isfinite(bound):
+        yield from model_index(model, name, bound)
     yield "---"
     yield ""
+
+
+def model_index(model: Model, name: str, bound: float) -> Iterator[str]:
+    """A result in the form of the hub; texts are quoted as JSON, which YAML reads too."""
+    yield "model-index:"
+    yield f"- name: {json.dumps(name)}"
+    yield "  results:"
+    yield "  - task: {type: text-generation}"
+    yield "    dataset: {name: held-out rows of its training text, type: text}"
+    yield "    metrics:"
+    yield f"    - {{type: nats_per_token, value: {bound:.4f}, name: {json.dumps(model.objective.means)}}}"
 
 
 def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
