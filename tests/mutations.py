@@ -38,6 +38,8 @@ OPTIM, MUON = (
     "training/test_optim.py",
     "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
 )
+TRIALS, TUNING = "training/test_trials.py", "training/test_tuning.py"
+PREDICTOR, GUIDE = "model/test_predictor.py", "sampling/test_guidance.py"
 VALIDATION, KERNELS = "training/test_validation.py", "contracts/test_kernels.py"
 XL, SPINDLE = "model/backbones/test_transformer_xl.py", "diffusion/test_diffusionbert.py"
 OWN = "contracts/test_objectives.py::test_sampling_follows_the_schedule_and_the_steps_that_were_trained"
@@ -332,6 +334,43 @@ MUTATIONS = {
         STATE,
     ),
     "average not restored": Mutation("training/state.py", "tensor.copy_(averaged.get_tensor(name))", "pass", STATE),
+    "a guide learns from clean text": Mutation(
+        "training/tuning.py", "hidden, sigma = noisy(found[0],", "_, sigma = noisy(hidden := found[0],", GUIDE
+    ),
+    "the trunk of a guide is trained": Mutation(
+        "training/tuning.py", "network.requires_grad_(not asked.guide)", "pass", GUIDE
+    ),
+    "a frozen trunk is saved with every checkpoint": Mutation(
+        "training/state.py", "if p.requires_grad]", "if True]", TRIALS
+    ),
+    "a resumed trial begins with new weights": Mutation(
+        "training/trials.py", "state.restore(state.folder_of(self.out, point.step), self.current)", "pass", TRIALS
+    ),
+    "a run that halts is not saved": Mutation(
+        "training/course.py", "saves = halt or over or", "saves = over or", TRIALS
+    ),
+    "a caller that leaves is not saved": Mutation("training/course.py", "if not saves:", "if False:", TRIALS),
+    "a halted step is not validated": Mutation(
+        "training/course.py",
+        "point = course.follow(point, progress, halt=halt)",
+        "point = point if halt else course.follow(point, progress, halt=halt)",
+        TRIALS,
+    ),
+    "every text of an epoch in one order": Mutation(
+        "training/tuning.py", "seed=seed, epoch=epoch)", "seed=seed, epoch=0)", TUNING
+    ),
+    "labels a number off": Mutation(
+        "model/answer.py", "self.labels.index(label)", "self.labels.index(label) - 1", PREDICTOR
+    ),
+    "numbers in units of the spread": Mutation(
+        "model/answer.py", "outputs * self.spread + self.center", "outputs", PREDICTOR
+    ),
+    "a head of other weights is loaded": Mutation(
+        "model/head_files.py", 'if fingerprint(folder / HEAD) != note["head"]:', "if False:", PREDICTOR
+    ),
+    "a guide of another model is loaded": Mutation(
+        "model/head_files.py", "made_for != weights_fingerprint(model.folder)", "False", GUIDE
+    ),
     "objective's state not advanced": Mutation("training/loop.py", "state.learner.advance(sums.seen)", "pass", LOOP),
     "objective's state not restored": Mutation(
         "training/state.py", 'averages |= {f"state.{name}"', 'dict() | {f"state.{name}"', STATE
