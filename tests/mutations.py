@@ -110,8 +110,8 @@ MUTATIONS = {
         "model/formats/test_encoder.py::test_small_states_are_normed_as_by_transformers",
     ),
     "BERT's head has no bias": Mutation("model/backbones/bert.py", "self.words, head.bias)", "self.words)", ENCODERS),
-    "BERT's positions begin one later": Mutation(
-        "model/backbones/bert.py", "[a.offset : a.offset + l]", "[a.offset + 1 :][:l]", ENCODERS
+    "BERT's positions begin one earlier": Mutation(
+        "model/backbones/bert.py", "attending.position + a.offset", "attending.position + a.offset - 1", ENCODERS
     ),
     "BERT's attention is normed before the sum": Mutation(
         "model/backbones/bert.py",
@@ -341,20 +341,34 @@ MUTATIONS = {
         "training/tuning.py", "network.requires_grad_(not asked.guide)", "pass", GUIDE
     ),
     "a frozen trunk is saved with every checkpoint": Mutation(
-        "training/state.py", "if p.requires_grad]", "if True]", TRIALS
+        "training/state.py",
+        "if p.requires_grad]",
+        "if True]",
+        f"{TRIALS}::test_a_guide_is_held_by_one_process_and_its_checkpoints_hold_the_head_alone",
     ),
     "a resumed trial begins with new weights": Mutation(
-        "training/trials.py", "state.restore(state.folder_of(self.out, point.step), self.current)", "pass", TRIALS
+        "training/trials.py",
+        "state.restore(state.folder_of(self.out, point.step), self.current)",
+        "pass",
+        f"{TRIALS}::test_a_run_that_was_killed_goes_on_from_its_last_checkpoint",
     ),
     "a run that halts is not saved": Mutation(
-        "training/course.py", "saves = halt or over or", "saves = over or", TRIALS
+        "training/course.py",
+        "saves = halt or over or",
+        "saves = over or",
+        f"{TRIALS}::test_a_run_that_was_stopped_goes_on_bit_for_bit",
     ),
-    "a caller that leaves is not saved": Mutation("training/course.py", "if not saves:", "if False:", TRIALS),
+    "a caller that leaves is not saved": Mutation(
+        "training/course.py",
+        "if not saves:",
+        "if False:",
+        f"{TRIALS}::test_a_caller_that_leaves_the_loop_finds_this_step_saved",
+    ),
     "a halted step is not validated": Mutation(
         "training/course.py",
         "point = course.follow(point, progress, halt=halt)",
         "point = point if halt else course.follow(point, progress, halt=halt)",
-        TRIALS,
+        f"{TRIALS}::test_a_run_that_was_stopped_goes_on_bit_for_bit",
     ),
     "every text of an epoch in one order": Mutation(
         "training/tuning.py", "seed=seed, epoch=epoch)", "seed=seed, epoch=0)", TUNING
@@ -396,8 +410,8 @@ MUTATIONS = {
     ),
     "baselines: the omni block looks ahead": Mutation(
         "model/backbones/omninet.py",
-        "visible[..., before:].repeat(1, 1, many)",
-        "torch.ones_like(visible[..., before:]).repeat(1, 1, many)",
+        "rule[..., before:].repeat(*wide, 1, many)",
+        "torch.ones_like(rule[..., before:]).repeat(*wide, 1, many)",
         "model/backbones/test_omninet.py",
     ),
     "baselines: Gibbs forgets to hide": Mutation(
@@ -455,7 +469,7 @@ MUTATIONS = {
     ),
     "validation with dropout": Mutation("training/validation.py", "denoiser.eval()", "denoiser.train()", VALIDATION),
     "warm start forgets who reads before": Mutation(
-        "model/backbones/transformer.py", "reads_before=causal or self.reads_before", "reads_before=causal", LOOP
+        "model/backbones/transformer.py", "before = causal or self.reads_before", "before = causal", LOOP
     ),
     # Sampling.
     "temperature applied twice": Mutation(
