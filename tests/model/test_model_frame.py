@@ -28,7 +28,6 @@ from unmask.text.corpus.packed import packed
 from unmask.text.layout import cut
 from unmask.text.layouts.framed import FramedLayout
 from unmask.text.stretch import Document
-from unmask.training.loop import given
 from unmask.training.noise import draw
 
 TEXT = "the old man saw the big dog and the cat ."
@@ -82,7 +81,7 @@ def test_training_hides_and_counts_text_alone(way, objective, model, shown, tmp_
     documents = [TEXT, "the cat sat on the mat .", "it was red"]
     whole = packed(corpus(tmp_path, model.tokenizer, documents), 10, FramedLayout.packed(way, training=True))
     rows = whole.rows(range(len(whole)))
-    frozen, lengths = given(rows)
+    frozen, lengths = rows.frozen, rows.lengths
     frame = torch.isin(rows.tokens, torch.tensor([PAD, CLS, SEP]))
     assert torch.equal(frozen, frame)
     assert torch.equal(rows.real, ~frame)

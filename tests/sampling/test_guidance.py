@@ -230,9 +230,10 @@ def test_training_leaves_the_trunk_alone_and_pads_like_short_texts(trained):
     model = load(trained / "model")
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     asked = Tuning(guide=True, reading=guide_reading(model), tune=Tune(lr=0.01, dropout=0.0), device="cpu")
-    state, texts = begin_tuning(model, Answer(("a", "b")), asked, seed=0, steps=3), [[1, 2, 3], [4, 5, 6, 7, 1]]
+    plan, texts = Plan(asked.tune.optim(3), 0, 0, 3), [[1, 2, 3], [4, 5, 6, 7, 1]]
+    state = begin_tuning(model, Answer(("a", "b")), asked, plan)
     lesson = Lesson([Encoded(text) for text in texts], torch.tensor([0.0, 1.0]))
-    losses = [one.loss for one in tune(state, lesson, asked, Plan(asked.tune.optim(3), 0, 0, 3))]
+    losses = [one.loss for one in tune(state, lesson, asked, plan)]
     assert losses[0] == pytest.approx(0.6931, abs=0.1)
     classifier = state.learner.eval()
     assert all(torch.equal(before[name], value) for name, value in classifier.backbone.state_dict().items())

@@ -253,5 +253,5 @@ def test_a_run_stands_for_its_best_checkpoint(tmp_path):
     asked = settings()
     state = begin(network(asked), asked)
     save(tmp_path, state, Point(step=1, best_step=1))
-    assert disk.resolved(str(tmp_path)) == str(tmp_path / "best")
-    assert disk.resolved("elsewhere/model") == "elsewhere/model"
+    assert checkpoint.in_run(tmp_path) == tmp_path / "best"
+    assert checkpoint.in_run(tmp_path / "model") == tmp_path / "model"

@@ -26,7 +26,7 @@ def asked_for(how, **more):
 
 
 def begun(model, how, *, seed=1, answer=ANSWER, updates=4, **more):
-    return begin_tuning(model, answer, asked_for(how, **more), seed=seed, steps=updates)
+    return begin_tuning(model, answer, asked_for(how, **more), Plan(how.optim(updates), seed, 0, updates))
 
 
 def lesson(state, n=10):

@@ -9,7 +9,7 @@ from training.small import LENGTH, MASK, OBJECTIVES, Chain, network
 from unmask.diffusion.times import Stratified
 from unmask.text.row import Rows
 from unmask.training import noise
-from unmask.training.loop import DROPOUT, TRAIN, VALID, given
+from unmask.training.loop import DROPOUT, TRAIN, VALID
 from unmask.training.validation import validate
 
 CHAIN = Chain.make()
@@ -67,7 +67,7 @@ def test_the_nats_of_learned_padding_count_and_its_tokens_do_not(name):
     with torch.no_grad():  # every position is seen, and all but the first are predicted
         found, _ = denoiser(rows.tokens, drawn, mask=MASK, objective=asked.objective.precise(), frozen=rows.frozen)
     assert score.bound == pytest.approx(float(found.bound.sum() / rows.real.sum()), rel=1e-5)
-    assert given(rows)[1] is None  # the network is not told where a row ends
+    assert rows.lengths is None  # the network is not told where a row ends
 
 
 def test_training_dropout_and_validation_do_not_share_random_numbers():

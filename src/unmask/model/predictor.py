@@ -61,8 +61,10 @@ class Predictor(Learner):
     @property
     def marks_around(self) -> int:
         """Tokens around and between texts that count as part of their length."""
-        framed = (self.reading.frame == "yes") * sum(map(len, self.marks))
-        return framed + bool(self.trained.pairs) * self.trained.separators
+        return self.around(bool(self.trained.pairs))
+
+    def around(self, pairs: bool) -> int:
+        return (self.reading.frame == "yes") * sum(map(len, self.marks)) + pairs * self.trained.separators
 
     def length_for(self, tokens: int) -> int:
         """The length at which texts of so many tokens are read whole, up to four times that of the pre-training; if
@@ -137,8 +139,7 @@ class Predictor(Learner):
         flat = [part for pair in pairs for part in pair] if pairs else [one for one in texts if isinstance(one, str)]
         ids = [one.tolist() for one in self.tokenizer.encode_batch(flat)]
         whole = [Encoded(*ids[i : i + 2]) for i in range(0, len(ids), 2)] if pairs else [Encoded(one) for one in ids]
-        framed = (self.reading.frame == "yes") * sum(map(len, self.marks))
-        room = self.reading.length - framed - bool(pairs) * self.trained.separators
+        room = self.reading.length - self.around(bool(pairs))
         if room < 1:
             raise UserError(f"a length of {self.reading.length} leaves no room for text: give a larger --length.")
         for number, one in enumerate(whole, 1):

@@ -32,7 +32,6 @@ from unmask.text.tokens import bases
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.settings import Text, Train
 from unmask.training.sizes import packed_for, vocabulary_for
-from unmask.training.state import resolved
 
 SQUEEZED = 3  # bytes of text per byte of a compressed file
 SHORT = 0.1  # share of the rows that --text.lengths random cuts
@@ -156,7 +155,7 @@ def starting_spec(asked: Train) -> Spec:
     if not asked.init:
         return asked.model
     begun = Path(asked.out) / "last"
-    return checkpoint.spec_in(begun if begun.exists() else resolved(asked.init))
+    return checkpoint.spec_in(begun if begun.exists() else asked.init)
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:
@@ -234,11 +233,11 @@ def chosen_tokenizer(
     """The tokenizer of a run: the named one, or that of the --init checkpoint, or a new bpe."""
     name = text.tokenizer
     if name == "auto" and init:
-        tokenizer = checkpoint.tokenizer_in(resolved(init))
+        tokenizer = checkpoint.tokenizer_in(init)
         if tokenizer is None:
             raise UserError(f"{init} has no tokenizer: give the one it was trained with as --tokenizer PATH.")
         return tokenizer
-    name = "bpe" if name == "auto" else resolved(name)
+    name = "bpe" if name == "auto" else str(checkpoint.in_run(Path(name)))
     if name in ("bpe", "character"):
         say(f"building a {name} vocabulary")
     return choose(name, list(sources), layout=layout, size=text.vocab or vocabulary_for(text_bytes(sources)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.objective import Nats
@@ -27,11 +27,6 @@ from unmask.training.settings import Train
 
 TRAIN, DROPOUT, VALID = 0, 1, 2  # uses of random numbers that must not share any
 L = TypeVar("L", bound=Learner)
-
-
-def given(rows: Rows) -> tuple[Bool[Tensor, "b l"] | None, Int[Tensor, " b"] | None]:
-    """The tokens of a batch that are never hidden, and the lengths of its rows; None: no token, whole rows."""
-    return rows.frozen, rows.lengths
 
 
 @dataclass
@@ -129,7 +124,7 @@ def train(
     def noisy(step: int) -> Batch:
         rows = batch(step)
         x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
-        frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
+        frozen, lengths = (None if one is None else one.to(team.device) for one in (rows.frozen, rows.lengths))
         width, first = x0.shape[1], team.rank * len(x0)  # this process's first row in the whole batch
         drawn = noise.draw(settings.optim.batch, width, seed=settings.seed, step=step, use=TRAIN).to(team.device)
         allowed = sight(phase, step, width)

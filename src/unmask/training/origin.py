@@ -23,13 +23,12 @@ from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.data import Data
 from unmask.training.phases import Phase, continued, spec_of
 from unmask.training.settings import Train
-from unmask.training.state import resolved
 
 
 def origin_of(asked: Train, folder: Path | None) -> Model | None:
     """The checkpoint that a phase starts from: that of the run, else --init; None: new weights."""
     source = str(folder) if folder else asked.init
-    return checkpoint.load(resolved(source), trainable=True) if source else None
+    return checkpoint.load(source, trainable=True) if source else None
 
 
 def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, team: Team) -> Denoiser:

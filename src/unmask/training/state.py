@@ -229,11 +229,6 @@ def read_into(folder: Path, state: State[Any], averages: Mapping[str, Tensor]) -
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
 
 
-def resolved(source: str) -> str:
-    """The best, else the last, checkpoint of a run's folder; anything else unchanged."""
-    return str(checkpoint.in_run(Path(source))) if Path(source).is_dir() else source
-
-
 def point_to(link: Path, folder: Path) -> None:
     """Make a relative link to a folder, atomically."""
     draft = draft_of(link)

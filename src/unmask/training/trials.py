@@ -164,8 +164,11 @@ class Trial:
     @cached_property
     def current(self) -> State[Predictor]:
         trained = Trained(self.data.pairs, self.data.columns or self.asked.columns)
-        answer = self.data.answer
-        return begin_tuning(self.model, answer, self.asked, seed=self.seed, steps=self.total, trained=trained)
+        return begin_tuning(self.model, self.data.answer, self.asked, self.plan, trained)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.asked.tune.optim(self.total), self.seed, 0, self.total)
 
     @cached_property
     def train(self) -> Lesson:
@@ -197,8 +200,7 @@ class Trial:
         return point
 
     def steps(self, start: int) -> Iterator[Progress]:
-        plan = Plan(self.asked.tune.optim(self.total), self.seed, start, self.total)
-        return tune(self.current, self.train, self.asked, plan)
+        return tune(self.current, self.train, self.asked, replace(self.plan, start=start))
 
     def halted(self) -> bool:
         return bool(self.stop)

@@ -119,21 +119,21 @@ class Lesson:
 
 
 def begin_tuning(
-    model: Model, answer: Answer, asked: Tuning, *, seed: int, steps: int, trained: Trained | None = None
+    model: Model, answer: Answer, asked: Tuning, plan: Plan, trained: Trained | None = None
 ) -> State[Predictor]:
     """The state before the first update: the model's weights, or new ones, and a new head."""
     how, place = asked.tune, device_of(asked.device)
-    torch.manual_seed(seed_of(seed, WEIGHTS))
+    torch.manual_seed(seed_of(plan.seed, WEIGHTS))
     network = build(replace(model.spec, dropout=how.dropout))
     if not how.scratch:
         network.load_state_dict(model.network.state_dict())
     network.compute = compute_type(asked.dtype, place)
-    torch.manual_seed(seed_of(seed, WEIGHTS, 1))  # the same head, whatever the network drew
+    torch.manual_seed(seed_of(plan.seed, WEIGHTS, 1))  # the same head, whatever the network drew
     whole = replace(model, network=network, new_head=model.new_head or how.scratch)
     predictor = Predictor(whole, answer, asked.reading, dropout=how.dropout, trained=trained)
     predictor.train().requires_grad_(True).to(place)
     network.requires_grad_(not asked.guide)
-    return State(predictor, how.optim(steps).updates(predictor))
+    return State(predictor, plan.optim.updates(predictor))
 
 
 def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:

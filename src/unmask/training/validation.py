@@ -10,7 +10,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.processes.team import Alone, Team
 from unmask.text.row import Rows
 from unmask.training import noise
-from unmask.training.loop import VALID, given
+from unmask.training.loop import VALID
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def validate(
         number = min(mine, len(batches) - 1)
         rows = batches[number]
         x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
-        frozen, lengths = (None if one is None else one.to(team.device) for one in given(rows))
+        frozen, lengths = (None if one is None else one.to(team.device) for one in (rows.frozen, rows.lengths))
         drawn = noise.draw(*x0.shape, seed=seed, step=number, use=VALID).to(x0.device)
         found, memory = denoiser(
             x0,
