@@ -26,7 +26,6 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 from unmask.text.row import Rows
-from unmask.training.loop import given
 from unmask.training.origin import inherited_sampling
 
 MASK = 6
@@ -167,7 +166,8 @@ def test_a_row_cut_to_a_random_length_is_the_shorter_text(before, length):
     network, x0, noise = random_network(before=before), text(2), noise_of(2)
     denoiser = Denoiser(network, BlockDiffusion(4))
     real = torch.arange(12) < torch.tensor([[length], [12]])
-    frozen, lengths = given(Rows.of(x0, real))
+    rows = Rows.of(x0, real)
+    frozen, lengths = rows.frozen, rows.lengths
     found, _ = denoiser(x0, noise, mask=MASK, frozen=frozen, lengths=lengths)
     short, _ = denoiser(x0[:1, :length], Noise(noise.t[:1], noise.u[:1, :length]), mask=MASK)
     torch.testing.assert_close(found.bound[:1, :length], short.bound, rtol=1e-9, atol=1e-9)
