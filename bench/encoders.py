@@ -34,7 +34,7 @@ from unmask.model.model import Model
 from unmask.model.predictor import Predictor
 from unmask.model.reading import Reading
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, unknown_data
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.examples import Example
 from unmask.text.corpus.tokenized import read_documents
 from unmask.training.scores import scored
@@ -170,7 +170,7 @@ def probed(model: Model, task: str, settings: Settings) -> dict[str, float]:
 
 def of_model(folder: str, settings: Settings) -> dict[str, Any]:
     model, began = load(folder), time.process_time()
-    data = read_documents(settings.text, model.text_tokenizer(), layout=Layout(settings.documents))
+    data = read_documents(settings.text, model.text_tokenizer(), layout=FileLayout(settings.documents))
     how = How(pack="rows", length=settings.length, passes=settings.passes, seed=settings.seed)
     work = measure.measurement_of(model, data, how)
     found = {

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
 from unmask.text.tokens.vocabulary import dna
@@ -64,7 +64,7 @@ def nats(p: np.ndarray, texts: list[np.ndarray], order: int) -> float:
 
 
 def read(source: str, bed: str) -> dict[str, list[np.ndarray]]:
-    layout, tokenizer = Layout(intervals=bed), dna()
+    layout, tokenizer = FileLayout(intervals=bed), dna()
     with gather(source, layout) as sources:
         found: dict[str, list[np.ndarray]] = {}
         for one in sources:

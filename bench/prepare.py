@@ -19,7 +19,7 @@ from pydoc_data.topics import topics
 
 from unmask.model.passes.whole import logits_at
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather, texts
@@ -41,7 +41,7 @@ def write_text(path: Path) -> None:
 
 def text_bytes(source: str) -> int:
     with gather(source) as sources:
-        return sum(len(text.encode()) for text in texts(sources, Layout()))
+        return sum(len(text.encode()) for text in texts(sources, FileLayout()))
 
 
 def seconds(source: str, tokenizer: Tokenizer, workers: int) -> float:

@@ -38,7 +38,7 @@ from unmask.cli.flags import with_flags
 from unmask.cli.main import main as main_of_unmask
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.shards import Division
 from unmask.training import log
 from unmask.training.settings import Train
@@ -78,7 +78,7 @@ def trained_with(backbone: str, objective: str = "mdlm", pack: str = "stream", *
 
 
 def prepared(out: str = OUT) -> None:
-    layout, division = Layout("line"), Division(valid=0.2, characters=900)
+    layout, division = FileLayout("line"), Division(valid=0.2, characters=900)
     asked = prepare.Settings(
         source=(TEXT,), out=out, tokenizer="character", layout=layout, division=division, workers=1
     )

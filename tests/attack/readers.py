@@ -17,7 +17,7 @@ from confined import confined
 from unmask.evaluation.likelihood.variants import read_variants
 from unmask.settings import read_toml
 from unmask.studies.study import read_study
-from unmask.text.corpus.documents import UNITS, Layout
+from unmask.text.corpus.documents import UNITS, FileLayout
 from unmask.text.corpus.examples import Columns, examples
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.records import records
@@ -193,7 +193,7 @@ def attempt(seed: int, folder: Path) -> str | None:
             examples(path, Columns(field))
             list(records(path, field))
             return
-        layout = Layout(documents=unit, field=field)
+        layout = FileLayout(documents=unit, field=field)
         with gather(path) as sources:
             tokenizer = choose(kind, sources, layout=layout, size=300)
             for _ in prepare(sources, tokenizer, out, layout=layout):

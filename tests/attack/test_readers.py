@@ -21,7 +21,7 @@ from confined import confined, failures
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus import decompress
-from unmask.text.corpus.documents import PIECE, Layout, document_pieces
+from unmask.text.corpus.documents import PIECE, FileLayout, document_pieces
 from unmask.text.corpus.examples import Columns, examples, read_examples
 from unmask.text.corpus.records import rows_of
 from unmask.text.tokens.vocabulary import dna
@@ -133,7 +133,7 @@ def test_a_bomb_is_read_piece_by_piece(pack, most, tmp_path):
     assert path.stat().st_size < 1 << 20
 
     def read():
-        assert sum(len(piece.text) for piece in document_pieces(path, Layout())) > (MEGABYTES << 20) - 21
+        assert sum(len(piece.text) for piece in document_pieces(path, FileLayout())) > (MEGABYTES << 20) - 21
 
     assert confined(read, memory=most << 20) == "done"
 
@@ -168,7 +168,7 @@ def test_letters_of_a_long_sequence_are_counted_in_pieces():
 def test_a_parquet_file_of_few_bytes_and_many_long_texts_is_read_one_by_one(tmp_path):
     (tmp_path / "a.parquet").write_bytes(table(text=["x" * (1 << 17)] * 1024))
     before, held, texts = pyarrow.total_allocated_bytes(), 0, 0
-    for piece in document_pieces(tmp_path / "a.parquet", Layout()):
+    for piece in document_pieces(tmp_path / "a.parquet", FileLayout()):
         held, texts = max(held, pyarrow.total_allocated_bytes() - before), texts + piece.last
     assert texts == 1024
     assert held < 10 << 20, "of 134 MB"
@@ -187,7 +187,7 @@ def test_a_line_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
 def test_a_sequence_on_one_line_is_cut_into_pieces(tmp_path):
     sequence = "ACGT" * 100_000
     (tmp_path / "a.fa").write_text(f">one\n{sequence}\n>two\nAC\n")
-    pieces = list(document_pieces(tmp_path / "a.fa", Layout()))
+    pieces = list(document_pieces(tmp_path / "a.fa", FileLayout()))
     assert max(len(piece.text) for piece in pieces) <= 2 * PIECE
     assert "".join(piece.text for piece in pieces) == sequence + "AC"
     assert sum(piece.last for piece in pieces) == 2

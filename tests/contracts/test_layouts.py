@@ -23,7 +23,7 @@ from unmask.serving.limits import Limits
 from unmask.settings import described
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout as Documents
+from unmask.text.corpus.documents import FileLayout as Documents
 from unmask.text.corpus.packed import Packed
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.sources import gather

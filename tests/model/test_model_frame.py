@@ -62,13 +62,13 @@ def check_frame(rows, *, last: bool = True):
 
 
 def corpus(folder, tokenizer, documents):
-    from unmask.text.corpus.documents import Layout
+    from unmask.text.corpus.documents import FileLayout
     from unmask.text.corpus.prepare import prepare
     from unmask.text.corpus.sources import gather
 
     (folder / "text.txt").write_text("\n".join(documents))
     with gather(str(folder / "text.txt")) as sources:
-        list(prepare(sources, tokenizer, folder / "data", layout=Layout("line"), workers=1))
+        list(prepare(sources, tokenizer, folder / "data", layout=FileLayout("line"), workers=1))
     return Corpus.open(folder / "data")
 
 

@@ -30,7 +30,7 @@ from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.processes.team import Team, together
 from unmask.text.corpus.detokenize import detokenizer
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.records import existing, records
 from unmask.text.corpus.tokenized import read_documents
 from unmask.text.corpus.turns import exchanges
@@ -41,7 +41,7 @@ class Settings:
     model: ModelName
     data: Annotated[str, tyro.conf.Positional] = ""  # text to score (see above)
     how: Annotated[How, tyro.conf.arg(name="")] = field(default_factory=How)
-    layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
+    layout: Annotated[FileLayout, tyro.conf.arg(name="")] = field(default_factory=FileLayout)
     split: str | None = None  # split, if the data has several: valid, test, train; none: valid, else test
     detokenize: str = "none"  # detokenizer to apply first: wikitext, ptb, lm1b, lambada, scientific
     pairs: str = ""  # a .jsonl file of minimal pairs (sentence_good, sentence_bad), in place of DATA

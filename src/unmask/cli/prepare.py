@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import verify
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, merge, read_json
 from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
@@ -46,7 +46,7 @@ class Settings:
     tokenizer: str = "bpe"  # byte, character, bpe, dna, protein, caduceus, text8, a folder or file, hf:NAME#REVISION
     vocab: int = 4096  # size of a bpe vocabulary, the mask included
     sample: int = 256  # megabytes of text to train a bpe vocabulary on, from the start
-    layout: Annotated[Layout, tyro.conf.OmitArgPrefixes] = field(default_factory=Layout)
+    layout: Annotated[FileLayout, tyro.conf.OmitArgPrefixes] = field(default_factory=FileLayout)
     division: Annotated[Division, tyro.conf.OmitArgPrefixes] = field(default_factory=Division)
     workers: int = 0  # worker processes; 0: one per core
     part: str = "1/1"  # i/n: do part i of n of the work; --merge combines the parts

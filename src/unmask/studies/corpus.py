@@ -9,7 +9,7 @@ from typing import Any
 from unmask.errors import UserError, unknown
 from unmask.files import write_whole
 from unmask.text.corpus.detokenize import detokenizer
-from unmask.text.corpus.documents import SEPARATOR, Layout
+from unmask.text.corpus.documents import SEPARATOR, FileLayout
 from unmask.text.corpus.records import rows_of
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
@@ -60,7 +60,7 @@ def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:
     """The documents of one source, those that are empty left out."""
     place, limit = located(one["path"], root), one.get("limit")
     undo = detokenizer(one.get("detokenize", "none"))
-    layout = Layout(**{name: one[name] for name in ("documents", "separator", "field") if name in one})
+    layout = FileLayout(**{name: one[name] for name in ("documents", "separator", "field") if name in one})
     number = 0
     if place.startswith(TOPICS):
         texts: Iterable[str] = topic_texts(place)
@@ -77,7 +77,7 @@ def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:
             yield text
 
 
-def file_texts(place: str, layout: Layout) -> Iterator[str]:
+def file_texts(place: str, layout: FileLayout) -> Iterator[str]:
     with gather(place) as sources:
         for source in sources:
             yield from whole_documents(source.pieces(layout))

@@ -17,7 +17,7 @@ from unmask.model import checkpoint
 from unmask.model.backbone import Spec
 from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus, splits
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.intervals import read_bed
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
@@ -228,7 +228,7 @@ def shown_splits(counts: Mapping[str | None, int]) -> str:
 
 
 def chosen_tokenizer(
-    text: Text, init: str, sources: Sequence[Source], layout: Layout, say: Callable[[str], None]
+    text: Text, init: str, sources: Sequence[Source], layout: FileLayout, say: Callable[[str], None]
 ) -> Tokenizer:
     """The tokenizer of a run: the named one, or that of the --init checkpoint, or a new bpe."""
     name = text.tokenizer

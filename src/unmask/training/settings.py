@@ -10,7 +10,7 @@ from unmask.model.passes.doubled import check_blockwise
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads
 from unmask.settings import also, at_least, check_shares
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.layout import LAYOUTS
 from unmask.training.optim import OPTIMIZERS, Optim
 
@@ -53,9 +53,9 @@ class Text:
             raise unknown("packing", self.pack, ["auto", *LAYOUTS])
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> FileLayout:
         """How documents are laid out in the files of the data."""
-        return Layout(self.documents, self.separator, self.field, self.given, self.answer, self.intervals)
+        return FileLayout(self.documents, self.separator, self.field, self.given, self.answer, self.intervals)
 
 
 @dataclass(frozen=True)

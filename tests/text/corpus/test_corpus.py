@@ -7,7 +7,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus, splits
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.packed import packed
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
@@ -22,7 +22,7 @@ LINES = [f"line {i} " + "x" * (i % 5) for i in range(60)]
 def folder(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(LINES))
     with gather(tmp_path / "a.txt") as sources:
-        list(prepare(sources, BYTE, tmp_path / "out", layout=Layout("line"), division=Division(0, 0, 50)))
+        list(prepare(sources, BYTE, tmp_path / "out", layout=FileLayout("line"), division=Division(0, 0, 50)))
     return tmp_path / "out"
 
 
@@ -52,7 +52,7 @@ def test_a_document_that_spans_shards_has_its_whole_length_and_all_its_windows(t
     texts = ["x" * 333_000, "y", "z" * 120_000]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     with gather(tmp_path / "a.txt") as sources:
-        list(prepare(sources, BYTE, tmp_path / "out", layout=Layout("line"), division=Division(0, 0, 50)))
+        list(prepare(sources, BYTE, tmp_path / "out", layout=FileLayout("line"), division=Division(0, 0, 50)))
     corpus = Corpus.open(tmp_path / "out")
     assert len(corpus.shards) > corpus.documents
     assert corpus.lengths().tolist() == [len(text) for text in texts]
@@ -75,7 +75,7 @@ def test_without_held_out_documents_the_end_of_the_stream_is_held_out(folder):
 
 def test_held_out_documents_are_used_if_they_are_enough(folder, tmp_path):
     with gather(tmp_path / "a.txt") as sources:
-        list(prepare(sources, BYTE, tmp_path / "two", layout=Layout("line"), division=Division(0.3)))
+        list(prepare(sources, BYTE, tmp_path / "two", layout=FileLayout("line"), division=Division(0.3)))
     train, valid = splits(tmp_path / "two")
     assert valid.documents > 0
     assert train.documents + valid.documents == 60

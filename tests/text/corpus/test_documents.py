@@ -20,7 +20,7 @@ from unmask.errors import UserError
 from unmask.evaluation.quality.assessment import read_samples
 from unmask.text.corpus import decompress as streams
 from unmask.text.corpus import documents
-from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.documents import FileLayout, document_pieces
 from unmask.text.corpus.prepare import choose
 from unmask.text.corpus.sources import gather
 from unmask.text.tokens import vocabulary
@@ -31,7 +31,7 @@ STORIES = ["One day.\nA cat.", "A dog  sat.", "naïve 貓"]
 def read(path: Path, **layout) -> list[str]:
     """The documents of a file, put together from their pieces."""
     found, held = [], ""
-    for piece in document_pieces(path, Layout(**layout)):
+    for piece in document_pieces(path, FileLayout(**layout)):
         held += piece.text
         if piece.last:
             found.append(held)
@@ -130,7 +130,7 @@ def test_a_long_document_has_the_same_tokens_in_pieces_as_in_one(tmp_path, monke
     text = "".join(f"word{i % 7}'s" + draw.choice(" \n") * draw.randint(1, 9) for i in range(600))
     tokenizer = vocabulary.bpe([text], 400)
     monkeypatch.setattr(documents, "PIECE", 50)
-    cut = list(document_pieces(write(tmp_path / "a.txt", text), Layout("file")))
+    cut = list(document_pieces(write(tmp_path / "a.txt", text), FileLayout("file")))
     assert len(cut) > 100
     assert [id for piece in cut for id in tokenizer.encode(piece.text)] == tokenizer.encode(text)
 
@@ -139,7 +139,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(megabytes: int) -> int:
         path = write(tmp_path / "big.txt", b"some words in a line\n" * (megabytes * 50_000))
         tracemalloc.start()
-        for _ in document_pieces(path, Layout("file")):
+        for _ in document_pieces(path, FileLayout("file")):
             pass
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -195,9 +195,9 @@ def test_records_that_are_not_as_expected_are_named_by_line(tmp_path):
 
 def test_an_unknown_way_to_find_documents_is_an_error_with_a_guess():
     with pytest.raises(UserError, match="Did you mean 'paragraph'"):
-        Layout("paragraphs")
+        FileLayout("paragraphs")
     with pytest.raises(UserError, match="separator between documents is empty"):
-        Layout(separator="")
+        FileLayout(separator="")
 
 
 def test_a_missing_package_is_an_error_that_says_how_to_install_it():
@@ -207,8 +207,8 @@ def test_a_missing_package_is_an_error_that_says_how_to_install_it():
 
 def test_a_molecule_of_a_smi_file_is_the_first_word_of_its_line(tmp_path):
     (tmp_path / "a.smi").write_text("CCO ethanol\r\n\nc1ccccc1\tbenzene ring\nC\n")
-    assert [piece.text for piece in document_pieces(tmp_path / "a.smi", Layout())] == ["CCO", "c1ccccc1", "C"]
-    whole = [piece.text for piece in document_pieces(tmp_path / "a.smi", Layout(documents="file"))]
+    assert [piece.text for piece in document_pieces(tmp_path / "a.smi", FileLayout())] == ["CCO", "c1ccccc1", "C"]
+    whole = [piece.text for piece in document_pieces(tmp_path / "a.smi", FileLayout(documents="file"))]
     assert whole == ["CCO ethanol\r\n\nc1ccccc1\tbenzene ring\nC\n"]
     for name in ("a.smi", "a.txt"):
         (tmp_path / "a.txt").write_text("CCO\nc1ccccc1\n\nC\n")

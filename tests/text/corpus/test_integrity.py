@@ -8,7 +8,7 @@ import pytest
 from unmask.errors import UserError
 from unmask.text.corpus import integrity
 from unmask.text.corpus.corpus import Corpus, verify
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
@@ -20,7 +20,9 @@ def folder(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(f"line {i}" for i in range(60)))
     with gather(tmp_path / "a.txt") as sources:
         list(
-            prepare(sources, vocabulary.byte(), tmp_path / "out", layout=Layout("line"), division=Division(0, 0, 99))
+            prepare(
+                sources, vocabulary.byte(), tmp_path / "out", layout=FileLayout("line"), division=Division(0, 0, 99)
+            )
         )
     return tmp_path / "out"
 
@@ -79,7 +81,7 @@ def test_a_folder_that_was_prepared_again_is_not_read_from_the_old_files(folder,
     shutil.rmtree(folder)
     (tmp_path / "a.txt").write_text("\n".join(f"LINE {i}" for i in range(60)))
     with gather(tmp_path / "a.txt") as sources:
-        list(prepare(sources, vocabulary.byte(), folder, layout=Layout("line"), division=Division(0, 0, 99)))
+        list(prepare(sources, vocabulary.byte(), folder, layout=FileLayout("line"), division=Division(0, 0, 99)))
     assert Corpus.open(folder).read(0, 20).tolist() != before
 
 

@@ -12,7 +12,7 @@ import pytest
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.intervals import Interval, overlaps, read_bed, windows
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
@@ -38,20 +38,20 @@ def bed(folder: Path, *rows: str) -> str:
     return str(folder / "splits.bed")
 
 
-def documents(genome: Path, layout: Layout) -> dict[str | None, list[str]]:
+def documents(genome: Path, layout: FileLayout) -> dict[str | None, list[str]]:
     with gather(genome, layout) as sources:
         return {source.split: list(whole_documents(source.pieces(layout))) for source in sources}
 
 
 def test_regions_are_documents_of_their_split_and_the_other_strand_is_read_backwards(genome, tmp_path):
     rows = ("# comment", "two 10 30 test", "one 0 100 train x -", "one 300 400 train", "one 100 300 val")
-    found = documents(genome, Layout(intervals=bed(tmp_path, *rows)))
+    found = documents(genome, FileLayout(intervals=bed(tmp_path, *rows)))
     assert found == {
         "train": [reverse_complement(ONE[:100]), ONE[300:]],
         "valid": [ONE[100:300]],
         "test": [TWO[10:30]],
     }
-    assert documents(genome, Layout(intervals=bed(tmp_path, "two 0 100"))) == {None: [TWO]}
+    assert documents(genome, FileLayout(intervals=bed(tmp_path, "two 0 100"))) == {None: [TWO]}
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_prepared_regions_have_their_splits_and_what_is_replaced_is_counted(geno
 @pytest.mark.parametrize("case", CASES["windows"])
 def test_stretched_windows_are_the_recorded_ones(case):
     text = ("ACGTN" * 700 if case["chr_len"] == 3500 else "acgtt" * 300)[: case["chr_len"]]
-    layout = Layout(intervals="x", stretch=case["max_allowed"], window=case["max_length"])
+    layout = FileLayout(intervals="x", stretch=case["max_allowed"], window=case["max_length"])
     one = Interval("chr", case["interval_start"], case["chr_len"], "train")
     start, end = list(windows(one, len(text), layout))[case["shift"]]
     assert (end - start, text[start : start + 5], text[end - 5 : end]) == (
@@ -87,7 +87,7 @@ def test_stretched_windows_are_the_recorded_ones(case):
 
 def test_stretched_intervals_say_that_they_leak(genome, tmp_path, caplog):
     listed = bed(tmp_path, "one 0 100 train", "one 100 200 test")
-    found = documents(genome, Layout(intervals=listed, stretch=256, window=64))
+    found = documents(genome, FileLayout(intervals=listed, stretch=256, window=64))
     assert "leak: 1 pairs of them share bases" in caplog.text
     assert found["train"] == [ONE[start : start + 64] for start in (0, 64, 128, 192)]
     assert found["test"] == [ONE[start : start + 64] for start in (100, 164, 228, 292)]
@@ -127,17 +127,17 @@ def test_intervals_that_cannot_be_right_are_refused_and_nothing_is_written(rows,
 def test_sequences_of_one_name_windows_that_do_not_fit_and_other_files_are_refused(genome, tmp_path):
     listed = bed(tmp_path, "two 0 100 train")
     with pytest.raises(UserError, match="window of 128 bases is longer than two, which has 100"):
-        documents(genome, Layout(intervals=listed, stretch=256, window=128))
+        documents(genome, FileLayout(intervals=listed, stretch=256, window=128))
     with pytest.raises(UserError, match="give both"):
-        Layout(intervals=listed, stretch=256)
+        FileLayout(intervals=listed, stretch=256)
     with pytest.raises(UserError, match="give --intervals too"):
-        Layout(stretch=256, window=128)
+        FileLayout(stretch=256, window=128)
     genome.write_text(genome.read_text() + ">two again\nACGT\n")
     with pytest.raises(UserError, match="two sequences are called 'two'"):
-        documents(genome, Layout(intervals=listed))
+        documents(genome, FileLayout(intervals=listed))
     (tmp_path / "a.txt").write_text("ACGT")
     with pytest.raises(UserError, match=r"a.txt is not one \(.fa"):
-        documents(tmp_path / "a.txt", Layout(intervals=listed))
+        documents(tmp_path / "a.txt", FileLayout(intervals=listed))
     with pytest.raises(UserError, match="there is no file"):
         read_bed(tmp_path / "none.bed")
 
@@ -146,14 +146,14 @@ def test_a_fasta_file_that_is_cut_is_refused(genome, tmp_path):
     whole = genome.read_text()
     genome.write_text(whole[: whole.index("\n", whole.index(">two"))])
     with pytest.raises(UserError, match="ends after the name of a sequence, 'two': the file is cut short"):
-        documents(genome, Layout())
+        documents(genome, FileLayout())
     packed = tmp_path / "g.fa.gz"
     packed.write_bytes(gzip.compress(whole.encode())[:-20])
     with pytest.raises(UserError, match="damaged or cut short"):
-        documents(packed, Layout())
+        documents(packed, FileLayout())
     genome.write_text(whole[:150])  # in the middle of a sequence: its intervals show it
     with pytest.raises(UserError, match="Is the FASTA file cut short"):
-        documents(genome, Layout(intervals=bed(tmp_path, "one 0 400 train")))
+        documents(genome, FileLayout(intervals=bed(tmp_path, "one 0 400 train")))
 
 
 def test_regions_side_by_side_hold_every_base_once(genome, tmp_path):
@@ -161,5 +161,5 @@ def test_regions_side_by_side_hold_every_base_once(genome, tmp_path):
     rows = [
         f"one {a} {b} {split}" for (a, b), split in zip(pairwise(cuts), ["train", "valid", "test"] * 2, strict=False)
     ]
-    found = documents(genome, Layout(intervals=bed(tmp_path, *rows)))
+    found = documents(genome, FileLayout(intervals=bed(tmp_path, *rows)))
     assert sum(len(text) for texts in found.values() for text in texts) == 400

@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from unmask.errors import UserError
-from unmask.text.corpus.documents import Layout, Piece
+from unmask.text.corpus.documents import FileLayout, Piece
 from unmask.text.corpus.manifest import prepared_folder
 from unmask.text.corpus.named import NAMED, corpus_name, data_root, part_of
 from unmask.text.corpus.sources import gather
@@ -30,7 +30,7 @@ def documents(place, layout=None):
     with gather(place) as sources:
         found = {}
         for source in sources:
-            some = [text for text in whole_documents(source.pieces(layout or Layout())) if text]
+            some = [text for text in whole_documents(source.pieces(layout or FileLayout())) if text]
             found.setdefault(source.split, []).extend(some)
         return found
 
@@ -66,7 +66,7 @@ def test_plain_names_and_tables_are_taken_too_with_the_corpus_own_field(root):
     put(root / "ptb" / "train.jsonl", json.dumps({"sentence": "he is n't", "other": "x"}))
     put(root / "ptb" / "test.jsonl", json.dumps({"sentence": "b", "other": "y"}))
     assert documents("ptb") == {"train": ["he isn't"], "test": ["b"]}
-    assert documents("ptb", Layout(field="other")) == {"train": ["x"], "test": ["y"]}
+    assert documents("ptb", FileLayout(field="other")) == {"train": ["x"], "test": ["y"]}
 
 
 def test_text8_is_cut_into_its_usual_parts():

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.files import is_draft
 from unmask.text.corpus import shards
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import merge
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
@@ -189,7 +189,7 @@ def test_a_changed_tokenizer_source_or_layout_is_noticed_and_nothing_is_overwrit
     before = content(out)
     changes = {
         "it has another tokenizer": {"tokenizer": vocabulary.bpe(["a b"], 259)},
-        "its layout is": {"layout": Layout("line")},
+        "its layout is": {"layout": FileLayout("line")},
         "its division is": {"division": Division(valid=0.3, characters=300)},
     }
     for message, change in changes.items():
@@ -219,21 +219,21 @@ def test_a_folder_with_other_things_in_it_is_refused(data, tmp_path):
 
 def test_documents_of_no_text_are_left_out_and_sources_of_no_text_refused(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\n\ntwo\n")
-    corpus = Corpus.open(run(tmp_path / "a.txt", tmp_path / "out", layout=Layout("line"), division=Division(0)))
+    corpus = Corpus.open(run(tmp_path / "a.txt", tmp_path / "out", layout=FileLayout("line"), division=Division(0)))
     assert corpus.documents == 2
     (tmp_path / "b.txt").write_text("\n\n\n")
     with pytest.raises(UserError, match="fewer than two tokens"):
-        run(tmp_path / "b.txt", tmp_path / "none", layout=Layout("line"))
+        run(tmp_path / "b.txt", tmp_path / "none", layout=FileLayout("line"))
 
 
 def test_equal_documents_fall_on_the_same_side_and_the_share_is_kept(tmp_path):
     lines = [f"line {i % 500}" for i in range(1500)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    out = run(tmp_path / "a.txt", tmp_path / "out", layout=Layout("line"), division=Division(0.2, seed=3))
+    out = run(tmp_path / "a.txt", tmp_path / "out", layout=FileLayout("line"), division=Division(0.2, seed=3))
     sides = [{tuple(corpus.document(i)) for i in range(corpus.documents)} for corpus in both(out)]
     assert not sides[0] & sides[1]
     assert 60 < len(sides[1]) < 140
-    other = run(tmp_path / "a.txt", tmp_path / "other", layout=Layout("line"), division=Division(0.2, seed=4))
+    other = run(tmp_path / "a.txt", tmp_path / "other", layout=FileLayout("line"), division=Division(0.2, seed=4))
     assert {tuple(both(other)[1].document(i)) for i in range(50)} != sides[1]
 
 
@@ -305,9 +305,9 @@ def test_a_letter_without_a_token_is_named_with_its_place(tmp_path):
     (tmp_path / "b.txt").write_text("ACGT\nACGTE\n")
     told = r"b\.txt, document 2, letter 5: the tokenizer has no token for 'E'.*protein \(letters A to Z\)"
     with pytest.raises(UserError, match=told):
-        run(tmp_path / "b.txt", tmp_path / "more", tokenizer=vocabulary.dna(), layout=Layout("line"))
+        run(tmp_path / "b.txt", tmp_path / "more", tokenizer=vocabulary.dna(), layout=FileLayout("line"))
     with pytest.raises(UserError, match=told):
-        read_documents(tmp_path / "b.txt", vocabulary.dna(), layout=Layout("line"))
+        read_documents(tmp_path / "b.txt", vocabulary.dna(), layout=FileLayout("line"))
     assert str(pickle.loads(pickle.dumps(NoToken("E", "here")))).startswith("here: the tokenizer has no token")
 
 
@@ -344,9 +344,9 @@ def test_sources_without_text_leave_nothing_that_refuses_the_corrected_ones(tmp_
     path, out = tmp_path / "a.txt", tmp_path / "out"
     path.write_text("\n\n\n")
     with pytest.raises(UserError, match="fewer than two tokens"):
-        run(path, out, layout=Layout("line"))
+        run(path, out, layout=FileLayout("line"))
     path.write_text("some text\n")
-    assert Corpus.open(run(path, out, layout=Layout("line"), division=Division(0))).documents == 1
+    assert Corpus.open(run(path, out, layout=FileLayout("line"), division=Division(0))).documents == 1
 
 
 def test_a_part_that_failed_before_its_first_shard_can_be_begun_anew(tmp_path):

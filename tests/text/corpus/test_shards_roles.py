@@ -7,7 +7,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus, verify
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import MANIFEST
 from unmask.text.corpus.packed import packed
 from unmask.text.corpus.prepare import prepare
@@ -25,7 +25,7 @@ def folder(tmp_path):
     """Three documents, of which the first two letters are given."""
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
     with gather(str(tmp_path / "text.txt")) as sources:
-        list(prepare(sources, character(TEXTS), tmp_path / "data", layout=Layout("line"), workers=1))
+        list(prepare(sources, character(TEXTS), tmp_path / "data", layout=FileLayout("line"), workers=1))
     corpus = Corpus.open(tmp_path / "data")
     assert not corpus.has_roles
     ends = np.cumsum([len(text) + 1 for text in TEXTS])

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from unmask.errors import UserError
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.sources import gather, texts
 
 
@@ -18,7 +18,7 @@ def names(place) -> list[str]:
 
 def content(place, **layout) -> list[str]:
     with gather(place) as sources:
-        return list(texts(sources, Layout(**layout), limit=10**9))
+        return list(texts(sources, FileLayout(**layout), limit=10**9))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_texts_stops_soon_after_its_limit(tmp_path):
     for i in range(5):
         (tmp_path / f"{i}.txt").write_text("x" * 10)
     with gather(tmp_path) as sources:
-        assert len(list(texts(sources, Layout(), limit=15))) == 2
+        assert len(list(texts(sources, FileLayout(), limit=15))) == 2
 
 
 def test_missing_and_empty_places_are_errors_that_say_so(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
@@ -66,7 +66,7 @@ def spelled(corpus, tokenizer):
 def test_pairs_of_every_kind_of_file_have_these_tokens_and_roles(tmp_path, kind):
     tokenizer = character(["abcd"])
     eos = tokenizer.pieces[tokenizer.eos]
-    corpus = prepared(written(tmp_path, kind), Layout(given="question", answer="text"), tmp_path / "data")
+    corpus = prepared(written(tmp_path, kind), FileLayout(given="question", answer="text"), tmp_path / "data")
     assert corpus.documents == 2
     assert spelled(corpus, tokenizer) == [
         ("a", "GIVEN"),
@@ -90,7 +90,7 @@ def test_a_conversation_is_one_exchange_for_every_answer_and_what_follows_is_not
     assert [turn.text for turn in second.given] == ["d", "ab", "cd", "a"]
     assert second.answer == "b"
     tokenizer = character(["abcd"])
-    corpus = prepared(path, Layout(answer="messages"), tmp_path / "data")
+    corpus = prepared(path, FileLayout(answer="messages"), tmp_path / "data")
     letters = "".join(piece[0] + role[0] for piece, role in spelled(corpus, tokenizer))
     assert letters == "dG<MaGbG<McFdF<F" + "dG<MaGbG<McGdG<MaG<MbF<F"
 
@@ -105,7 +105,7 @@ def test_a_prompt_of_messages_and_an_answer_of_text_or_of_messages_are_one_excha
 
 def test_the_turns_of_one_conversation_are_in_one_split(tmp_path):
     rows = [{"messages": [{"role": "user", "content": f"ab{'c' * n}"}, *CHAT[2:]]} for n in range(40)]
-    layout = Layout(answer="messages")
+    layout = FileLayout(answer="messages")
     with gather(str(jsonl(tmp_path / "chat.jsonl", rows)), layout) as sources:
         list(
             prepare(sources, character(["abcd"]), tmp_path / "data", layout=layout, division=Division(0.5), workers=1)
@@ -123,7 +123,7 @@ def test_the_turns_of_one_conversation_are_in_one_split(tmp_path):
 
 
 def test_prepared_pairs_are_read_with_what_is_given(tmp_path):
-    prepared(written(tmp_path, "jsonl"), Layout(given="question", answer="text"), tmp_path / "data")
+    prepared(written(tmp_path, "jsonl"), FileLayout(given="question", answer="text"), tmp_path / "data")
     first, second = read_documents(tmp_path / "data", character(["abcd"])).documents
     assert (first.given, first.bytes, len(first.tokens)) == (3, 2, 5)
     assert (second.given, second.bytes, len(second.tokens)) == (2, 4, 6)
@@ -131,7 +131,7 @@ def test_prepared_pairs_are_read_with_what_is_given(tmp_path):
 
 def test_the_manifest_of_other_data_is_as_it_was(tmp_path):
     (tmp_path / "text.txt").write_text("abcd")
-    prepared(tmp_path / "text.txt", Layout(), tmp_path / "data")
+    prepared(tmp_path / "text.txt", FileLayout(), tmp_path / "data")
     layout = json.loads((tmp_path / "data" / "manifest.json").read_text())["layout"]
     assert layout == {"documents": "auto", "separator": "<|endoftext|>", "field": "text"}
 

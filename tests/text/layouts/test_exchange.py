@@ -8,7 +8,7 @@ import pytest
 from unmask.errors import UserError
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout as Files
+from unmask.text.corpus.documents import FileLayout as Files
 from unmask.text.corpus.packed import packed
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division

@@ -16,7 +16,7 @@ from unmask.evaluation.quality.copies import WordIds, copies
 from unmask.evaluation.quality.judges import Judge
 from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout, document_pieces
+from unmask.text.corpus.documents import FileLayout, document_pieces
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
 from unmask.text.corpus.records import records
@@ -56,7 +56,7 @@ def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None
     if kind in ("fasta", "smiles", "text"):
         if tokenizer is not None:
             raise UserError(f"{path} has texts and no tokens: leave out --tokenizer.")
-        layout = Layout(documents="line" if kind == "text" else "auto")
+        layout = FileLayout(documents="line" if kind == "text" else "auto")
         texts = whole_documents(document_pieces(path, layout))
         return [SampleText((text,)) for text in texts if text]
     found = []
@@ -80,7 +80,7 @@ def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
         return
     with gather(where) as sources:
         named = [source for source in sources if source.split == split]
-        yield from whole_documents(piece for source in named or sources for piece in source.pieces(Layout()))
+        yield from whole_documents(piece for source in named or sources for piece in source.pieces(FileLayout()))
 
 
 def held_out_texts(where: str, split: str | None = None) -> tuple[list[str], str | None]:
@@ -90,7 +90,7 @@ def held_out_texts(where: str, split: str | None = None) -> tuple[list[str], str
         return list(training_texts(where, split=split)), split
     with gather(where) as sources:
         chosen, split = of_split(sources, split, where)
-        return list(whole_documents(piece for source in chosen for piece in source.pieces(Layout()))), split
+        return list(whole_documents(piece for source in chosen for piece in source.pieces(FileLayout()))), split
 
 
 def assess(

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """How documents are laid out in files."""
 
     documents: str = "auto"  # unit in .txt: file, line, paragraph, separator; auto: separator, else file
@@ -68,11 +68,11 @@ class Layout:
         return self.answer or self.field
 
 
-def document_pieces(path: Path, layout: Layout) -> Iterator[Piece]:
+def document_pieces(path: Path, layout: FileLayout) -> Iterator[Piece]:
     """The documents of one file, in pieces; a file of unknown ending is read as text."""
     if layout.pairs:
         return (piece for one in exchanges(path, layout.given, layout.answer_field) for piece in exchange_pieces(one))
-    readers: dict[str, Callable[[Path, Layout], Iterator[Piece]]] = {
+    readers: dict[str, Callable[[Path, FileLayout], Iterator[Piece]]] = {
         "text": _text,
         "jsonl": _jsonl,
         "csv": _csv,
@@ -90,7 +90,7 @@ def exchange_pieces(exchange: Exchange) -> Iterator[Piece]:
     yield Piece(exchange.answer, True, exchange.at)
 
 
-def hub_pieces(data: DataSet, layout: Layout) -> Iterator[Piece]:
+def hub_pieces(data: DataSet, layout: FileLayout) -> Iterator[Piece]:
     """The documents of a data set on the hub, streamed."""
     where = f"data set {data.name!r}"
     for row in data.rows():
@@ -101,7 +101,7 @@ def hub_pieces(data: DataSet, layout: Layout) -> Iterator[Piece]:
             yield from cut_up(_field(row, layout.field, where), 0)
 
 
-def _text(path: Path, layout: Layout) -> Iterator[Piece]:
+def _text(path: Path, layout: FileLayout) -> Iterator[Piece]:
     stream = chunks(path)
     unit = layout.documents
     if unit == "auto":
@@ -118,7 +118,7 @@ def _text(path: Path, layout: Layout) -> Iterator[Piece]:
         yield from _split(stream, re.compile(between[unit]), longest)
 
 
-def _smiles(path: Path, layout: Layout) -> Iterator[Piece]:
+def _smiles(path: Path, layout: FileLayout) -> Iterator[Piece]:
     """A molecule is the first word of a line; its name after it is dropped."""
     if layout.documents != "auto":
         yield from _text(path, layout)
@@ -184,7 +184,7 @@ def _cuts(text: str, *, spare: int = 0) -> list[str]:
     return [*cut, text[start:]]
 
 
-def _jsonl(path: Path, layout: Layout) -> Iterator[Piece]:
+def _jsonl(path: Path, layout: FileLayout) -> Iterator[Piece]:
     for content, where, at in objects(path):
         yield from cut_up(check_text(_field(content, layout.field, where), where), at)
 
@@ -200,7 +200,7 @@ def _field(record: dict, field: str, where: str) -> str:
     return value
 
 
-def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
+def _csv(path: Path, layout: FileLayout) -> Iterator[Piece]:
     column = int(layout.field) - 1 if re.fullmatch("[0-9]{1,6}", layout.field) else None
     for row, where, at in rows_of(path):
         if column is None:
@@ -213,7 +213,7 @@ def _csv(path: Path, layout: Layout) -> Iterator[Piece]:
             yield from cut_up(row[column], at)
 
 
-def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
+def _parquet(path: Path, layout: FileLayout) -> Iterator[Piece]:
     arrow = needs("pyarrow", f"reading {path.name}")
     parquet = needs("pyarrow.parquet", f"reading {path.name}")
     try:
@@ -234,7 +234,7 @@ def _parquet(path: Path, layout: Layout) -> Iterator[Piece]:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def _fasta(path: Path, layout: Layout) -> Iterator[Piece]:
+def _fasta(path: Path, layout: FileLayout) -> Iterator[Piece]:
     """A sequence is a document; its name is dropped, its lines are joined."""
     return (piece for _, piece in named_pieces(path))
 

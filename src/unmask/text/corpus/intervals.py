@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.decompress import lines
-from unmask.text.corpus.documents import Layout, Piece, cut_up, named_pieces
+from unmask.text.corpus.documents import FileLayout, Piece, cut_up, named_pieces
 from unmask.text.tokens.bases import reverse_complement
 
 SPLITS = {
@@ -96,7 +96,7 @@ def places_of(paths: Sequence[Path]) -> dict[str, Place]:
     return found
 
 
-def check_intervals(intervals: Sequence[Interval], places: Mapping[str, Place], layout: Layout) -> None:
+def check_intervals(intervals: Sequence[Interval], places: Mapping[str, Place], layout: FileLayout) -> None:
     """Refuse intervals outside their sequences and bases in two splits; warn of what stretched intervals share."""
     for one in intervals:
         if one.name not in places:
@@ -143,7 +143,7 @@ def overlaps(intervals: Sequence[Interval]) -> list[tuple[Interval, Interval]]:
     return found
 
 
-def region_pieces(path: Path, intervals: Sequence[Interval], layout: Layout) -> Iterator[Piece]:
+def region_pieces(path: Path, intervals: Sequence[Interval], layout: FileLayout) -> Iterator[Piece]:
     """The documents of some intervals of a FASTA file: their regions, or with `stretch` the windows of each."""
     of_name = {name: list(some) for name, some in groupby(intervals, key=lambda one: one.name)}
     for name, pieces in groupby(named_pieces(path), key=lambda one: one[0]):
@@ -160,7 +160,7 @@ def region_pieces(path: Path, intervals: Sequence[Interval], layout: Layout) -> 
                 yield from cut_up(reverse_complement(text) if one.reverse else text, at)
 
 
-def windows(one: Interval, length: int, layout: Layout) -> Iterator[tuple[int, int]]:
+def windows(one: Interval, length: int, layout: FileLayout) -> Iterator[tuple[int, int]]:
     """Windows side by side over `stretch` bases; one that would pass the end of the sequence ends there instead."""
     for number in range(layout.stretch // layout.window):
         start = min(one.start + number * layout.window, length - layout.window)

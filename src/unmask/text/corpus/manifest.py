@@ -17,7 +17,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.files import clear_drafts, is_draft, write_whole, writing
 from unmask.processes.lock import locked
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.integrity import STAMP
 from unmask.text.corpus.named import corpus_name, home
 from unmask.text.corpus.shards import FORMAT, SHARDS, Division, Shard, token_type
@@ -40,7 +40,9 @@ def prepared_folder(where: str | Path) -> Path | None:
     return folder if (folder / MANIFEST).is_file() else None
 
 
-def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, division: Division) -> dict[str, Any]:
+def describe(
+    sources: Sequence[Source], tokenizer: Tokenizer, layout: FileLayout, division: Division
+) -> dict[str, Any]:
     """The description of a job: everything that determines its result."""
     special = {role: getattr(tokenizer, role) for role in ("mask", "pad", "bos", "eos")}
     return {
@@ -53,7 +55,7 @@ def describe(sources: Sequence[Source], tokenizer: Tokenizer, layout: Layout, di
     }
 
 
-def described_layout(layout: Layout) -> dict[str, Any]:
+def described_layout(layout: FileLayout) -> dict[str, Any]:
     """The layout in a manifest; pairs and regions of sequences only if there are any, these by their file's name."""
     pairs = ("given", "answer") * (not layout.pairs)
     regions = ("intervals", "stretch", "window") * (not layout.intervals)

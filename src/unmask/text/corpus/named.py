@@ -12,7 +12,7 @@ from pathlib import Path
 from unmask.errors import UserError
 from unmask.text.corpus.dataset import PARQUET, DataSet
 from unmask.text.corpus.decompress import lines
-from unmask.text.corpus.documents import Layout, Piece, document_pieces
+from unmask.text.corpus.documents import FileLayout, Piece, document_pieces
 from unmask.text.corpus.formats import format_of
 
 Files = Mapping[str, str]  # split to glob below the corpus's folder
@@ -27,7 +27,7 @@ class Named:
     hub: DataSet
     splits: Mapping[str, str]  # our split to the hub's
     files: tuple[Files, ...]  # what its publishers call its files; PLAIN names are taken too
-    layout: Layout = field(default_factory=Layout)  # unit of text files, field of tables
+    layout: FileLayout = field(default_factory=FileLayout)  # unit of text files, field of tables
     detokenizer: str = "none"
     line_ends: bool = False  # keep the line's white space and its end in each document
     characters: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # split to part of the only document
@@ -42,7 +42,7 @@ class Named:
         some = [{split: paths for split, paths in one.items() if paths} for one in below]
         return next((one for one in some if "train" in one), next(filter(None, some), {}))
 
-    def pieces(self, path: Path, asked: Layout) -> Iterator[Piece]:
+    def pieces(self, path: Path, asked: FileLayout) -> Iterator[Piece]:
         """The documents of one of its files, before they are detokenized."""
         layout = completed(asked, self.layout)
         if self.line_ends and layout.documents == "line" and format_of(path.name)[0] in (None, "text"):
@@ -65,7 +65,7 @@ NAMED = {
         DataSet("billion-word-benchmark/lm1b", "plain_text", revision=PARQUET),
         {"train": "train", "test": "test"},
         ({"train": "**/news.en-*-of-00100*", "test": "**/news.en.heldout-*-of-00050*"},),
-        Layout("line"),
+        FileLayout("line"),
         "lm1b",
     ),
     "openwebtext": Named(
@@ -99,7 +99,7 @@ NAMED = {
             tuple(
                 {split: f"wiki.{split}.{kind}*" for split in ("train", "valid", "test")} for kind in ("raw", "tokens")
             ),
-            Layout("line"),
+            FileLayout("line"),
             "wikitext",
             line_ends=True,
         )
@@ -116,7 +116,7 @@ NAMED = {
         DataSet("ptb-text-only/ptb_text_only", "penn_treebank", revision=PARQUET),
         {"train": "train", "valid": "validation", "test": "test"},
         ({split: f"ptb.{split}.txt*" for split in ("train", "valid", "test")},),
-        Layout("line", field="sentence"),
+        FileLayout("line", field="sentence"),
         "ptb",
     ),
 }
@@ -144,9 +144,9 @@ def matches(folder: Path, glob: str) -> list[Path]:
     return [path for path in sorted(folder.glob(glob)) if path.is_file()]
 
 
-def completed(asked: Layout, own: Layout) -> Layout:
+def completed(asked: FileLayout, own: FileLayout) -> FileLayout:
     """The corpus's layout, with what was asked for."""
-    usual = Layout()
+    usual = FileLayout()
     changed = {name: value for name, value in vars(asked).items() if value != getattr(usual, name)}
     return replace(own, **changed)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from unmask.errors import UserError
 from unmask.files import clear_drafts
 from unmask.processes.lock import locked
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import (
     MANIFEST,
     TOKENIZER,
@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 
 def choose(
-    name: str, sources: list[Source], *, layout: Layout | None = None, size: int = 4096, megabytes: int = 256
+    name: str, sources: list[Source], *, layout: FileLayout | None = None, size: int = 4096, megabytes: int = 256
 ) -> Tokenizer:
     """The tokenizer of a name: a path, `hf:NAME`, or a kind, which is built for the sources.
 
     Merges are learned from at most `megabytes` of text, never from files named for validation or test. A
     character vocabulary is built from all of the text, so that no character is missing.
     """
-    layout = layout or Layout()
+    layout = layout or FileLayout()
     if name not in KINDS and (name.startswith("hf:") or Path(name).exists()):
         tokenizer = Tokenizer.load(name)
     else:
@@ -89,7 +89,7 @@ def prepare(
     tokenizer: Tokenizer,
     out: str | Path,
     *,
-    layout: Layout | None = None,
+    layout: FileLayout | None = None,
     division: Division | None = None,
     workers: int = 1,
     part: Part = (1, 1),
@@ -107,7 +107,7 @@ def prepare(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     sources = sorted(sources, key=lambda source: source.name)
-    out, layout, division = Path(out), layout or Layout(), (division or Division()).sized(sources)
+    out, layout, division = Path(out), layout or FileLayout(), (division or Division()).sized(sources)
     mine = sources_of(sources, part=part)
     job = describe(mine, tokenizer, layout, division)
     alone = part[1] == 1  # otherwise the parts are merged later, and other processes may write to the folder too
@@ -154,7 +154,7 @@ def _failing_cleanly(out: Path, job: dict[str, Any], part: Part) -> Iterator[Non
         raise
 
 
-def _located(steps: Iterator[T], sources: Sequence[Source], layout: Layout) -> Iterator[T]:
+def _located(steps: Iterator[T], sources: Sequence[Source], layout: FileLayout) -> Iterator[T]:
     """The steps; the error for a letter without a token says where in the sources it is."""
     try:
         yield from steps

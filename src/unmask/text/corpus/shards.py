@@ -22,7 +22,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import write_whole
-from unmask.text.corpus.documents import Layout
+from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.sources import Source
 from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -112,7 +112,7 @@ def bundles(sources: Sequence[Source]) -> list[list[Source]]:
 
 
 def text_groups(
-    sources: Sequence[Source], layout: Layout, division: Division, *, part: tuple[int, int]
+    sources: Sequence[Source], layout: FileLayout, division: Division, *, part: tuple[int, int]
 ) -> Iterator[TextGroup]:
     """The groups of one part of the work, in order; part (1, 1) is all of it."""
     mine, parts = part[0] - 1, part[1]
@@ -140,7 +140,7 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
     return len(bundles(sources)) >= 4 * parts
 
 
-def _cut(bundle: list[Source], layout: Layout, division: Division) -> Iterator[TextGroup]:
+def _cut(bundle: list[Source], layout: FileLayout, division: Division) -> Iterator[TextGroup]:
     group = TextGroup("", [], [], [], False, 0, [])
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun

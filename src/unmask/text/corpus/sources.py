@@ -16,7 +16,7 @@ from unmask.errors import UserError, how_many
 from unmask.text.corpus import documents
 from unmask.text.corpus.dataset import DataSet, Unreadable, parse_data_set
 from unmask.text.corpus.detokenize import detokenizer
-from unmask.text.corpus.documents import Layout, Piece
+from unmask.text.corpus.documents import FileLayout, Piece
 from unmask.text.corpus.formats import COMPRESSIONS, FORMATS, format_of
 from unmask.text.corpus.intervals import (
     SPLITS,
@@ -37,9 +37,9 @@ class Source:
     path: Path | None  # None for the hub
     bytes: int  # size on disk, 0 for the hub
     split: str | None = None  # the split that its name contains; None: the names contain no splits
-    read: Callable[[Layout], Iterator[Piece]] | None = None  # how a named corpus is read
+    read: Callable[[FileLayout], Iterator[Piece]] | None = None  # how a named corpus is read
 
-    def pieces(self, layout: Layout) -> Iterator[Piece]:
+    def pieces(self, layout: FileLayout) -> Iterator[Piece]:
         if self.read is not None:
             return self.read(layout)
         if self.path is None:
@@ -58,7 +58,7 @@ class Source:
 
 
 @contextmanager
-def gather(where: str | Path, layout: Layout | None = None) -> Iterator[list[Source]]:
+def gather(where: str | Path, layout: FileLayout | None = None) -> Iterator[list[Source]]:
     """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`.
 
     A path that exists is read, even if it has the name of a corpus. With intervals in the layout, the sources are
@@ -80,7 +80,7 @@ def gather(where: str | Path, layout: Layout | None = None) -> Iterator[list[Sou
         yield _files(place)
 
 
-def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) -> Iterator[str]:
+def texts(sources: list[Source], layout: FileLayout, *, limit: int | None = None) -> Iterator[str]:
     """The first `limit` characters or so of the sources, to build a vocabulary on."""
     left = float("inf") if limit is None else limit
     for source in sources:
@@ -91,7 +91,7 @@ def texts(sources: list[Source], layout: Layout, *, limit: int | None = None) ->
                 return
 
 
-def placed_texts(sources: Sequence[Source], layout: Layout) -> Iterator[tuple[str, str]]:
+def placed_texts(sources: Sequence[Source], layout: FileLayout) -> Iterator[tuple[str, str]]:
     """The documents of the sources, each with its place in words, for error messages; FASTA sequences have a name."""
     for source in sources:
         if source.path is not None and format_of(source.path.name)[0] == "fasta":
@@ -115,7 +115,7 @@ def named_places(path: Path) -> Iterator[tuple[str, str]]:
             held = ""
 
 
-def check_readable(sources: Sequence[Source], layout: Layout) -> None:
+def check_readable(sources: Sequence[Source], layout: FileLayout) -> None:
     """Read the first document of each file: a wrong column or a file of another kind is noticed before any work."""
     for source in sources:
         if source.path is not None:
@@ -146,7 +146,7 @@ def _named(name: str) -> list[Source]:
 
 
 def _as_published(
-    corpus: Named, part: tuple[int, int] | None, read: Callable[[Layout], Iterator[Piece]], layout: Layout
+    corpus: Named, part: tuple[int, int] | None, read: Callable[[FileLayout], Iterator[Piece]], layout: FileLayout
 ) -> Iterator[Piece]:
     """A split's documents, detokenized as the paper does."""
     pieces = read(layout)
@@ -155,7 +155,7 @@ def _as_published(
     return pieces if corpus.detokenizer == "none" else repaired(pieces, detokenizer(corpus.detokenizer))
 
 
-def _from_hub(corpus: Named, name: str, data: DataSet, layout: Layout) -> Iterator[Piece]:
+def _from_hub(corpus: Named, name: str, data: DataSet, layout: FileLayout) -> Iterator[Piece]:
     with _advised(corpus, name):
         yield from documents.hub_pieces(data, completed(layout, corpus.layout))
 
@@ -202,7 +202,7 @@ def _files(place: str) -> list[Source]:
     return _named_splits(sorted(sources, key=lambda source: source.name))
 
 
-def _regions(sources: list[Source], layout: Layout) -> list[Source]:
+def _regions(sources: list[Source], layout: FileLayout) -> list[Source]:
     """The regions of FASTA files that a BED file lists: one source for each file and split."""
     bed, paths = Path(layout.intervals), [source.path for source in sources if source.path is not None]
     for path in paths:

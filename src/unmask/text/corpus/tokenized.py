@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.documents import Layout, Piece
+from unmask.text.corpus.documents import FileLayout, Piece
 from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.row import predicted
@@ -35,7 +35,7 @@ def read_documents(
     where: str | Path,
     tokenizer: Tokenizer,
     *,
-    layout: Layout | None = None,
+    layout: FileLayout | None = None,
     split: str | None = None,
     detokenize: Callable[[str], str] = str,
     limit: int | None = None,
@@ -48,7 +48,7 @@ def read_documents(
         return _prepared(folder, tokenizer, split, limit)
     with gather(where, layout) as sources:
         sources, chosen = of_split(sources, split, str(where))
-        pieces = (piece for source in sources for piece in source.pieces(layout or Layout()))
+        pieces = (piece for source in sources for piece in source.pieces(layout or FileLayout()))
         return tokenized(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
 
 
