@@ -79,6 +79,18 @@ def test_tuning_on_a_hundred_sentences_beats_the_unigram_entropy(objective, hub,
     assert found["nats_per_token"] + 3 * found["standard_error"] < unigram_entropy(model, texts)
 
 
+def test_rows_beyond_the_positions_of_a_network_are_refused_before_the_text_is_read(hub, tmp_path, capsys):
+    (tmp_path / "train.txt").write_text("\n".join(sentences(100, 0)))
+    common = ["--init", str(hub), "--data", str(tmp_path / "train.txt"), "--steps", "1", "--run.preview", "0"]
+    assert main(["train", *common, "--length", "64", "--out", str(tmp_path / "a")]) == 2
+    said = capsys.readouterr().err
+    assert "the network has 32 positions, and a row has 64: shorten the rows (--length 32)" in said
+    assert "tokeniz" not in said
+    assert not (tmp_path / "a").exists()
+    assert main(["train", *common, "--documents", "file", "--out", str(tmp_path / "b")]) == 0
+    assert load(tmp_path / "b").spec.length == 32, "of the usual 128, as many as there are positions"
+
+
 def test_the_rows_of_an_encoder_are_wrapped_or_padded(hub, tmp_path):
     (tmp_path / "train.txt").write_text("\n".join(sentences(100, 0)))
     common = ["--init", str(hub), "--data", str(tmp_path / "train.txt"), "--steps", "1", "--run.preview", "0"]

@@ -50,6 +50,7 @@ def run(settings: Settings) -> None:
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: {install('serve')}") from None
     log_to_standard_error()
+    print(f"unmask: loading {settings.checkpoint}", file=sys.stderr, flush=True)
     server, key = settings.server, key_of(settings)
     server = replace(server, name=server.name or Path(settings.checkpoint).name)
     model = settings.place.load(settings.checkpoint)

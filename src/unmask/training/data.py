@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -156,6 +156,19 @@ def starting_spec(asked: Train) -> Spec:
         return asked.model
     begun = Path(asked.out) / "last"
     return checkpoint.spec_in(begun if begun.exists() else asked.init)
+
+
+def within_positions(asked: Train, given: Collection[str]) -> Train:
+    """The settings with rows that the network of --init can read; rows that are too long on purpose are refused."""
+    limit = starting_spec(asked).limit if asked.init else None
+    if limit is None or asked.text.length <= limit:
+        return asked
+    if "text.length" in given:
+        raise UserError(
+            f"the network has {limit} positions, and a row has {asked.text.length}: shorten the rows "
+            f"(--length {limit})."
+        )
+    return replace(asked, text=replace(asked.text, length=limit))
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:

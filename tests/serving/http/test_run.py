@@ -341,7 +341,9 @@ def test_several_processes_answer_behind_one_port_alike_and_add_up_their_numbers
                 break
             time.sleep(0.02)
         assert counted in httpx.get(f"{address}/metrics").text
-        assert "Traceback" not in stopped(process)
+        said = stopped(process)
+        assert said.startswith("unmask: loading ")
+        assert "Traceback" not in said
 
 
 @pytest.mark.slow
