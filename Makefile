@@ -1,6 +1,10 @@
 # make demo · test · check · attack · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
 # by itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
+# Versions are pinned, hashes are not: `pip --require-hashes` takes one list of files for every machine and refuses the
+# editable install, and torch 2.13.0 is two builds under one version. The CUDA build needs packages of several GB that the
+# CPU build does not; a list with them installs them everywhere, and a list without them is refused where pip takes CUDA.
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -4,7 +4,8 @@
     python bench/threads.py --rounds 9 --only sample
 
 Each way has a process of its own, and all of them do the same piece of work in turns, so that a busy moment hits all
-alike. Figures are medians of wall-clock seconds and, after the stroke, of processor seconds.
+alike. Figures are medians: wall-clock seconds, after the stroke processor seconds, and in brackets both as multiples
+of one thread's in the same round, which is what may be compared on a machine that is never quiet.
 """
 
 import json
@@ -32,7 +33,10 @@ WAYS: dict[str, dict[str, str]] = {
     "2, sleeping": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
     "1": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
 }
-BURN = "while True: pass"
+ALONE = "1"  # what the others are compared with
+BURN = (
+    "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # ends with its parent, however that ends
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ def training(width: int, blocks: int, batch: int) -> Callable[[], Any]:
     return lambda: next(steps)
 
 
-def sampling(tokens: int) -> Callable[[], Any]:
-    return partial(unmask.sample, unmask.load("stories"), length=tokens, seed=1)
+def sampling(tokens: int, texts: int = 1) -> Callable[[], Any]:
+    return partial(unmask.sample, unmask.load("stories"), n=texts, length=tokens, seed=1)
 
 
 def serving(clients: int, tokens: int) -> Callable[[], Any]:
@@ -79,6 +83,7 @@ JOBS: dict[str, Callable[[], Callable[[], Any]]] = {
     "train 128 x 4, batch 16": lambda: training(128, 4, 16),
     "train 256 x 6, batch 32": lambda: training(256, 6, 32),
     "sample 48 tokens": lambda: sampling(48),
+    "sample 8 x 48 tokens": lambda: sampling(48, 8),
     "serve 4 clients, 24 tokens": lambda: serving(4, 24),
 }
 
@@ -124,19 +129,25 @@ def ready(name: str) -> Iterator[dict[str, subprocess.Popen[str]]]:
         yield processes
     finally:
         for process in processes.values():
-            process.stdin.close()
+            process.kill()
             process.wait()
 
 
 def cells_of(processes: dict[str, subprocess.Popen[str]], rounds: int) -> list[str]:
-    """The medians of each way."""
+    """The medians of each way, and of its ratios to one thread in the same round."""
     times: dict[str, list[list[float]]] = {way: [] for way in processes}
     for _ in range(rounds):
         for way, process in processes.items():
             process.stdin.write("\n")
             process.stdin.flush()
             times[way].append(json.loads(process.stdout.readline()))
-    return ["{:.2f} / {:.2f}".format(*map(median, zip(*values, strict=True))) for values in times.values()]
+    cells = []
+    for values in times.values():
+        wall, processor = (median(column) for column in zip(*values, strict=True))
+        pairs = list(zip(values, times[ALONE], strict=True))
+        ratios = [median(mine[i] / alone[i] for mine, alone in pairs) for i in (0, 1)]
+        cells.append(f"{wall:.2f} / {processor:.2f} ({ratios[0]:.2f} x / {ratios[1]:.2f} x)")
+    return cells
 
 
 def main(settings: Settings) -> None:

@@ -105,3 +105,11 @@ def test_a_stamp_that_is_not_ours_only_costs_time(folder, stamp, read):
     (folder / integrity.STAMP).write_bytes(stamp)
     Corpus.open(folder)
     assert len(read) == len(list((folder / "shards").iterdir()))
+
+
+def test_the_draft_of_a_stamp_that_a_kill_left_is_removed_with_the_next_stamp(folder):
+    draft = folder / f".{integrity.STAMP}.draft-12345"
+    draft.write_text("{")
+    verify(folder)
+    assert (folder / integrity.STAMP).is_file()
+    assert not draft.exists()

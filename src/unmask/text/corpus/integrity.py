@@ -33,7 +33,9 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
             check_content(path, digest)
             found[name] = mark
     if found:
-        with suppress(UserError):  # data on a read-only disk is as good
+        with suppress(UserError, OSError):  # data on a read-only disk is as good
+            for draft in folder.glob(f".{STAMP}.draft-*"):  # of a process that was killed
+                draft.unlink(missing_ok=True)
             write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")
     return bool(found)
 
