@@ -222,6 +222,8 @@ def world(tmp_path_factory):
     (folder / "molecules.csv").write_text("smiles\n" + "CCO\nC1=CC=CC=C1\nCC(=O)O\n" * 40)
     pairs = [f"What is {i} plus {j}?,It is {i + j}." for i in range(12) for j in range(12)]
     (folder / "pairs.csv").write_text("\n".join(["question,text", *pairs]))
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    (folder / "person.json").write_text(json.dumps(schema))
     bases = "".join(Random(0).choices("ACGT", k=4000))
     (folder / "genome.fa").write_text(f">chr1\n{bases}\n")
     (folder / "splits.bed").write_text("chr1\t0\t2000\ttrain\nchr1\t2000\t3000\tvalid\nchr1\t3000\t4000\ttest\n")

@@ -6,6 +6,7 @@ Under torchrun the processes share the batches; the texts are the same.
     unmask sample stories --film story.html              an animation, with a play button
     unmask sample runs/mine --sampler ancestral --steps 64 --json > samples.jsonl
     unmask sample runs/mine --sampler threshold:tau=0.8 --temperature 0.7
+    unmask sample runs/mine --json-schema person.json
     unmask sample runs/mine --pattern "[A-Z][a-z ]+\\." --length 512 --window 128
     torchrun --nproc-per-node 4 -m unmask sample runs/mine -n 1000 --json
 """

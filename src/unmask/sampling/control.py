@@ -10,6 +10,7 @@ from unmask.sampling.guidance import ByClassifier, ClassifierFree, check_weight,
 from unmask.sampling.logits import Hook
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.form import pattern_of
+from unmask.sampling.patterns.json_schema import schema_pattern, schema_text
 from unmask.sampling.patterns.regex import LARGEST, Check, unchecked
 from unmask.sampling.patterns.tokens import words_of
 
@@ -21,6 +22,7 @@ class Control:
     pattern: str | None = None  # regular expression that the continuation, or each blank, must match
     one_of: tuple[str, ...] = ()  # or a list of texts: the result is one of them
     form: str | None = None  # or a text with holes: '{"name": <string>, "age": <int>}'
+    json_schema: str | None = None  # or a JSON schema, as text or the file of one: the result is valid JSON
     whole: bool = False  # apply the pattern to the whole text, the given text included
     exact_length: bool = False  # the match fills all tokens: no eos or padding after it
     reject: int = 0  # rejection sampling: at most N tries, keep what matches; 0: restrict each draw
@@ -33,8 +35,10 @@ class Control:
     def __post_init__(self) -> None:
         check_weight(self.guidance, "guidance")
         check_weight(self.classifier_weight, "the classifier")
-        if sum([self.pattern is not None, bool(self.one_of), self.form is not None]) > 1:
-            raise UserError("a pattern, a list of texts and a form exclude each other: give one of them.")
+        if bool(self.one_of) + sum(one is not None for one in (self.pattern, self.form, self.json_schema)) > 1:
+            raise UserError(
+                "a pattern, a list of texts, a form and a JSON schema exclude each other: give one of them."
+            )
         if self.reject < 0:
             raise UserError(f"the number of tries must not be negative; saw {self.reject}.")
         if not self.constrains and (self.whole or self.exact_length or self.reject):
@@ -44,7 +48,14 @@ class Control:
 
     @property
     def constrains(self) -> bool:
-        return self.pattern is not None or bool(self.one_of) or self.form is not None
+        return bool(self.one_of) or any(one is not None for one in (self.pattern, self.form, self.json_schema))
+
+    @property
+    def expression(self) -> str:
+        """The regular expression of a pattern, a form or a JSON schema."""
+        if self.json_schema is not None:
+            return schema_pattern(schema_text(self.json_schema))
+        return (self.pattern or "") if self.form is None else pattern_of(self.form)
 
     @property
     def ends(self) -> bool:
@@ -62,8 +73,7 @@ class Control:
         if self.one_of:
             found = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest, check=check)
         else:
-            pattern = self.pattern if self.form is None else pattern_of(self.form)
-            found = matching(pattern or "", words, whole=self.whole, ends=ends, largest=largest, check=check)
+            found = matching(self.expression, words, whole=self.whole, ends=ends, largest=largest, check=check)
         return found.on(model.device)
 
     def hook(self, model: Model) -> Hook | None:

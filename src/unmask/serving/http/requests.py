@@ -113,7 +113,7 @@ class Controls:
 def memory_of(key: Control | tuple[Control, Places], constraint: Constraint) -> int:
     """Bytes of a cached constraint and its key, an upper bound; the sets of allowed tokens are part of both."""
     pattern = key if isinstance(key, Control) else key[0]
-    texts = [pattern.pattern or "", pattern.form or "", *pattern.one_of]
+    texts = [pattern.pattern or "", pattern.form or "", pattern.json_schema or "", *pattern.one_of]
     return 2 * constraint.bytes + sum(100 + 4 * len(text) for text in texts)
 
 
@@ -132,6 +132,7 @@ def pattern_alone(control: Control) -> Control:
         pattern=control.pattern,
         one_of=control.one_of,
         form=control.form,
+        json_schema=control.json_schema,
         whole=control.whole,
         exact_length=control.exact_length,
     )
@@ -158,6 +159,7 @@ def places_of(body: Drawing) -> Places:
 def field_of(body: Drawing) -> str | None:
     """The field that an error names when nothing can match."""
     given = {"pattern": body.pattern is not None, "one_of": body.one_of, "form": body.form is not None}
+    given["response_format"] = body.json_schema is not None
     return next((name for name, there in given.items() if there), "allowed" if body.allowed else None)
 
 

@@ -3,6 +3,7 @@
 Every option of `sampling.recipe` is a field of the same name and meaning; none is declared here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from types import UnionType
@@ -53,6 +54,7 @@ LOCAL = {
     "batch": "requests share the engine's batches",
     "control": "its fields are fields of the request",
     "classifier": "a folder on the server's disk, given when the server starts",
+    "json_schema": "response_format has it; a file would be one on the server's disk",
 }
 BOUNDS: dict[str, dict[str, Any]] = {
     "temperature": {"ge": 0, "le": 2},
@@ -101,8 +103,38 @@ OPTIONS = drawing_options()
 Options: Callable[..., Any] = create_model("Options", __base__=Request, **OPTIONS)
 
 
+class NamedSchema(BaseModel):
+    """A JSON schema, as OpenAI's clients write it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(default="", max_length=64, description="Has no effect.")
+    description: str = Field(default="", description="Has no effect.")
+    schema_: dict[str, Any] = Field(alias="schema", description="The JSON schema.")
+    strict: bool | None = Field(default=None, description="Has no effect: every answer is valid.")
+
+
+class ResponseFormat(BaseModel):
+    """In which form to answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def has_its_schema(self) -> "ResponseFormat":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("response_format", "json_schema and its schema belong together: give both.")
+        return self
+
+
 class Drawing(Options):  # type: ignore[misc, valid-type]
     """How to sample, and in which form to answer."""
+
+    response_format: ResponseFormat | None = Field(
+        default=None, description="json_object, or json_schema with its schema: the text drawn is valid JSON."
+    )
 
     allowed: list[Allowed] = Field(
         default_factory=list, description="Allowed tokens per position, alone or with a pattern."
@@ -118,7 +150,16 @@ class Drawing(Options):  # type: ignore[misc, valid-type]
         """The sampling options as a recipe; `more` are those that the server adds."""
         said = {name: getattr(self, name) for name in OPTIONS if name in self.model_fields_set}
         said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        said["json_schema"] = self.json_schema
         return Recipe().changed(**{name: value for name, value in {**said, **more}.items() if value is not None})
+
+    @property
+    def json_schema(self) -> str | None:
+        """The schema of the answer, as JSON text; None: any text."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        return json.dumps({"type": "object"} if form.json_schema is None else form.json_schema.schema_)
 
     @model_validator(mode="after")
     def streamed(self) -> "Drawing":
