@@ -49,8 +49,10 @@ REFUSED: dict[str, tuple[str, ...]] = {
         *("minProperties", "maxProperties"),
     ),
 }
-NOTES = ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly")
-NOTES += ("$schema", "$id", "$comment", "$defs", "definitions", "$anchor")
+NOTES = (
+    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+    *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor"),
+)
 INFERRED = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -184,8 +186,8 @@ class Compiler:
             seen.append(target)
             if target in self.open:
                 break
-            name, found = target.removeprefix("#").split("/")[1:], self.root
-            for part in name:
+            found: Any = self.root
+            for part in target.removeprefix("#").split("/")[1:]:
                 found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
             if not isinstance(found, Mapping):
                 break
