@@ -44,6 +44,35 @@ class Completion(DrawnAnswer):
     usage: Usage | None
 
 
+class ChatMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    finish_reason: Literal["stop", "length"] | None
+    logprobs: None = None
+
+
+class ChatCompletion(DrawnAnswer):
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+    usage: Usage | None
+
+    @classmethod
+    def of(cls, whole: Completion) -> "ChatCompletion":
+        """A completion as the answer of an assistant."""
+        choices = [
+            ChatChoice(index=one.index, message=ChatMessage(content=one.text), finish_reason=one.finish_reason)
+            for one in whole.choices
+        ]
+        about = whole.model_dump(include={"created", "model", "seed", "law"})
+        return cls(id=f"chat{whole.id}", choices=choices, usage=whole.usage, **about)
+
+
 class Token(BaseModel):
     id: int | None = Field(description="Token id; null: still a blank.")
     text: str

@@ -18,7 +18,7 @@ from unmask.serving.http import answers
 from unmask.serving.http.errors import check_name, unless_gone
 from unmask.serving.http.replies import LINE, Reply, event
 from unmask.serving.http.requests import Requests, field_of, request_seed
-from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
+from unmask.serving.http.schema import ChatRequest, CompletionRequest, Drawing, InfillRequest
 from unmask.serving.progress import Filling
 from unmask.serving.refusal import Refusal, closing, wrong
 from unmask.text.prompt.template import Lengths
@@ -75,6 +75,16 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
     async def completions(request: Request, body: CompletionRequest) -> Any:
         """Continue a text, or fill between a prompt and a suffix, as OpenAI's clients ask for it."""
         return await answer(request, body, "cmpl")
+
+    @app.post("/v1/chat/completions", response_model=answers.ChatCompletion, responses={200: {"content": STREAM}})
+    async def chat(request: Request, body: ChatRequest) -> Any:
+        """Answer a conversation, as OpenAI's clients ask for it."""
+        reply = await unless_gone(request, entered(body.completion(requests.conversation), "cmpl"))
+        if not body.stream:
+            return answers.ChatCompletion.of(await unless_gone(request, reply.whole()))
+        options = body.stream_options
+        events = reply.chat_events(with_usage=options is not None and options.include_usage)
+        return event_stream(reply, reply.step_events() if body.events == "steps" else events)
 
     @app.post("/v1/infill", response_model=answers.InfillAnswer, responses={200: {"content": STREAM}})
     async def infill(request: Request, body: InfillRequest) -> Any:

@@ -172,6 +172,20 @@ class Reply:
             yield event({**self.chunk([], with_usage), "usage": self.usage.model_dump()})
         yield DONE
 
+    async def chat_events(self, *, with_usage: bool) -> AsyncIterator[ServerSentEvent]:
+        """The same as chunks of a conversation: the first one of each answer names its role."""
+        begun: set[int] = set()
+        async for sent in self.text_events(with_usage=with_usage):
+            if sent is DONE:
+                yield sent
+                return
+            data = json.loads(str(sent.data))
+            for choice in data["choices"]:
+                role = {} if choice["index"] in begun else {"role": "assistant"}
+                begun.add(choice["index"])
+                choice["delta"] = {**role, "content": choice.pop("text")}
+            yield event({**data, "id": f"chat{data['id']}", "object": "chat.completion.chunk"})
+
     def chunk(self, choices: list[dict[str, Any]], with_usage: bool) -> dict[str, Any]:
         kind = "text_completion" if self.kind == "cmpl" else "infill.chunk"
         return {**self.said, "object": kind, "choices": choices, **({"usage": None} if with_usage else {})}

@@ -31,6 +31,7 @@ from unmask.serving.limits import Limits
 from unmask.serving.progress import Filling, Growing
 from unmask.serving.refusal import wrong
 from unmask.text.prompt.template import Lengths, parse
+from unmask.text.tokens.tokenizer import encode_given
 
 KEPT = 2**28  # bytes of all cached constraints
 LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
@@ -199,6 +200,18 @@ class Requests:
         ]
         given = sum(len(row.tokens) - row.tokens.count(self.model.mask) for row in asked)
         return self.filling(method, body, recipe, rows, answers, given)
+
+    def conversation(self, texts: Sequence[str]) -> list[int]:
+        """The messages of a conversation as a prompt, each with its end, as they stand in training."""
+        if not self.model.layout.answers:
+            raise wrong(
+                "this model was not trained on conversations or pairs, so it has no place for messages: use "
+                "/v1/completions, or train one with `unmask train --data chats.jsonl --answer messages`.",
+                status=404,
+                code="no_conversations",
+            )
+        tokenizer = self.model.text_tokenizer()
+        return [id for text in texts for id in self.model.layout.asked(encode_given(tokenizer, text))]
 
     def shortened(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
         """Rows as long as the longest match."""

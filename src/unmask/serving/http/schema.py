@@ -241,6 +241,40 @@ class CompletionRequest(Drawing):
         return [whole] if whole else [one for one in self.prompt if not isinstance(one, int)]
 
 
+class Message(BaseModel):
+    """What somebody said."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+    name: str | None = Field(default=None, description="Has no effect.")
+
+
+class ChatRequest(CompletionRequest):
+    """Answer the last message of a conversation."""
+
+    messages: list[Message] = Field(min_length=1, description="The conversation, which ends before the answer.")
+    max_completion_tokens: int | None = Field(default=None, ge=1, description="The same as max_tokens.")
+    prompt: Literal[""] = Field(default="", description="Only empty: messages take its place.")
+    suffix: Literal[""] = Field(default="", description="Only empty.")
+    logprobs: None = Field(default=None, description="Not in a conversation; /v1/completions has them.")
+
+    @model_validator(mode="after")
+    def one_limit(self) -> "ChatRequest":
+        if self.max_completion_tokens is not None and "max_tokens" in self.model_fields_set:
+            raise PydanticCustomError("max_tokens", "give max_tokens or max_completion_tokens, not both.")
+        return self
+
+    def completion(self, turns: Callable[[list[str]], list[int]]) -> CompletionRequest:
+        """The same request with the ids of a prompt."""
+        kept = {name: getattr(self, name) for name in self.model_fields_set if name in CompletionRequest.model_fields}
+        if self.max_completion_tokens is not None:
+            kept["max_tokens"] = self.max_completion_tokens
+        kept["prompt"] = turns([one.content for one in self.messages]) or ""
+        return CompletionRequest.model_construct(**kept)
+
+
 class InfillRequest(Drawing):
     """Fill the blanks of a text."""
 
