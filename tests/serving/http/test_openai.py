@@ -173,5 +173,5 @@ def test_every_field_of_the_client_is_in_the_documented_table(theirs):
 
 
 def test_an_address_that_is_not_there_names_those_that_are(theirs):
-    with pytest.raises(openai.NotFoundError, match="POST /v1/completions, POST /v1/infill"):
-        theirs.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}])
+    with pytest.raises(openai.NotFoundError, match="POST /v1/completions, POST /v1/chat/completions"):
+        theirs.embeddings.create(model="tiny", input="Hello")

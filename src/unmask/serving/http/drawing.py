@@ -81,7 +81,9 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         """Answer a conversation, as OpenAI's clients ask for it."""
         reply = await unless_gone(request, entered(body.completion(requests.conversation), "cmpl"))
         if not body.stream:
-            return answers.ChatCompletion.of(await unless_gone(request, reply.whole()))
+            whole = await unless_gone(request, reply.whole())
+            assert isinstance(whole, answers.Completion)
+            return answers.ChatCompletion.of(whole)
         options = body.stream_options
         events = reply.chat_events(with_usage=options is not None and options.include_usage)
         return event_stream(reply, reply.step_events() if body.events == "steps" else events)
