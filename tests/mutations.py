@@ -374,10 +374,10 @@ MUTATIONS = {
         "training/tuning.py", "seed=seed, epoch=epoch)", "seed=seed, epoch=0)", TUNING
     ),
     "labels a number off": Mutation(
-        "model/answer.py", "self.labels.index(label)", "self.labels.index(label) - 1", PREDICTOR
+        "model/answer.py", "self.labels.index(label)", "self.labels.index(label) - 1", "model/test_answer.py"
     ),
     "numbers in units of the spread": Mutation(
-        "model/answer.py", "outputs * self.spread + self.center", "outputs", PREDICTOR
+        "model/answer.py", "outputs * self.spread + self.center", "outputs", "model/test_answer.py"
     ),
     "a head of other weights is loaded": Mutation(
         "model/head_files.py", 'if fingerprint(folder / HEAD) != note["head"]:', "if False:", PREDICTOR

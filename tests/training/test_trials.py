@@ -288,6 +288,14 @@ def test_a_damaged_result_of_a_seed_is_told(asked, content):
 
 
 @pytest.mark.slow
+def test_a_run_that_an_earlier_version_began_is_told(asked):
+    run(asked, until=1)
+    (Path(asked.out) / "data.sha256").unlink()
+    with pytest.raises(UserError, match=r"an earlier version of unmask began it.* give another --out"):
+        run(asked, resume=True)
+
+
+@pytest.mark.slow
 def test_drafts_of_killed_processes_are_removed(asked):
     run(asked, until=4)
     draft = Path(asked.out) / "seed-1" / ".model.draft-12345"

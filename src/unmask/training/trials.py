@@ -104,6 +104,11 @@ def keep_origin(out: Path, data: Labelled, model: Model) -> None:
     assert model.folder is not None
     sums = {"data": data.sha256, "model": weights_fingerprint(model.folder)}
     if (out / SETTINGS).is_file():
+        if not (out / DATA).is_file():
+            raise UserError(
+                f"the run in {out} has no {DATA}: an earlier version of unmask began it, and it cannot go on. Its "
+                "finished models load as they are; give another --out for a new run."
+            )
         before = read_text(out / DATA)
         for name, value in sums.items():
             if f"{value}  {name}\n" not in before:
