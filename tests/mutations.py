@@ -55,9 +55,64 @@ BLOCKWISE = "sampling/test_blockwise.py"
 ENCODERS = "model/formats/test_encoder.py::test_logits_are_those_of_transformers_at_every_length_and_with_padding"
 WORDS = "model/test_model_frame.py::test_given_words_stay_as_they_were_written_and_a_hole_after_a_space_begins_a_word"
 PASSES = "contracts/test_network_passes.py"
+DECODER, DIALECTS = "model/backbones/test_decoder.py", "model/formats/test_dialects.py"
 HALVES, ROW_CACHE = "model/passes/test_doubled.py", "model/passes/test_pieces_of_rows.py"
 
 MUTATIONS = {
+    "published: the gate of a decoder is its input": Mutation(
+        "model/backbones/decoder.py",
+        "F.silu(product(self.gate_proj, h)) * up",
+        "F.silu(up) * product(self.gate_proj, h)",
+        f"{DECODER}::test_logits_are_those_of_transformers_at_every_length",
+    ),
+    "published: keys of a decoder are not normed": Mutation(
+        "model/backbones/decoder.py",
+        "k = self.k_norm(k)",
+        "pass",
+        f"{DECODER}::test_logits_are_those_of_transformers_at_every_length",
+    ),
+    "published: a shifted model is not shifted": Mutation(
+        "model/formats/decoder.py",
+        "reads_before=d.shift or d.causal",
+        "reads_before=d.causal",
+        f"{DIALECTS}::test_a_shifted_model_predicts_a_position_at_the_one_before_and_never_the_first",
+    ),
+    "published: the first token of a shifted model is hidden": Mutation(
+        "diffusion/mdlm.py",
+        "if self.given_first:",
+        "if False:",
+        f"{DIALECTS}::test_a_shifted_model_predicts_a_position_at_the_one_before_and_never_the_first",
+    ),
+    "published: a template of a shifted model begins with its blank": Mutation(
+        "text/layout.py",
+        "if self.closed else self.marks.lead",
+        "if self.closed else []",
+        f"{DIALECTS}::test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position",
+    ),
+    "published: blanks look like another word": Mutation(
+        "model/formats/decoder.py",
+        "else table[found.word]",
+        "else table[found.word - 1]",
+        f"{DIALECTS}::test_logits_are_those_of_the_original",
+    ),
+    "published: heads of SMDM are taken one after the other": Mutation(
+        "model/formats/decoder.py",
+        "    if not grouped:",
+        "    if True:",
+        f"{DIALECTS}::test_logits_are_those_of_the_original",
+    ),
+    "published: Dream's number of tokens is rounded up": Mutation(
+        "sampling/policies/confidence.py",
+        "(left * (1 - s / t)).long()",
+        "(left * (1 - s / t)).ceil().long()",
+        f"{DIALECTS}::test_dreams_sampler_runs_token_by_token",
+    ),
+    "published: Llama's pairs in a GGUF file stay adjacent": Mutation(
+        "model/formats/gguf.py",
+        "if found.paired and",
+        "if not found.paired and",
+        "model/test_gguf_file.py::test_a_file_has_the_logits_of_the_network_that_was_written",
+    ),
     "a text of a model of documents is scored without its end": Mutation(
         "text/layout.py", "stride=None, separate=self.closed)", "stride=None, separate=False)", LAYOUT
     ),
