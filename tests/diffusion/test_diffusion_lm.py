@@ -17,7 +17,7 @@ from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.random import Noise, keys
-from unmask.sampling.policies.gaussian import Gaussian
+from unmask.sampling.policies.gaussian import Gaussian, Move
 
 GOLDEN = Path(__file__).parent.parent / "golden/baselines/diffusionlm_cases.npz"
 
@@ -152,7 +152,9 @@ def test_a_run_is_that_of_the_original_token_for_token(told, recorded, mix, kind
         noisy = NoisyWindow(z, path.gamma[call], path.told[call], told["x0"][:, :0])
         reading = objective.meaning(mix.trunk(objective.entered(mix, noisy, parts)), noisy, parts, {}, mask=mask)
         normal = told[f"run_{kind}_noise"][call] * (call < steps - 1)
-        z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
+        z = policy.moved(
+            Move(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
+        )
         close(z, told[f"run_{kind}_path"][call])
     assert torch.equal(parts["embedding"].rounding(z)[..., :-1].argmax(-1), told[f"run_{kind}_tokens"])
 

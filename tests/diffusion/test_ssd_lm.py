@@ -15,6 +15,7 @@ from unmask.diffusion.ssd_lm import SSDLM, Simplex, chosen_block, levels, noised
 from unmask.errors import UserError
 from unmask.random import Noise, keys
 from unmask.sampling.logits import inverse_cdf
+from unmask.sampling.policies.gaussian import Move
 from unmask.sampling.policies.simplex import SimplexSteps, projected
 
 GOLDEN = Path(__file__).parent.parent / "golden/baselines/ssdlm_cases.npz"
@@ -114,7 +115,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
             u = told["run_sampling_u"][12 * block + call]
             normal = normals[13 * block + call + 1].clone()
             reading = VectorPrediction(logits, None, scale=5.0)
-            z = policy.moved(z, reading, path.gamma[call + 1], path.gamma[call], normal, by_cdf(u))
+            z = policy.moved(Move(z, reading, path.gamma[call + 1], path.gamma[call], normal, by_cdf(u)))
         context = torch.cat((context, logits.argmax(-1)), 1)
     assert torch.equal(context[:, -10:], told[f"run_{kind}_tokens"])
 

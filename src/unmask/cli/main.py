@@ -75,16 +75,19 @@ def usage() -> str:
     return "\n".join([*lines, "", "`unmask VERB --help` explains a verb; `--sampler help` lists what a name may be."])
 
 
+def answer_without_verb(arguments: list[str]) -> str | None:
+    """What a command line that names no verb prints; None: it names one."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        return usage()
+    if arguments[0] == "--version":
+        return f"unmask {__version__}"
+    return COMPLETION.format(verbs=" ".join(verbs())) if arguments[0] == "--completion" else None
+
+
 def dispatch(arguments: list[str]) -> int:
     arguments = take_plugins(arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0
-    if arguments[0] == "--version":
-        print(f"unmask {__version__}")
-        return 0
-    if arguments[0] == "--completion":
-        print(COMPLETION.format(verbs=" ".join(verbs())))
+    if (text := answer_without_verb(arguments)) is not None:
+        print(text)
         return 0
     verb, *rest = arguments
     if verb in RENAMED:

@@ -1,7 +1,7 @@
 """Clean rows of text, with all that an objective needs to measure them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -26,6 +26,10 @@ class CleanRows:
 
     def __post_init__(self) -> None:
         check_clean(self.x0, mask=self.mask)
+
+    def to(self, device: torch.device) -> "CleanRows":
+        frozen = None if self.frozen is None else self.frozen.to(device)
+        return replace(self, x0=self.x0.to(device), noise=self.noise.to(device), frozen=frozen)
 
     @property
     def free(self) -> Bool[Tensor, "b l"]:

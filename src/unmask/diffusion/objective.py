@@ -110,6 +110,7 @@ class Objective(ABC):
 
     name: ClassVar[str]
     registry: ClassVar[Registry[Any]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     facts: ClassVar[Facts] = Facts()
     advice: ClassVar[Mapping[str, Any]] = {}  # values that train best, where they differ from the defaults
 
@@ -140,7 +141,7 @@ class Objective(ABC):
 
     def estimators(self) -> Mapping[str, "Objective"]:
         """Its numbers by the name of their estimator, the best first; their `nats` need no training."""
-        return {self.name: self if self.times is None else replace(self, times=type(self.times).precise())}  # type: ignore[type-var]
+        return {self.name: self if self.times is None else replace(self, times=type(self.times).precise())}
 
     @final
     @property

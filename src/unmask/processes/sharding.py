@@ -8,13 +8,16 @@ whole files too.
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 SHARDS = "shard-*.safetensors"  # the library's file names, one file per process
 
@@ -42,18 +45,18 @@ def shard(network: Layered, device: torch.device) -> None:
     fully_shard(network, mesh=mesh, reshard_after_forward=True)  # type: ignore[call-overload]
 
 
-def is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process's part, in the same memory; an ordinary tensor is its own part."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole tensor; all processes must call this."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, Span, Whole, Windows, drawn
-from unmask.sampling.policies.gaussian import Steps
+from unmask.sampling.policies.gaussian import Move, VectorSteps
 from unmask.sampling.policy import PolicyView
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
 from unmask.text.prompt.canvas import Canvas
@@ -54,7 +54,7 @@ class ContinuousProcess(Process):
 
     objective: Continuous
     network: Any  # a backbone
-    policy: Steps
+    policy: VectorSteps
     windows: Windows = field(default_factory=Whole)
     options: LogitOptions = field(default_factory=LogitOptions)
     parts: Mapping[str, nn.Module] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ContinuousProcess(Process):
 
     @property
     def law(self) -> str:
-        return self.policy.law  # type: ignore[attr-defined]
+        return self.policy.law
 
     @property
     def settled(self) -> bool:
@@ -197,7 +197,8 @@ class ContinuousProcess(Process):
         state = replace(state, calls=state.calls + 1, call=state.call + 1, guess=reading.x)
         if last:
             return self.entered(replace(state, spans=state.spans[1:], calls=state.calls + 1)), brought
-        z = self.policy.moved(z, reading._replace(logits=logits.view_as(reading.logits)), after, gamma, normal, draw)
+        reading = reading._replace(logits=logits.view_as(reading.logits))
+        z = self.policy.moved(Move(z, reading, after, gamma, normal, draw))
         return replace(state, z=self.held(state, z, after)), brought
 
     def shown(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import Registry, derived_fields, spelled
@@ -38,6 +39,7 @@ class Policy(Protocol):
     """A subclass is a frozen dataclass with a name in `POLICIES`; `--sampler NAME:FIELD=VALUE` sets its fields."""
 
     name: ClassVar[str] = ""
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     needs: ClassVar[frozenset[str]] = frozenset({"masks"})  # what it needs of a model (`fitting`): see `Facts.gives`
     revises: ClassVar[bool] = False  # drawn tokens may be hidden again
     unshaped: ClassVar[bool] = False  # `choose` reads the network's own logits: only the tokens obey the constraints
@@ -91,6 +93,21 @@ class Policy(Protocol):
         return torch.zeros_like(view.hidden), view.memory
 
 
+class GridPolicy(Policy):
+    """T steps of a process in discrete time: their law is that of the grid."""
+
+    budget: ClassVar[str | None] = "steps"
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_total(self.steps)
+
+    @property
+    def law(self) -> str:
+        return f"grid-{self.steps}"
+
+
 POLICIES: Registry[Policy] = Registry(
     "sampler", room="unmask.sampling.policies", group="unmask.samplers", inline=True
 )
@@ -122,7 +139,7 @@ def fitted_policy(policy: Policy, *, steps: int | None = None, **given: Any) -> 
     values = {name: value for name, value in given.items() if name in derived_fields(type(policy))}
     if steps is not None and policy.budget is not None:
         values[policy.budget] = steps
-    return replace(policy, **values) if values else policy  # type: ignore[type-var]
+    return replace(policy, **values) if values else policy
 
 
 def sampler_name(sampler: str | Policy) -> str:

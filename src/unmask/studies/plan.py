@@ -61,21 +61,23 @@ def planned(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ..
     if there:
         corpus.check_present(study.data, place.root)
     tasks: dict[str, Task] = {}
-    if study.data:
-        task = data_task(study, place)
+    for task in every_task(study, place, tasks):
         tasks[task.name] = task
-    for row in ordered(study):
-        for seed in seeds_of(study, row):
-            if row.train is not None:
-                task = train_task(study, place, row, seed, tasks)
-                tasks[task.name] = task
-    for row in study.rows:
-        for seed in seeds_of(study, row):
-            for measure in study.measures:
-                if row.measures is None or measure.name in row.measures:
-                    for task in measure_tasks(study, place, row, seed, measure, tasks):
-                        tasks[task.name] = task
     return tuple(tasks.values())
+
+
+def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterator[Task]:
+    """The data, the trainings, the measurements; `tasks` holds those that came before."""
+    if study.data:
+        yield data_task(study, place)
+    for row in ordered(study):
+        if row.train is not None:
+            yield from (train_task(study, place, row, seed, tasks) for seed in seeds_of(study, row))
+    for row in study.rows:
+        wanted = [one for one in study.measures if row.measures is None or one.name in row.measures]
+        for seed in seeds_of(study, row):
+            for measure in wanted:
+                yield from measure_tasks(study, place, row, seed, measure, tasks)
 
 
 def ordered(study: Study) -> list[Row]:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -92,38 +92,16 @@ def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
     try:
         while (waiting and not stop) or running:
             for task in list(waiting):
-                if any(state.get(name) in ("failed", "skipped") for name in task.needs):
+                if (event := begin(task, state, running, how, stop)) is not None:
                     waiting.remove(task)
-                    state[task.name] = "skipped"
-                    first = next(name for name in task.needs if state.get(name) in ("failed", "skipped"))
-                    yield Event(task, "skipped", f"{first} {'failed' if state[first] == 'failed' else 'was skipped'}")
-                elif len(running) < how.jobs and not stop and all(state.get(name) == "done" for name in task.needs):
-                    waiting.remove(task)
-                    try:
-                        running.append(started(task, how))
-                        yield Event(task, "started")
-                    except UserError as error:
-                        state[task.name] = "failed"
-                        yield Event(task, "failed", str(error))
-            for one in list(running):
-                code = one.process.exitcode
-                if code is None:
-                    yield Event(one.task, "running", last_line(one.task.folder / LOG), time.monotonic() - one.began)
-                    continue
-                running.remove(one)
-                one.held.close()
-                if stop:
-                    continue
-                seconds = time.monotonic() - one.began
-                if code == 0 and finished(one.task):
-                    write_json(
-                        one.task.folder / DONE, {"command": list(one.task.command), "seconds": round(seconds, 2)}
-                    )
-                    state[one.task.name] = "done"
-                    yield Event(one.task, "done", seconds=seconds)
-                else:
-                    state[one.task.name] = "failed"
-                    yield Event(one.task, "failed", reason(one.task, code), seconds)
+                    state[task.name] = event.state
+                    yield event
+            for one in () if stop else tuple(running):
+                event = progress(one)
+                if event.state != "running":
+                    running.remove(one)
+                    state[one.task.name] = event.state
+                yield event
             if stop:
                 end(running)
                 running = []
@@ -131,6 +109,34 @@ def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
                 time.sleep(0 if how.inside else 0.1)
     finally:
         end(running)
+
+
+def begin(
+    task: Task, state: Mapping[str, str], running: list[Running], how: How, stop: Sequence[int]
+) -> Event | None:
+    """Start a task whose turn has come, or skip it if what it needs is not there; None: it waits."""
+    lost = next((name for name in task.needs if state.get(name) in ("failed", "skipped")), None)
+    if lost is not None:
+        return Event(task, "skipped", f"{lost} {'failed' if state[lost] == 'failed' else 'was skipped'}")
+    if stop or len(running) >= how.jobs or any(state.get(name) != "done" for name in task.needs):
+        return None
+    try:
+        running.append(started(task, how))
+    except UserError as error:
+        return Event(task, "failed", str(error))
+    return Event(task, "started")
+
+
+def progress(one: Running) -> Event:
+    """How a task stands; one that has ended is marked as done, or has a reason why not."""
+    task, code, seconds = one.task, one.process.exitcode, time.monotonic() - one.began
+    if code is None:
+        return Event(task, "running", last_line(task.folder / LOG), seconds)
+    one.held.close()
+    if code == 0 and finished(task):
+        write_json(task.folder / DONE, {"command": list(task.command), "seconds": round(seconds, 2)})
+        return Event(task, "done", seconds=seconds)
+    return Event(task, "failed", reason(task, code), seconds)
 
 
 def started(task: Task, how: How) -> Running:

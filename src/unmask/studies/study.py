@@ -191,20 +191,25 @@ def check_references(study: Study) -> None:
         if "measure" in study.compare and study.compare["measure"] not in measures:
             raise unknown("measure", str(study.compare["measure"]), measures)
     for row in study.rows:
-        if row.of and row.of not in names:
-            raise unknown(f"row for `of` of {row.name!r}", row.of, names)
-        if row.of and study.row(row.of).of:
-            raise UserError(f"the row {row.name!r} is of {row.of!r}, which has no model of its own.")
-        seen, at = [row.name], row
-        while at.after:
-            if at.after not in names:
-                raise unknown("row", at.after, names)
-            at = study.row(at.after)
-            if at.name in seen:
-                raise UserError(f"the row {row.name!r} begins after itself: {' after '.join([*seen, at.name])}.")
-            seen.append(at.name)
+        check_row(study, row, names)
     if any(row.train is not None for row in study.rows) and not study.data:
         raise UserError("rows are trained, but there is no [data]: give train = FILES.")
+
+
+def check_row(study: Study, row: Row, names: Sequence[str]) -> None:
+    """The rows that a row is of or begins after exist, and it is not one of them."""
+    if row.of and row.of not in names:
+        raise unknown(f"row for `of` of {row.name!r}", row.of, names)
+    if row.of and study.row(row.of).of:
+        raise UserError(f"the row {row.name!r} is of {row.of!r}, which has no model of its own.")
+    seen, at = [row.name], row
+    while at.after:
+        if at.after not in names:
+            raise unknown("row", at.after, names)
+        at = study.row(at.after)
+        if at.name in seen:
+            raise UserError(f"the row {row.name!r} begins after itself: {' after '.join([*seen, at.name])}.")
+        seen.append(at.name)
 
 
 def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Sequence[str]) -> tuple[Row, ...]:

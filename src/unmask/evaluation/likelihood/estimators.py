@@ -76,7 +76,7 @@ def estimator(
     Duel(policy=policy, reveal=reveal)  # a wrong one is refused, whatever the estimator
     objective = objective_of(objective)
     if steps and objective.steps is not None:
-        objective = replace(objective, steps=steps)  # type: ignore[type-var]
+        objective = replace(objective, steps=steps)
     name, known = objective.estimator if name == "auto" else name, dict(objective.estimators())
     schedule, others = objective.schedule or LogLinear(), list[str]()
     if objective.facts.masked_lm:

@@ -183,12 +183,11 @@ def evaluate(
             view = network
             if isinstance(network, NetworkView) and carrying:
                 view = replace(network, memory=None if first else memory, carried=[])
-            found = _nats(view, passages, rows, estimator, t, mask=mask, seed=seed, number=number, device=device)
-            if np.isnan(found).any():
-                raise UserError(
-                    "the network gave NaN: its weights are damaged or its training diverged. "
-                    "`unmask inspect MODEL` names the weights that are NaN or infinite."
-                )
+            u = np.stack([draws.uniforms(seed, row, number, len(passages[row].tokens)) for row in rows])
+            clean = _clean(
+                [passages[row] for row in rows], Noise(torch.from_numpy(t[rows]), torch.from_numpy(u)), mask
+            )
+            found = _nats(view, estimator, clean, device)
             if isinstance(view, NetworkView) and view.carried:
                 memory = view.carried[0]
             paid[rows] = found.sum(1)
@@ -213,25 +212,21 @@ def _together(
     return np.split(total[len(paid) :], np.cumsum([len(row) for row in each])[:-1])
 
 
-def _nats(
-    network: Network,
-    passages: Sequence[Row],
-    rows: list[int],
-    estimator: Estimator,
-    t: np.ndarray,
-    *,
-    mask: int,
-    seed: int,
-    number: int,
-    device: torch.device | str,
-) -> np.ndarray:
+def _clean(passages: Sequence[Row], noise: Noise, mask: int) -> CleanRows:
+    """Passages of one length as rows of an estimator."""
+    x0, frozen = (np.stack(rows) for rows in zip(*((p.tokens, p.frozen) for p in passages), strict=True))
+    return CleanRows(torch.from_numpy(x0.astype(np.int64)), noise, mask=mask, frozen=torch.from_numpy(frozen))
+
+
+def _nats(network: Network, estimator: Estimator, clean: CleanRows, device: torch.device | str) -> np.ndarray:
     """Nats (b l) of some rows in one pass, in float64."""
-    x0 = torch.from_numpy(np.stack([passages[row].tokens for row in rows]).astype(np.int64)).to(device)
-    length = x0.shape[1]
-    u = np.stack([draws.uniforms(seed, row, number, length) for row in rows])
-    noise = Noise(torch.from_numpy(t[rows]), torch.from_numpy(u)).to(torch.device(device))
-    frozen = torch.from_numpy(np.stack([passages[row].frozen for row in rows])).to(device)
-    return estimator.nats(network, CleanRows(x0, noise, mask=mask, frozen=frozen)).double().cpu().numpy()
+    nats = estimator.nats(network, clean.to(torch.device(device))).double().cpu().numpy()
+    if np.isnan(nats).any():
+        raise UserError(
+            "the network gave NaN: its weights are damaged or its training diverged. "
+            "`unmask inspect MODEL` names the weights that are NaN or infinite."
+        )
+    return nats
 
 
 def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:

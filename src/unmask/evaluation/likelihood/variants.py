@@ -304,9 +304,9 @@ def _nats(
     size, found = max(1, budget // len(row)), []
     for first in range(0, len(t), size):
         some = slice(first, first + size)
-        x0 = row.expand(len(t[some]), -1).to(model.device)
-        noise = Noise(t[some], u[some]).to(model.device)
-        clean = CleanRows(x0, noise, mask=model.mask, frozen=frozen.expand(len(x0), -1).to(model.device))
+        shape = (len(t[some]), len(row))
+        noise, frozen_rows = Noise(t[some], u[some]), frozen.expand(shape)
+        clean = CleanRows(row.expand(shape), noise, mask=model.mask, frozen=frozen_rows).to(model.device)
         found.append(how.nats(NetworkView(model.network), clean).double().sum(1).cpu())
     return torch.cat(found)
 

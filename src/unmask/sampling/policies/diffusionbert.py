@@ -8,30 +8,22 @@ from torch import Tensor
 
 from unmask.diffusion.kernels.spindle import Spindle
 from unmask.diffusion.rows import forbid
-from unmask.diffusion.times import check_total, grid
+from unmask.diffusion.times import grid
 from unmask.registry import derived
 from unmask.sampling.policies.reverse import lots
-from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Draw, GridPolicy, Memory, PolicyView
 
 
 @POLICIES.register("diffusionbert", "DiffusionBERT's own reverse step")
 @dataclass(frozen=True)
-class SpindleReverse(Policy):
+class SpindleReverse(GridPolicy):
     """T steps: a position is revealed with probability Σ_v p_v r_v, and its token then has the law ∝ p_v r_v."""
 
-    budget: ClassVar[str | None] = "steps"
     needs: ClassVar[frozenset[str]] = frozenset({"masks", "levels by token"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 2048  # T
     kernel: Spindle = derived(Spindle())
-
-    def __post_init__(self) -> None:
-        check_total(self.steps)
-
-    @property
-    def law(self) -> str:
-        return f"grid-{self.steps}"
 
     def time(self, clock: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return grid(self.steps).to(clock.device)[clock.clamp(max=self.steps)]

@@ -18,10 +18,10 @@ from torch import Tensor
 from unmask.diffusion.reverse import row_log_scores
 from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
-from unmask.diffusion.times import check_total, grid
+from unmask.diffusion.times import grid
 from unmask.random import WHERE
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Draw, GridPolicy, Memory, PolicyView
 
 
 def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
@@ -54,22 +54,14 @@ def lots(view: PolicyView, rows: Int[Tensor, " n"], chance: Float[Tensor, " n"])
 
 @POLICIES.register("d3pm", "D3PM's own reverse step")
 @dataclass(frozen=True)
-class D3PMReverse(Policy):
+class D3PMReverse(GridPolicy):
     """T steps of D3PM's p(x_s | x_t), then one call for what is still hidden."""
 
-    budget: ClassVar[str | None] = "steps"
     needs: ClassVar[frozenset[str]] = frozenset({"masks", "mass on the mask"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T
     schedule: Schedule = derived(LogLinear(eps=0))
-
-    def __post_init__(self) -> None:
-        check_total(self.steps)
-
-    @property
-    def law(self) -> str:
-        return f"grid-{self.steps}"
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         return view.hidden, level_at(self.schedule, grid(self.steps), view.clock).sigma.float()
@@ -85,23 +77,15 @@ class D3PMReverse(Policy):
 
 @POLICIES.register("analytic", "SEDD's analytic step")
 @dataclass(frozen=True)
-class Analytic(Policy):
+class Analytic(GridPolicy):
     """T analytic steps down to a last time, then one call that reveals what is still hidden. [SEDD]"""
 
-    budget: ClassVar[str | None] = "steps"
     needs: ClassVar[frozenset[str]] = frozenset({"masks", "scores"})
     unshaped: ClassVar[bool] = True
 
     steps: int = 1000  # T
     schedule: Schedule = derived(LogLinear())
     last: float = 1e-5  # where the grid ends
-
-    def __post_init__(self) -> None:
-        check_total(self.steps)
-
-    @property
-    def law(self) -> str:
-        return f"grid-{self.steps}"
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         return view.hidden, level_at(self.schedule, self.times, view.clock).sigma.float()

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from unmask.diffusion.continuous import VectorPrediction, alpha, sigma
-from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.sampling.logits import nucleus
-from unmask.sampling.policies.gaussian import GREEDY, Draw, Last, everywhere
-from unmask.sampling.policy import POLICIES, Policy, PolicyView
+from unmask.sampling.policies.gaussian import GREEDY, Draw, Last, Move, VectorSteps
+from unmask.sampling.policy import POLICIES
 
 Projection = Literal["sampling", "even", "uneven"]
 
@@ -37,11 +36,10 @@ def projected(reading: VectorPrediction, kind: Projection, p: float, draw: Draw)
 
 @POLICIES.register("simplex", "SSD-LM's own loop, block after block")
 @dataclass(frozen=True)
-class SimplexSteps(Policy):
+class SimplexSteps(VectorSteps):
     """T steps per block. The default is the loop that the bound belongs to; p < 1 and argmax are as published."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"vectors", "simplex"})
-    budget: ClassVar[str | None] = "steps"
 
     steps: int = 1000  # T, per block
     projection: Projection = "sampling"  # sampling (a token of the nucleus), even (all of them), uneven (logits)
@@ -49,7 +47,7 @@ class SimplexSteps(Policy):
     last: Last = "draw"  # of the tokens at the end of a block: draw, or argmax (the most likely, as in the paper)
 
     def __post_init__(self) -> None:
-        check_total(self.steps)
+        super().__post_init__()
         if not 0 <= self.p <= 1:
             raise UserError(f"p must be a probability from 0 to 1; saw {self.p}.")
 
@@ -60,18 +58,7 @@ class SimplexSteps(Policy):
         said = [f"{self.projection} projection", *([f"nucleus {self.p:g}"] if self.p < 1 else [])]
         return f"approximate ({', '.join([*said, *([GREEDY] if self.last == 'argmax' else [])])})"
 
-    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return everywhere(view)
-
-    def moved(
-        self,
-        z: Float[Tensor, "b s e"],
-        reading: VectorPrediction,
-        gamma_s: Float[Tensor, ""],
-        gamma_t: Float[Tensor, ""],
-        normal: Float[Tensor, "b s e"],
-        draw: Draw,
-    ) -> Float[Tensor, "b s e"]:
+    def moved(self, step: Move) -> Float[Tensor, "b s v"]:
         """√ᾱ_s ŵ + √(1 − ᾱ_s) z with fresh z: nothing of the old noise is kept."""
-        corner = projected(reading, self.projection, self.p, draw)
-        return normal.mul_(sigma(gamma_s).to(z.dtype)).add_(corner, alpha=float(alpha(gamma_s)))
+        corner = projected(step.reading, self.projection, self.p, step.draw)
+        return step.normal.mul_(sigma(step.gamma_s).to(step.z.dtype)).add_(corner, alpha=float(alpha(step.gamma_s)))

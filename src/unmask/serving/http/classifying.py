@@ -1,5 +1,6 @@
 """Classification: the labels or numbers of texts, by a model that `unmask classify` wrote, and the route for it."""
 
+from functools import partial
 from time import monotonic
 
 import torch
@@ -36,7 +37,7 @@ async def classified(
         if monotonic() > deadline:
             raise late(requests.limits.seconds)
         some = rows[low : low + size]
-        values = await engine.between(lambda some=some: answered(predictor, some), again=True)  # type: ignore[misc]
+        values = await engine.between(partial(answered, predictor, some), again=True)
         for row, length, one in zip(some, lengths[low:], values, strict=False):
             said = predictor.answer.prediction(one)
             found.append(

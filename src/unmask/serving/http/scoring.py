@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from time import monotonic
 
 import numpy as np
@@ -57,16 +58,16 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
     deadline = monotonic() + requests.limits.seconds
     how = estimator_of(requests)
     for index, text in enumerate(body.texts):
-        passage = await engine.between(lambda text=text: row_of(requests, text), again=index > 0)  # type: ignore[misc]
+        passage = await engine.between(partial(row_of, requests, text), again=index > 0)
         # The same row `passes` times: its numbers of masks are then stratified.
         rows = [passage] * (body.passes if how.chance else 1)
         network, device = NetworkView(requests.model.network), requests.model.device
         tallies = evaluate(network, rows, how, mask=requests.model.mask, seed=body.seed, device=device)
-        tally = await engine.between(lambda tallies=tallies: next_batch(tallies), again=True)  # type: ignore[misc]
+        tally = await engine.between(partial(next_batch, tallies), again=True)
         while not tally.complete:
             if monotonic() > deadline:
                 raise late(requests.limits.seconds)
-            tally = await engine.between(lambda tallies=tallies: next_batch(tallies), again=True)  # type: ignore[misc]
+            tally = await engine.between(partial(next_batch, tallies), again=True)
         found = summary(tally)
         tokens, size = passage.scored, passage.bytes
         nats = found.nats_per_token * tokens
