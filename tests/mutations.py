@@ -285,13 +285,13 @@ MUTATIONS = {
         "diffusion/plaid.py", "(0.5 * torch.exp(-gamma) * rate)", "(0.505 * torch.exp(-gamma) * rate)", PLAID
     ),
     "Plaid's reconstruction is not divided by its share": Mutation(
-        "diffusion/plaid.py", "found.reconstruction / share", "found.reconstruction", PLAID
+        "diffusion/plaid.py", "parts.reconstruction / share", "parts.reconstruction", PLAID
     ),
     "Plaid's schedule follows the loss itself": Mutation(
         "diffusion/plaid.py", "torch.where(first, 1.0, 2 * own)", "torch.ones_like(own)", PLAID
     ),
     "self-conditioned rows teach the embeddings": Mutation(
-        "diffusion/plaid.py", "(gradient * kept[:, None])", "gradient", PLAID
+        "diffusion/plaid.py", "(gradient * passing[:, None])", "gradient", PLAID
     ),
     "the output prior is 1 % off": Mutation(
         "diffusion/plaid.py", "(self.ramp * alpha(", "(1.01 * self.ramp * alpha(", PLAID
@@ -315,7 +315,7 @@ MUTATIONS = {
         "diffusion/ssd_lm.py", "paid * (self.steps * span.of)[row]", "paid * self.steps", SSD_LM
     ),
     "SSD-LM keeps the old noise level": Mutation(
-        "sampling/policies/simplex.py", "sigma(gamma_s)", "sigma(gamma_t)", SSD_LM
+        "sampling/policies/simplex.py", "sigma(step.gamma_s)", "sigma(step.gamma_t)", SSD_LM
     ),
     "Plaid's sampler forgets its last estimate": Mutation(
         "sampling/continuous.py",

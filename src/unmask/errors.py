@@ -67,10 +67,10 @@ def install(extra: str) -> str:
 def source_tree() -> Path | None:
     """The folder that unmask was installed from; None: it came from a package index."""
     try:
-        said = json.loads(distribution("unmask").read_text("direct_url.json") or "{}").get("url", "")
+        url = json.loads(distribution("unmask").read_text("direct_url.json") or "{}").get("url", "")
     except (PackageNotFoundError, ValueError):
-        said = ""
-    known = [Path(said.removeprefix("file://"))] if said.startswith("file://") else []
+        url = ""
+    known = [Path(url.removeprefix("file://"))] if url.startswith("file://") else []
     for folder in (*known, Path(__file__).resolve().parents[2]):
         if (folder / "pyproject.toml").is_file() and (folder / "constraints.txt").is_file():
             return folder

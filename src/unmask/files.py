@@ -34,11 +34,11 @@ def clear_drafts(folder: Path) -> None:
     """Remove what killed processes left half-written; a folder that was about to be replaced gets its name back."""
     with writing(folder):
         for path in sorted(folder.glob(".*")):
-            found = DRAFT.fullmatch(path.name)
-            if found is None:
+            match = DRAFT.fullmatch(path.name)
+            if match is None:
                 continue
-            if found["kind"] == "old" and not (folder / found["name"]).exists():
-                path.rename(folder / found["name"])
+            if match["kind"] == "old" and not (folder / match["name"]).exists():
+                path.rename(folder / match["name"])
             elif path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

@@ -72,12 +72,12 @@ def gaussians(key: Int[Tensor, " b"], number: int, shape: tuple[int, ...]) -> Fl
 
     For large tensors: several times faster than hashing numbers one by one, and as much a function of the key.
     """
-    found = torch.empty(len(key), *shape, device=key.device)
+    numbers = torch.empty(len(key), *shape, device=key.device)
     source = torch.Generator(key.device)
     seeds = mix(key ^ mix(torch.tensor(number + (GAUSSIAN << 60), device=key.device)))
-    for row, seed in zip(found, (seeds & (2**63 - 1)).tolist(), strict=True):
+    for row, seed in zip(numbers, (seeds & (2**63 - 1)).tolist(), strict=True):
         row.normal_(generator=source.manual_seed(seed))
-    return found
+    return numbers
 
 
 def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -145,10 +145,10 @@ def shuffled(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray
     keys = random.integers(0, 2**64, ROUNDS, np.uint64)
     a = np.uint64(isqrt(n - 1) + 1)
     b = np.uint64(-(-n // int(a)))
-    found = feistel(places.astype(np.uint64), keys, a, b)
-    while (outside := found >= n).any():
-        found[outside] = feistel(found[outside], keys, a, b)
-    return found.astype(np.int64)
+    order = feistel(places.astype(np.uint64), keys, a, b)
+    while (outside := order >= n).any():
+        order[outside] = feistel(order[outside], keys, a, b)
+    return order.astype(np.int64)
 
 
 def feistel(x: np.ndarray, keys: np.ndarray, a: np.uint64, b: np.uint64) -> np.ndarray:

@@ -104,13 +104,13 @@ class Registry(Generic[T]):
     def adopt(self, name: str, point: EntryPoint) -> None:
         """Load a member of another package; a class that does not register itself is registered here."""
         try:
-            found = point.load()
+            plugin = point.load()
         except Exception as error:  # any error while another package is imported
             raise UserError(
                 f"the {self.kind} {name!r} of the package {point.value} cannot be loaded: {error!r}."
             ) from None
         if name not in self.entries:
-            self.register(name)(found)
+            self.register(name)(plugin)
 
     def __getitem__(self, name: str) -> type[T]:
         return self.entry(name).kind
@@ -138,15 +138,15 @@ class Registry(Generic[T]):
         """A component from one line, `name` or `name:field=value,field=value`; `values` are set in addition."""
         name, _, rest = text.partition(":")
         entry = self.entry(name)
-        said = written_fields(rest, entry.kind, f"{self.kind} {name!r}", preset=entry.preset)
-        return entry.make(**{**values, **said})
+        given = written_fields(rest, entry.kind, f"{self.kind} {name!r}", preset=entry.preset)
+        return entry.make(**{**values, **given})
 
 
 def written_fields(text: str, kind: type, where: str, *, preset: Mapping[str, Any]) -> dict[str, Any]:
     """The values in `field=value,field=value`, each converted to the type of its field."""
     hints = get_type_hints(kind)
     known = [name for name in own_fields(kind) if name not in preset]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
@@ -156,8 +156,8 @@ def written_fields(text: str, kind: type, where: str, *, preset: Mapping[str, An
             if not known:
                 raise UserError(f"the {where} has no fields to set; saw {name!r}.")
             raise unknown(f"field of the {where}", name, known)
-        found[name] = value_of(value, hints[name], f"{where}: {name}")
-    return found
+        values[name] = value_of(value, hints[name], f"{where}: {name}")
+    return values
 
 
 def value_of(text: str, kind: Any, where: str) -> Any:
@@ -195,12 +195,12 @@ def spelled(component: Any) -> str:
     )
     preset = registry.entries[name].preset
     defaults = {one.name: one.default for one in fields(kind)}
-    said = [
+    words = [
         f"{field}={spell_value(getattr(component, field))}"
         for field in own_fields(kind)
         if field not in preset and getattr(component, field) != defaults[field]
     ]
-    return f"{name}:{','.join(said)}" if said else name
+    return f"{name}:{','.join(words)}" if words else name
 
 
 def spell_value(value: Any) -> str:

@@ -44,16 +44,16 @@ def check_shares(**values: float) -> None:
 
 def described(settings: Any) -> dict[str, Any]:
     """A settings dataclass as plain values and tables; a component's name comes first, None is omitted."""
-    found: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
+    table: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
     for name in own_fields(type(settings)):
         value = getattr(settings, name)
         if hasattr(value, "registry") and value.registry.inline:
-            found[name] = spelled(value)
+            table[name] = spelled(value)
         elif is_dataclass(value):
-            found[name] = described(value)
+            table[name] = described(value)
         elif value is not None:
-            found[name] = list(value) if isinstance(value, tuple) else value
-    return found
+            table[name] = list(value) if isinstance(value, tuple) else value
+    return table
 
 
 def dumps(settings: Any) -> str:
@@ -81,10 +81,10 @@ def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
     >>> flat({"seed": 1, "optim": {"lr": 0.1}})
     {'seed': 1, 'optim.lr': 0.1}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
-        found |= flat(value, f"{title}{name}.") if isinstance(value, Mapping) else {f"{title}{name}": value}
-    return found
+        values |= flat(value, f"{title}{name}.") if isinstance(value, Mapping) else {f"{title}{name}": value}
+    return values
 
 
 def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
@@ -153,7 +153,7 @@ def fitted(value: Any, kind: Any, where: str) -> Any:
 @cache
 def help_of(kind: type) -> dict[str, str]:
     """The comment after each field of a dataclass, by name: the help text of the option."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if not is_dataclass(one) or one.__module__ == "builtins":
             continue
@@ -166,8 +166,8 @@ def help_of(kind: type) -> dict[str, str]:
             if token.type == tokenize.NAME and token.start[1] == 4:
                 name = token.string
             elif token.type == tokenize.COMMENT and token.start[1] > 4 and name:
-                found[name] = (
-                    f"{found[name]} {token.string[1:].strip()}" if name in found else token.string[1:].strip()
+                texts[name] = (
+                    f"{texts[name]} {token.string[1:].strip()}" if name in texts else token.string[1:].strip()
                 )
     names = {one.name for one in fields(kind)}
-    return {name: text for name, text in found.items() if name in names}
+    return {name: text for name, text in texts.items() if name in names}

@@ -76,8 +76,8 @@ def default(arguments: list[str]) -> Settings:
     """The settings of the protocol that the command line names, or of the benchmark; of a prediction, the columns
     that the classifier was trained with."""
     asked = first_reading(arguments)
-    found = with_flat(Settings(), usual_settings(asked.protocol, asked.data, guide=asked.guide))
-    return replace(found, columns=stored_columns(asked.model)) if asked.predict else found
+    settings = with_flat(Settings(), usual_settings(asked.protocol, asked.data, guide=asked.guide))
+    return replace(settings, columns=stored_columns(asked.model)) if asked.predict else settings
 
 
 def first_reading(arguments: list[str]) -> Settings:
@@ -105,21 +105,21 @@ def run(settings: Settings) -> None:
         predict(settings)
         return
     with stopping() as stop:
-        found = run_trials(settings.tuning(), TrialLog(), resume=settings.resume, stop=stop)
-    if found is None:
+        result = run_trials(settings.tuning(), TrialLog(), resume=settings.resume, stop=stop)
+    if result is None:
         print(f"stopped: continue with the same command and --resume; the folder is {settings.out}", file=sys.stderr)
         sys.exit(128 + stop[0])
-    for line in lines_of(found):
+    for line in lines_of(result):
         print(line)
     print(f"the model is in {Path(settings.out) / 'best'}, all numbers in {Path(settings.out) / RESULT}")
 
 
-def lines_of(found: dict[str, Any]) -> Iterator[str]:
+def lines_of(result: dict[str, Any]) -> Iterator[str]:
     """The scores of a run in words, those on test texts last."""
-    count = len(found["trials"])
+    count = len(result["trials"])
     for split, title in (("valid", "validation"), ("test", "test")):
-        texts = found["trials"][0].get(split, {}).get("texts", 0)
-        for name, one in found.get(split, {}).items():
+        texts = result["trials"][0].get(split, {}).get("texts", 0)
+        for name, one in result.get(split, {}).items():
             spread = ""
             if count > 1:
                 spread = f" ± {one['deviation']:.4f} ({one['lowest']:.4f} to {one['highest']:.4f}, {count} seeds)"
@@ -144,9 +144,9 @@ def predict(settings: Settings) -> None:
         if one.label is not None:
             predictor.answer.target(one.label, one.where)
     some = read_examples(settings.data, settings.columns, labels=False)
-    found = answer(predictor, some, Path(settings.out), named=named_records, batch=settings.tune.batch)
-    print(f"{settings.out}: {found.texts:,} answers")
-    print_scores(found, settings.metrics)
+    answers = answer(predictor, some, Path(settings.out), named=named_records, batch=settings.tune.batch)
+    print(f"{settings.out}: {answers.texts:,} answers")
+    print_scores(answers, settings.metrics)
 
 
 def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark) -> None:
@@ -167,18 +167,18 @@ def predict_benchmark(settings: Settings, predictor: Predictor, named: Benchmark
             if one.label is not None:
                 predictor.answer.target(one.label, one.where)
         out = Path(settings.out) if settings.out and labelled else None
-        found = answer(predictor, some, out, named=False, batch=settings.tune.batch)
+        answers = answer(predictor, some, out, named=False, batch=settings.tune.batch)
         if not labelled:
-            own, content = submission(named, found.lines())
+            own, content = submission(named, answers.lines())
             out = Path(settings.out).parent / own
             write_whole(out, content)
         if out is not None:
-            print(f"{out}: {found.texts:,} answers ({split})")
-        print_scores(found, settings.metrics or named.metrics)
+            print(f"{out}: {answers.texts:,} answers ({split})")
+        print_scores(answers, settings.metrics or named.metrics)
 
 
-def print_scores(found: Answers, metrics: tuple[str, ...]) -> None:
-    for line in found.warnings():
+def print_scores(answers: Answers, metrics: tuple[str, ...]) -> None:
+    for line in answers.warnings():
         print(printable(line), file=sys.stderr)
-    for name, value in found.scores(chosen_scores(metrics, found.predictor.answer.kind)).items():
+    for name, value in answers.scores(chosen_scores(metrics, answers.predictor.answer.kind)).items():
         print(f"{name:<9} {value:.4f}")

@@ -25,19 +25,21 @@ def print_comparison(paths: tuple[Path, Path], *, as_json: bool) -> None:
 
 
 def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    found = verdict(first, second)
-    numbers = None if found is None else {**asdict(found), "difference": found.difference, "beyond": found.beyond}
+    outcome = verdict(first, second)
+    numbers = (
+        None if outcome is None else {**asdict(outcome), "difference": outcome.difference, "beyond": outcome.beyond}
+    )
     changed = differences(first["record"], second["record"])
     return {"verdict": numbers, "differences": [asdict(difference) for difference in changed]}
 
 
 def comparison_lines(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
-    found = verdict(first, second)
+    outcome = verdict(first, second)
     title = f"{name}: " if name else ""
-    if found is None:
+    if outcome is None:
         yield f"{title}the results measure different quantities"
     else:
-        yield f"{title}{found.name} {found.first:.4f} and {found.second:.4f}: {found.sentence()}"
+        yield f"{title}{outcome.name} {outcome.first:.4f} and {outcome.second:.4f}: {outcome.sentence()}"
     changed = differences(first["record"], second["record"])
     if not changed:
         yield "the set-ups are the same"

@@ -37,8 +37,8 @@ def run(settings: Settings) -> None:
         raise UserError(f"a checkpoint stores only these sampling options: {', '.join(DEFAULTS)}.")
     source = load(settings.source, dialect=settings.dialect)
     method_for(source, asked)  # refuses, before anything is written, what the model cannot do
-    kept = stored_defaults(source) if settings.to == convert.OURS and not asked.plain else {}
-    sampling = {**kept, **chosen_options(asked)}
+    defaults = stored_defaults(source) if settings.to == convert.OURS and not asked.plain else {}
+    sampling = {**defaults, **chosen_options(asked)}
     if asked.sampler is not None and asked.steps is None:
         sampling.pop("steps", None)  # it belongs to the sampler that was replaced
     model = convert.convert(
@@ -51,8 +51,8 @@ def run(settings: Settings) -> None:
     )
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")
-    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())
-    print(f"default sampling settings: {said or 'none'}")
+    options = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())
+    print(f"default sampling settings: {options or 'none'}")
 
 
 def chosen_options(asked: Recipe) -> dict[str, Any]:

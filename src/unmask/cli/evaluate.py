@@ -151,7 +151,7 @@ def measured_pairs(model: Model, settings: Settings, team: Team) -> dict[str, An
     groups = [entry[settings.by] for entry in entries] if settings.by else None
     every, *groupwise = pairs.accuracies(paid, groups)
     how = work.how
-    kept = record(
+    about = record(
         model,
         seed=how.seed,
         settings=measure.settings_of(how),
@@ -165,6 +165,6 @@ def measured_pairs(model: Model, settings: Settings, team: Team) -> dict[str, An
         "means": "share of pairs whose good sentence has fewer nats, by " + work.estimator.means,
         "groups": [asdict(group) for group in groupwise],
         "seconds": round(seconds, 3),
-        "record": kept,
+        "record": about,
     }
     return measure.finite(answer)

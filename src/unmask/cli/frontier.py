@@ -55,14 +55,14 @@ def run(settings: Settings) -> None:
     model = settings.place.load(settings.model)
     recipes = list(recipes_of(model, settings))
     reader = judge(settings.judge)
-    kept = frontier_record(model, reader, settings)
+    about = frontier_record(model, reader, settings)
     require_matplotlib("eval")  # before the work
     points: list[dict[str, Any]] = []
     try:
         for recipe in recipes:
             points.append(point(model, reader, recipe, settings))
             print("  ".join(frontier.cells(points[-1])), file=sys.stderr)
-            save_points(points, kept, settings, partial=len(points) < len(recipes))
+            save_points(points, about, settings, partial=len(points) < len(recipes))
     except KeyboardInterrupt:
         if not points:
             raise
@@ -70,7 +70,7 @@ def run(settings: Settings) -> None:
     out = Path(settings.out)
     figure = frontier.frontier_figure(points, settings.definition)
     figure.savefig(ending(out, "png"), dpi=150)
-    part = frontier.frontier_part(points, figure, kept, partial=len(points) < len(recipes))
+    part = frontier.frontier_part(points, figure, about, partial=len(points) < len(recipes))
     write_text(ending(out, "html"), page("Quality against cost", [part]))
     print("\n".join(str(ending(out, kind)) for kind in ("json", "png", "html")))
 
@@ -104,8 +104,10 @@ def frontier_record(model: Model, reader: Judge, settings: Settings) -> dict[str
     return record(model, seed=settings.seed, settings=wanted, data={"samples": settings.n}, judge=reader.about)
 
 
-def save_points(points: Sequence[dict[str, Any]], kept: dict[str, Any], settings: Settings, *, partial: bool) -> None:
-    content = {"frontier": list(points), "definition": settings.definition, "partial": partial, "record": kept}
+def save_points(
+    points: Sequence[dict[str, Any]], about: dict[str, Any], settings: Settings, *, partial: bool
+) -> None:
+    content = {"frontier": list(points), "definition": settings.definition, "partial": partial, "record": about}
     out = Path(settings.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(ending(out, "json"), json.dumps(content) + "\n")

@@ -99,9 +99,9 @@ def read_templates(settings: Settings) -> list[str]:
     return lines
 
 
-def write_candidates(found: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
+def write_candidates(candidates: Iterable[Infilled], template: str, model: Model, *, as_json: bool) -> None:
     """The candidates on stdout, best first: score and text."""
-    for one in found:
+    for one in candidates:
         if as_json:
             line = {name: getattr(one, name) for name in FIELDS}
             print(json.dumps({"template": template, **line}), flush=True)

@@ -30,13 +30,13 @@ class Settings:
 
 
 def facts(about: Description) -> Iterator[tuple[str, str]]:
-    found, a = about.found, about.found.spec
+    description, a = about.found, about.found.spec
     yield "checkpoint", str(about.folder)
     if (origin := origin_of(about.folder)) is not None:
         yield "from the hub", origin
     yield "layout", about.layout
     yield from published_facts(about)
-    yield "objective", ", ".join(f"{name} {value}" for name, value in described(found.objective).items())
+    yield "objective", ", ".join(f"{name} {value}" for name, value in described(description.objective).items())
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())
     yield "mask", str(about.mask)
     yield "parameters", f"{about.parameters:,}"

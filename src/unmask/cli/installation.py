@@ -16,8 +16,8 @@ from unmask.processes.device import tried
 
 def bf16_on_cpu() -> str:
     """What happens to a child process that multiplies two bf16 matrices on the CPU."""
-    said = tried("bfloat16")
-    return f"not usable: {said}" if said else "usable (--dtype bfloat16); float32 is still the default on CPU"
+    failure = tried("bfloat16")
+    return f"not usable: {failure}" if failure else "usable (--dtype bfloat16); float32 is still the default on CPU"
 
 
 def devices() -> str:
@@ -47,21 +47,21 @@ PURPOSES = {
 
 def packages() -> dict[str, list[str]]:
     """The packages that unmask can use, by the extra that brings them; the empty name: those it always has."""
-    found: dict[str, list[str]] = {}
+    by_purpose: dict[str, list[str]] = {}
     for requirement in requires("unmask") or []:
         name = match(r"[\w.-]+", requirement)
         extra = requirement.split("extra ==")[-1].strip(" '\"") if "extra ==" in requirement else ""
         if name is not None and name[0] != "unmask":
-            found.setdefault(extra, []).append(name[0])
-    return found
+            by_purpose.setdefault(extra, []).append(name[0])
+    return by_purpose
 
 
 def purposes() -> list[tuple[str, str]]:
     """For each purpose the versions of its packages, or the command that installs those that are missing."""
     lines = []
-    found, order = packages(), list(PURPOSES)
-    for extra in sorted(found, key=lambda extra: order.index(extra) if extra in order else len(order)):
-        names = found[extra]
+    by_purpose, order = packages(), list(PURPOSES)
+    for extra in sorted(by_purpose, key=lambda extra: order.index(extra) if extra in order else len(order)):
+        names = by_purpose[extra]
         present, missing = [], []
         for name in names:
             try:

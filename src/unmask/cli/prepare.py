@@ -106,10 +106,10 @@ def cores() -> int:
 
 
 def read_part(text: str) -> tuple[int, int]:
-    found = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})", text)
-    if found is None:
+    match = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})", text)
+    if match is None:
         raise UserError(f"a part is written i/n, such as 1/4; got {text!r}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def show(steps: Iterator[Step]) -> None:

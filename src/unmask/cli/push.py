@@ -109,20 +109,20 @@ def upload(folder: Path, repository: str, *, private: bool, own_card: bool) -> s
 
     hub = HfApi(library_name="unmask")
     hub.create_repo(repository, private=private or None, exist_ok=True)
-    kept = [] if own_card or not hub.file_exists(repository, CARD) else [CARD]
-    said = hub.upload_folder(
-        repo_id=repository, folder_path=folder, ignore_patterns=kept, commit_message="Publish with unmask push"
+    untouched = [] if own_card or not hub.file_exists(repository, CARD) else [CARD]
+    commit = hub.upload_folder(
+        repo_id=repository, folder_path=folder, ignore_patterns=untouched, commit_message="Publish with unmask push"
     )
-    return str(said.oid)
+    return str(commit.oid)
 
 
 def unpublished(settings: Settings, folder: Path, error: Exception) -> UserError:
     """The error after which the folder is still there, to be published later."""
     if settings.folder is None:
-        kept = Path(settings.to.replace("/", "--"))
-        if not kept.exists():
-            shutil.copytree(folder, kept)
-        folder = kept
+        target = Path(settings.to.replace("/", "--"))
+        if not target.exists():
+            shutil.copytree(folder, target)
+        folder = target
     why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     private = " --private" if settings.private else ""
     return UserError(

@@ -79,12 +79,12 @@ def write_report(folder: Path, settings: Settings) -> None:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: give a run's folder.")
     model = settings.place.load(folder)
-    kept = record(model, seed=settings.recipe.seed, settings=dict(model.settings), data={})
+    model_record = record(model, seed=settings.recipe.seed, settings=dict(model.settings), data={})
     parts = [
         *report.learning(folder),
         *result_parts(folder, settings.results),
         *emerging(model, settings),
-        report.of_record(kept),
+        report.of_record(model_record),
     ]
     out = settings.out or folder / "report.html"
     write_text(out, page(folder.resolve().name, parts, about=about(model)))
@@ -93,8 +93,8 @@ def write_report(folder: Path, settings: Settings) -> None:
 
 def result_parts(folder: Path, more: Sequence[Path]) -> Iterator[Part]:
     """Every result that can be shown, by its kind."""
-    found = [path for path in sorted(folder.glob("*.json")) if path.name not in OWN_FILES]
-    for path in (*found, *more):
+    paths = [path for path in sorted(folder.glob("*.json")) if path.name not in OWN_FILES]
+    for path in (*paths, *more):
         content = as_table(read_result(path))
         if "frontier" in content:
             yield report.of_frontier(content)

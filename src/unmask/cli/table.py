@@ -33,8 +33,8 @@ def watched(work: Measurement, *, title: str = "", team: Team | None = None) -> 
         try:
             for tally in measure.measured(work, team):
                 if tally.complete:
-                    found = summary(tally)
-                    now = f"{found.nats_per_token:.4f} ± {found.standard_error:.4f}"
+                    likelihood = summary(tally)
+                    now = f"{likelihood.nats_per_token:.4f} ± {likelihood.standard_error:.4f}"
                 name = f"{title} pass {len(tally.nats)}".strip()
                 bar.update(task, description=name, completed=tally.batches, total=tally.of, now=now)
         except KeyboardInterrupt:
@@ -143,15 +143,15 @@ def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         shares = answer["composition"].items()
         yield "letters", "  ".join(f"{one} {s['samples']:.3f} ({s['held_out']:.3f})" for one, s in shares)
         for one in answer["spectra"]:
-            found = f"{number(one['divergence'])} bits; held-out pieces as long: {number(one['floor'])}"
-            yield f"{one['k']}-mers", f"Jensen-Shannon divergence {found}"
+            line = f"{number(one['divergence'])} bits; held-out pieces as long: {number(one['floor'])}"
+            yield f"{one['k']}-mers", f"Jensen-Shannon divergence {line}"
         yield "duplicates", f"{answer['duplicates']:.3f} of the samples"
         which = f"{answer['train']}" + (f", split {answer['split']}" if answer["split"] else "")
         yield "read", f"{answer['samples']} sequences, {answer['letters']:,} letters; in brackets: those of {which}"
     if "molecules" in answer:
-        found = answer["molecules"]
-        new = "" if found["new"] is None else f", {found['new']:.3f} of these are not in the training text"
-        yield "molecules", f"{found['valid']:.3f} are valid, {found['distinct']:.3f} of these are distinct{new}"
+        line = answer["molecules"]
+        new = "" if line["new"] is None else f", {line['new']:.3f} of these are not in the training text"
+        yield "molecules", f"{line['valid']:.3f} are valid, {line['distinct']:.3f} of these are distinct{new}"
 
 
 def plus(one: dict[str, Any], digits: int = 3) -> str:

@@ -68,7 +68,7 @@ def run(settings: Settings) -> None:
         check_sees_both_sides(model)
     for line in loss_lines({"replaced": model.text_tokenizer().replaced(texts_of(variants, texts))}):
         print(f"warning: {line}", file=sys.stderr)
-    found = effects(
+    scored = effects(
         model,
         texts,
         variants,
@@ -80,7 +80,7 @@ def run(settings: Settings) -> None:
         batch_tokens=settings.batch_tokens,
     )
     lines = ["\t".join(COLUMNS)]
-    for one in found:
+    for one in scored:
         values = asdict(one)
         lines.append("\t".join(shown(values[column]) for column in COLUMNS))
     table = "\n".join(lines) + "\n"
@@ -108,15 +108,15 @@ def texts_of(variants: Sequence[Variant], texts: Mapping[str, str]) -> list[str]
 
 def texts_by_name(path: Path) -> dict[str, str]:
     """The sequences of a FASTA file."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, pieces in groupby(named_pieces(path), key=lambda one: one[0]):
-        if name.text in found:
+        if name.text in texts:
             raise UserError(
                 f"two sequences of {path} are called {name.text!r}, so it is not clear which one a variant means: "
                 "rename or remove one."
             )
-        found[name.text] = "".join(piece.text for _, piece in pieces)
-    return found
+        texts[name.text] = "".join(piece.text for _, piece in pieces)
+    return texts
 
 
 def shown(value: object) -> str:

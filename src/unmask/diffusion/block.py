@@ -98,14 +98,14 @@ class BlockDiffusion(Objective):
         x0, noise, mask = clean.x0, clean.noise, clean.mask
         size = min(self.size, x0.shape[1])
         given = given_tokens(clean, first=self.given_first)
-        x, u, kept = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
+        x, u, frozen = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
         when = self.times.at(block_times(noise.t, len(x) // len(x0)).flatten())
-        free = (~kept).sum(1)
+        free = (~frozen).sum(1)
         if self.times.by_count:
             k = block_counts(when.t, free)
-            x_t, weight = hide_count(x, k, u, mask=mask, frozen=kept), free.to(u.dtype) / k.clamp(min=1)
+            x_t, weight = hide_count(x, k, u, mask=mask, frozen=frozen), free.to(u.dtype) / k.clamp(min=1)
         else:
-            x_t, weight = hide(x, when.t, u, mask=mask, frozen=kept), 1 / when.t.clamp(min=1e-12)
+            x_t, weight = hide(x, when.t, u, mask=mask, frozen=frozen), 1 / when.t.clamp(min=1e-12)
         ce = block_nats(network, x0, in_rows(x_t, x0).contiguous(), size=size, mask=mask)
         bound = in_rows((weight / when.density)[:, None].expand_as(u), x0) * ce
         # As many nats as the bound on average: k is (n + 1)/2, so that one token alone has weight 1.

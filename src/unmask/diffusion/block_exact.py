@@ -96,8 +96,8 @@ class ExactBound(Objective):
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token, whatever the noise."""
         given = given_tokens(clean, first=self.given_first)
-        found = self.by_sets(network, clean.x0, given, size=min(self.size, given.shape[1]), mask=clean.mask)
-        return Nats(found, found)
+        nats = self.by_sets(network, clean.x0, given, size=min(self.size, given.shape[1]), mask=clean.mask)
+        return Nats(nats, nats)
 
     by_sets = staticmethod(bound_by_sets)
 

@@ -126,8 +126,8 @@ def posterior(
     mean (α_t/α_s)(σ_s²/σ_t²) z + α_s c x and variance c σ_s², with c = 1 − SNR_t/SNR_s = −expm1(γ_s − γ_t).
     """
     c = -torch.expm1(gamma_s - gamma_t)
-    kept = alpha(gamma_t) / alpha(gamma_s) * torch.sigmoid(gamma_s) / torch.sigmoid(gamma_t)
-    return (kept * z + alpha(gamma_s) * c * x).to(z.dtype), posterior_variance(gamma_s, gamma_t)
+    share = alpha(gamma_t) / alpha(gamma_s) * torch.sigmoid(gamma_s) / torch.sigmoid(gamma_t)
+    return (share * z + alpha(gamma_s) * c * x).to(z.dtype), posterior_variance(gamma_s, gamma_t)
 
 
 def posterior_variance(gamma_s: Float[Tensor, "..."], gamma_t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -94,18 +94,18 @@ class Entry(nn.Module):
         self.time = nn.Sequential(nn.Linear(SINES, INNER), nn.SiLU(), nn.Linear(INNER, width))
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x: Float[Tensor, "b l e"], told: Float[Tensor, " b"]) -> Float[Tensor, "b l d"]:
+    def forward(self, x: Float[Tensor, "b l e"], level: Float[Tensor, " b"]) -> Float[Tensor, "b l d"]:
         half = torch.arange(SINES // 2, dtype=torch.float64, device=x.device)
-        angles = told.double()[:, None] * torch.exp(-math.log(10000) * half / (SINES // 2))
+        angles = level.double()[:, None] * torch.exp(-math.log(10000) * half / (SINES // 2))
         time = self.time(torch.cat((angles.cos(), angles.sin()), -1).to(x.dtype))
-        found: Tensor = self.norm(self.up(x) + time[:, None])
-        return found
+        vectors: Tensor = self.norm(self.up(x) + time[:, None])
+        return vectors
 
 
 def table_of(parts: Parts) -> Embedding:
-    found = parts["embedding"]
-    assert isinstance(found, Embedding)
-    return found
+    embedding = parts["embedding"]
+    assert isinstance(embedding, Embedding)
+    return embedding
 
 
 def rounding_nats(x: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
@@ -220,38 +220,38 @@ class DiffusionLM(Continuous):
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
         gamma = levels[index + 1][:, None, None]
         x_t = (alpha(gamma) * signal + sigma(gamma) * noise_t).to(mean.dtype)
-        found = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
-        used = table.nearest(found.detach(), clean.mask) if self.clamp else found
-        return Terms(x, mean, found, used)
+        estimate = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
+        used = table.nearest(estimate.detach(), clean.mask) if self.clamp else estimate
+        return Terms(x, mean, estimate, used)
 
-    def step_nats(self, found: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
+    def step_nats(self, terms: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
         """KL(q(x_{i−1} | x_i, x_0) || p) of a step i ≥ 1, each position: ½ (SNR_{i−1} − SNR_i) |x_0 − x̂_0|²."""
         levels = self.levels(index.device)
         s, t = (levels[(index + i).clamp(min=1)][:, None] for i in (0, 1))
         own, wide = posterior_variance(s, t), self.spread(s, t)
-        drift = (alpha(s) * -torch.expm1(s - t)) ** 2 * squared(found.x, found.used)
-        extra = found.x.shape[-1] * (torch.log(wide / own) - 1 + own / wide)
+        drift = (alpha(s) * -torch.expm1(s - t)) ** 2 * squared(terms.x, terms.used)
+        extra = terms.x.shape[-1] * (torch.log(wide / own) - 1 + own / wide)
         return 0.5 * (extra + drift / wide)
 
-    def first_nats(self, found: Terms) -> Float[Tensor, "b l"]:
+    def first_nats(self, terms: Terms) -> Float[Tensor, "b l"]:
         """KL(N(E_w, v) || p(x_0 | x_1)), where p has the variance v too."""
-        return squared(found.mean, found.used) / (2 * self.first_spread(self.levels(found.mean.device)))
+        return squared(terms.mean, terms.used) / (2 * self.first_spread(self.levels(terms.mean.device)))
 
-    def first_printed(self, found: Terms) -> Float[Tensor, "b l"]:
+    def first_printed(self, terms: Terms) -> Float[Tensor, "b l"]:
         """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: as the original code computes it."""
-        levels = self.levels(found.x.device)
-        v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), found.x.shape[-1]
-        return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(found.mean, found.used) / v)
+        levels = self.levels(terms.x.device)
+        v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), terms.x.shape[-1]
+        return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(terms.mean, terms.used) / v)
 
     def ends(self, x: Float[Tensor, "b l e"], last: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""
         return prior_nats(x, self.levels(x.device)[-1]) + rounding_nats(last, clean)
 
-    def loss(self, found: Terms, index: Int[Tensor, " b"], clean: CleanRows) -> Float[Tensor, "b l"]:
+    def loss(self, terms: Terms, index: Int[Tensor, " b"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
-        target = torch.where((index == 0)[:, None, None], found.mean, found.x)
-        last = torch.sigmoid(-self.levels(index.device)[-1]) * found.x.square().mean(-1)
-        return (target - found.found).square().mean(-1) + rounding_nats(found.x, clean) + last
+        target = torch.where((index == 0)[:, None, None], terms.mean, terms.x)
+        last = torch.sigmoid(-self.levels(index.device)[-1]) * terms.x.square().mean(-1)
+        return (target - terms.found).square().mean(-1) + rounding_nats(terms.x, clean) + last
 
     def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats per token: in training the published loss, at a uniform step; else the bound.
@@ -263,21 +263,21 @@ class DiffusionLM(Continuous):
         noise_0, noise_t = noise.normal(self.embed, CLEAN), noise.normal(self.embed, NOISY)
         if self.both:
             index = torch.zeros_like(clean.x0[:, 0])
-            found = self.terms(network, clean, index, noise_t=noise.normal(self.embed, FIRST))
-            paid = self.first_nats(found)
+            terms = self.terms(network, clean, index, noise_t=noise.normal(self.embed, FIRST))
+            paid = self.first_nats(terms)
             if self.steps > 1:
                 index, weight = self.drawn(noise.t, clean.parts)
-                found = self.terms(network, clean, index, noise_t=noise_t)
-                paid = paid + weight * self.step_nats(found, index)
+                terms = self.terms(network, clean, index, noise_t=noise_t)
+                paid = paid + weight * self.step_nats(terms, index)
         else:
             index = steps(noise.t, total=self.steps) - 1
-            found = self.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
-            near = found._replace(x=found.mean)
+            terms = self.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
+            near = terms._replace(x=terms.mean)
             paid = torch.where((index == 0)[:, None], self.first_nats(near), self.step_nats(near, index)) * self.steps
         width = self.first_spread(self.levels(index.device)).sqrt()
-        last = found.mean + (width * noise_0).to(found.mean.dtype)
-        bound = paid + self.ends(found.mean, last, clean)
-        loss = bound if self.both else self.loss(found, index, clean)
+        last = terms.mean + (width * noise_0).to(terms.mean.dtype)
+        bound = paid + self.ends(terms.mean, last, clean)
+        loss = bound if self.both else self.loss(terms, index, clean)
         return Nats(torch.where(clean.free, loss, 0.0), torch.where(clean.free, bound, 0.0).detach())
 
     def features(self, vocab: int) -> int:
@@ -295,8 +295,8 @@ class DiffusionLM(Continuous):
         return table_of(parts).matrix[tokens]
 
     def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
-        found: Tensor = parts["entry"](noisy.z, noisy.told.expand(len(noisy.z)))
-        return found
+        vectors: Tensor = parts["entry"](noisy.z, noisy.told.expand(len(noisy.z)))
+        return vectors
 
     def meaning(
         self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
@@ -332,11 +332,11 @@ class Printed(Objective):
         """The terms of one step and of the first, and the two ends; x_0 is noisy in all of them."""
         model, noise = self.model, clean.noise
         noise_0, noise_t, first = (noise.normal(model.embed, use) for use in (CLEAN, NOISY, FIRST))
-        found = model.terms(network, clean, torch.zeros_like(clean.x0[:, 0]), noise_t=first, noise_0=noise_0)
-        paid = model.first_printed(found) + model.ends(found.x, found.x, clean)
+        terms = model.terms(network, clean, torch.zeros_like(clean.x0[:, 0]), noise_t=first, noise_0=noise_0)
+        paid = model.first_printed(terms) + model.ends(terms.x, terms.x, clean)
         if model.steps > 1:
             index, weight = model.drawn(noise.t, clean.parts, noise_of_x0=True)
-            found = model.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
-            paid = paid + weight * model.step_nats(found, index)
+            terms = model.terms(network, clean, index, noise_t=noise_t, noise_0=noise_0)
+            paid = paid + weight * model.step_nats(terms, index)
         paid = torch.where(clean.free, paid, 0.0)
         return Nats(paid, paid)

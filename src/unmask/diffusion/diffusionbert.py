@@ -129,10 +129,10 @@ class DiffusionBERT(Objective):
 
 
 def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
-    found = None if parts is None else parts.get("frequency")
-    if not isinstance(found, Frequency):
+    frequency = None if parts is None else parts.get("frequency")
+    if not isinstance(frequency, Frequency):
         raise ValueError("the spindle schedule needs a frequency table: give parts")
-    return found
+    return frequency
 
 
 @dataclass(frozen=True)

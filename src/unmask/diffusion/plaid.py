@@ -114,31 +114,31 @@ class CutProduct(torch.autograd.Function):
     """rows @ table; the rows that are not kept send no gradient to the table."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, table: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, table, kept)
+    def forward(ctx: Any, rows: Tensor, table: Tensor, passing: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, table, passing)
         return rows @ table
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        rows, table, kept = ctx.saved_tensors
+        rows, table, passing = ctx.saved_tensors
         to_rows = gradient @ table.mT if ctx.needs_input_grad[0] else None
-        to_table = rows.mT @ (gradient * kept[:, None]) if ctx.needs_input_grad[1] else None
+        to_table = rows.mT @ (gradient * passing[:, None]) if ctx.needs_input_grad[1] else None
         return to_rows, to_table, None
 
 
 def product(
-    rows: Float[Tensor, "b l k"], table: Float[Tensor, "k m"], kept: Bool[Tensor, " b"]
+    rows: Float[Tensor, "b l k"], table: Float[Tensor, "k m"], passing: Bool[Tensor, " b"]
 ) -> Float[Tensor, "b l m"]:
     """`CutProduct` of whole texts."""
-    each = kept[:, None].expand(rows.shape[:2]).flatten()
-    found: Tensor = CutProduct.apply(rows.flatten(0, 1), table, each.to(rows.dtype))
-    return found.unflatten(0, rows.shape[:2])
+    each = passing[:, None].expand(rows.shape[:2]).flatten()
+    products: Tensor = CutProduct.apply(rows.flatten(0, 1), table, each.to(rows.dtype))
+    return products.unflatten(0, rows.shape[:2])
 
 
-def cut(x: Float[Tensor, "b *rest"], kept: Bool[Tensor, " b"]) -> Float[Tensor, "b *rest"]:
+def cut(x: Float[Tensor, "b *rest"], passing: Bool[Tensor, " b"]) -> Float[Tensor, "b *rest"]:
     """The same numbers; no gradient passes through the rows that are not kept."""
-    return torch.where(kept.view(-1, *[1] * (x.dim() - 1)), x, x.detach())
+    return torch.where(passing.view(-1, *[1] * (x.dim() - 1)), x, x.detach())
 
 
 class Terms(NamedTuple):
@@ -160,17 +160,21 @@ class NoisyTexts(NamedTuple):
     embedding: Float[Tensor, "v e"]
     ramp: float  # weight of the output prior
 
-    def with_prior(self, logits: Float[Tensor, "b l v"], kept: Bool[Tensor, " b"]) -> Float[Tensor, "b l v"]:
+    def with_prior(self, logits: Float[Tensor, "b l v"], passing: Bool[Tensor, " b"]) -> Float[Tensor, "b l v"]:
         """Logits + (α/σ²) z·E_v: with log p_v as logits, the exact posterior of independent tokens."""
         strength = (self.ramp * alpha(self.gamma) / torch.sigmoid(self.gamma)).to(self.z.dtype)
-        return logits + product(strength[:, None, None] * self.z, self.embedding.mT, kept).to(logits.dtype)
+        return logits + product(strength[:, None, None] * self.z, self.embedding.mT, passing).to(logits.dtype)
 
     def logits(
-        self, network: VectorNetwork, guess: Float[Tensor, "b l e"] | None, clean: CleanRows, kept: Bool[Tensor, " b"]
+        self,
+        network: VectorNetwork,
+        guess: Float[Tensor, "b l e"] | None,
+        clean: CleanRows,
+        passing: Bool[Tensor, " b"],
     ) -> Float[Tensor, "b l v"]:
         """The network's logits, with the output prior, without the mask."""
-        found = network.head(network.trunk(clean.parts["entry"](self.z, self.gamma, guess)))
-        return without_mask(self.with_prior(found, kept), clean.mask)
+        output = network.head(network.trunk(clean.parts["entry"](self.z, self.gamma, guess)))
+        return without_mask(self.with_prior(output, passing), clean.mask)
 
 
 class Draw(NamedTuple):
@@ -185,7 +189,7 @@ class Draw(NamedTuple):
 def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) -> Terms:
     """Every row's terms. The gradients of self-conditioned rows reach the network alone, neither the embeddings nor
     the schedule."""
-    x0, free, first, kept = clean.x0, clean.free, draw.first, ~draw.conditioned
+    x0, free, first, passing = clean.x0, clean.free, draw.first, ~draw.conditioned
     levels = cast(NoiseLevels, clean.parts["levels"])
     embedding: Tensor = clean.parts["embedding"]()
     (low, high), (u, slope) = levels.ends(), levels.shape(torch.where(first, 0.0, draw.t.double()))
@@ -193,16 +197,16 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
     for one in (u, slope):
         if one.requires_grad:  # the shape of the schedule minimises the square of the loss
             one.register_hook(lambda gradient: gradient * factor[0])
-    gamma, rate = cut(low + (high - low) * u, kept), cut((high - low) * slope, kept)
-    x = cut(embedding[x0], kept)
+    gamma, rate = cut(low + (high - low) * u, passing), cut((high - low) * slope, passing)
+    x = cut(embedding[x0], passing)
     signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
     wide = gamma[:, None, None]
     z = (alpha(wide) * signal + sigma(wide) * draw.normal).to(x.dtype)
     noisy = NoisyTexts(z, gamma, embedding, ramp)
     guess = first_guess(network, noisy, clean, draw.conditioned)
-    logits = noisy.logits(network, guess, clean, kept)
-    found = product(logits.softmax(-1), embedding.to(logits.dtype), kept)
-    far = (x.double() - found.double()).square().sum(-1)
+    logits = noisy.logits(network, guess, clean, passing)
+    estimate = product(logits.softmax(-1), embedding.to(logits.dtype), passing)
+    far = (x.double() - estimate.double()).square().sum(-1)
     diffusion = torch.where(free & ~first[:, None], (0.5 * torch.exp(-gamma) * rate)[:, None] * far, 0.0)
     own = diffusion.detach().sum(1) / free.sum(1).clamp(min=1)
     factor.append(torch.where(first, 1.0, 2 * own))
@@ -210,8 +214,8 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
     if bool(first.any()):
         paid = F.cross_entropy(logits[first].flatten(0, 1), x0[first].flatten(), reduction="none").double()
         ce = ce.index_put((first.nonzero().squeeze(-1),), paid.view(-1, x0.shape[1]))
-    prior = prior_nats(x, cut(high.expand(len(x0)), kept)[:, None, None])
-    return Terms(torch.where(free, ce, 0.0), diffusion, torch.where(free, prior, 0.0), logits, found, guess)
+    prior = prior_nats(x, cut(high.expand(len(x0)), passing)[:, None, None])
+    return Terms(torch.where(free, ce, 0.0), diffusion, torch.where(free, prior, 0.0), logits, estimate, guess)
 
 
 @torch.no_grad()
@@ -224,8 +228,8 @@ def first_guess(
         rows = rows.new_zeros(1)  # the processes of a sharded network must call it equally often
     some = noisy._replace(z=z[rows], gamma=noisy.gamma[rows])
     logits = some.logits(network.some(rows), None, clean, torch.ones_like(conditioned[rows]))
-    found = logits.softmax(-1) @ embedding.to(logits.dtype)
-    return torch.where(conditioned[:, None, None], torch.zeros_like(z).index_put((rows,), found.to(z.dtype)), 0.0)
+    estimate = logits.softmax(-1) @ embedding.to(logits.dtype)
+    return torch.where(conditioned[:, None, None], torch.zeros_like(z).index_put((rows,), estimate.to(z.dtype)), 0.0)
 
 
 @OBJECTIVES.register("plaid", "Plaid: continuous diffusion of embeddings, with a learned schedule")
@@ -308,13 +312,13 @@ class Plaid(Continuous):
             bound = text.reconstruction + noisy.diffusion + noisy.prior
             return Nats(bound, bound)
         draw = Draw(((noise.t - share) / (1 - share)).clamp(0, 1), normal, noise.t < share, conditioned)
-        found = terms(network, clean, draw, ramp=ramp)
-        bound = found.reconstruction / share + found.diffusion / (1 - share) + found.prior
-        return Nats(bound, bound, self.moments(found, draw.first, clean.free))
+        parts = terms(network, clean, draw, ramp=ramp)
+        bound = parts.reconstruction / share + parts.diffusion / (1 - share) + parts.prior
+        return Nats(bound, bound, self.moments(parts, draw.first, clean.free))
 
-    def moments(self, found: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
+    def moments(self, terms: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
         """Rows of both kinds, and sums of their nats per token and of its square."""
-        each = torch.where(first, found.reconstruction.sum(1), found.diffusion.sum(1)) / free.sum(1).clamp(min=1)
+        each = torch.where(first, terms.reconstruction.sum(1), terms.diffusion.sum(1)) / free.sum(1).clamp(min=1)
         each = each.detach()
         kinds = torch.stack((first, ~first)).to(each)
         moments = torch.stack(((kinds * each).sum(1), (kinds * each**2).sum(1)), -1).flatten()
@@ -330,12 +334,12 @@ class Plaid(Continuous):
         return Path(torch.cat((gamma, gamma[-1:])), gamma)
 
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
-        found: Tensor = parts["embedding"]()[tokens]
-        return found
+        vectors: Tensor = parts["embedding"]()[tokens]
+        return vectors
 
     def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
-        found: Tensor = parts["entry"](noisy.z, noisy.gamma.expand(len(noisy.z)), noisy.guess)
-        return found
+        vectors: Tensor = parts["entry"](noisy.z, noisy.gamma.expand(len(noisy.z)), noisy.guess)
+        return vectors
 
     def meaning(
         self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int

@@ -112,9 +112,9 @@ def chosen_block(free: Bool[Tensor, "b l"], size: int, which: Float[Tensor, " b"
 
 def matrix_of(parts: Parts) -> Float[Tensor, "v d"]:
     """The embeddings of which an input on the simplex is a mixture."""
-    found = parts["simplex"]
-    assert isinstance(found, Simplex)
-    return found.matrix
+    simplex = parts["simplex"]
+    assert isinstance(simplex, Simplex)
+    return simplex.matrix
 
 
 @OBJECTIVES.register("ssd-lm", "SSD-LM: diffusion on the simplex, block after block")
@@ -161,24 +161,26 @@ class SSDLM(Continuous):
         x0: Int[Tensor, "b l"],
         span: Span,
         x_t: Float[Tensor, "b s v"],
-        told: Float[Tensor, " b"],
+        level: Float[Tensor, " b"],
         parts: Parts,
     ) -> Float[Tensor, "n v"]:
         """The network's logits at the real columns of the blocks, row by row; it sees the text before, as it is."""
         reach = span.columns.masked_fill(~span.real, 0).amax(1) + 1
         width = int(reach.max())
         before = network.embed(x0[:, :width])
-        noisy = self.vectors(x_t, told, parts)
+        noisy = self.vectors(x_t, level, parts)
         row, column = torch.nonzero(span.real, as_tuple=True)
         at = (row, span.columns[row, column])
         vectors = before.index_put(at, noisy[row, column].to(before.dtype))
         return network.head(network.trunk(vectors, rows=at[0] * width + at[1], lengths=reach))
 
-    def vectors(self, x_t: Float[Tensor, "b s v"], told: Float[Tensor, " b"], parts: Parts) -> Float[Tensor, "b s d"]:
+    def vectors(
+        self, x_t: Float[Tensor, "b s v"], level: Float[Tensor, " b"], parts: Parts
+    ) -> Float[Tensor, "b s d"]:
         """softmax(K x_t) as a mixture of embeddings, and the time."""
-        time = parts["time"](told.to(x_t.dtype)[:, None])
-        found: Tensor = parts["simplex"](self.scale * x_t) + time[:, None]
-        return found
+        time = parts["time"](level.to(x_t.dtype)[:, None])
+        vectors: Tensor = parts["simplex"](self.scale * x_t) + time[:, None]
+        return vectors
 
     def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats at one block of each row, as many times as the row has blocks."""

@@ -76,19 +76,21 @@ class Verdict:
 
 def results(content: Any, where: str) -> dict[str, Mapping[str, Any]]:
     """The results in a file by name: a single result, or those of a suite."""
-    found = content.get("results", [content]) if isinstance(content, Mapping) else []
-    if not found or any(not isinstance(result, Mapping) or "record" not in result for result in found):
+    results_in_file = content.get("results", [content]) if isinstance(content, Mapping) else []
+    if not results_in_file or any(
+        not isinstance(result, Mapping) or "record" not in result for result in results_in_file
+    ):
         raise UserError(f"{where} holds no result with a record. Write one with --json or --out.")
-    return {str(result.get("set", "result")): result for result in found}
+    return {str(result.get("set", "result")): result for result in results_in_file}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
     """The differences between two records, the most important first."""
     a, b = dict(flat(first)), dict(flat(second))
     names = [name for name in a | b if a.get(name) != b.get(name)]
-    found = [Difference(name, a.get(name), b.get(name), effect(name)) for name in names]
+    changes = [Difference(name, a.get(name), b.get(name), effect(name)) for name in names]
     weights = ("any", "small", "within", "error bar", "none")
-    return sorted(found, key=lambda d: next(i for i, word in enumerate(weights) if d.effect.startswith(word)))
+    return sorted(changes, key=lambda d: next(i for i, word in enumerate(weights) if d.effect.startswith(word)))
 
 
 def effect(name: str) -> str:

@@ -77,7 +77,7 @@ def score(model: Model | str | Path, texts: Sequence[str], *, passes: int = 16, 
         raise UserError(f"a score needs at least one pass; saw {passes}.")
     model = model if isinstance(model, Model) else load(model)
     how = estimator(objective=model.objective.bounded(), parts=model.parts, state=model.state)
-    tokenizer, found = model.text_tokenizer(), []
+    tokenizer, scores = model.text_tokenizer(), []
     for number, text in enumerate(texts, 1):
         ids = encode_given(tokenizer, text)
         document = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
@@ -90,5 +90,5 @@ def score(model: Model | str | Path, texts: Sequence[str], *, passes: int = 16, 
         tallies = passes_over(NetworkView(model.network), rows, how, mask=model.mask, seed=seed, device=model.device)
         whole = summary(next(tally for tally in tallies if tally.complete))
         nats, error = (value * row.scored for value in (whole.nats_per_token, whole.standard_error))
-        found.append(Score(nats, error, row.scored))
-    return found
+        scores.append(Score(nats, error, row.scored))
+    return scores

@@ -31,7 +31,7 @@ def device_of(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, False):
-        present = ", ".join(known for known, found in there.items() if found)
+        present = ", ".join(known for known, is_there in there.items() if is_there)
         raise UserError(f"there is no device {name!r}: torch {torch.__version__} sees {present}. Use --device cpu.")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
 
@@ -43,9 +43,9 @@ def compute_type(name: str, device: torch.device) -> torch.dtype:
     if name not in ("float32", "bfloat16", "float16"):
         raise UserError(f"no type of numbers is called {name!r}. Known: float32, bfloat16, float16.")
     if device.type == "cpu" and name != "float32":
-        told = small_floats(name)
-        if told:
-            raise UserError(f"{name} does not work on this CPU: {told}. Use --dtype float32.")
+        failure = small_floats(name)
+        if failure:
+            raise UserError(f"{name} does not work on this CPU: {failure}. Use --dtype float32.")
     return getattr(torch, name)
 
 
@@ -60,13 +60,13 @@ def small_floats(name: str) -> str:
             return str(known["said"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    said = tried(name)
+    failure = tried(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"key": key, "said": said}), encoding="utf-8")
+        path.write_text(json.dumps({"key": key, "said": failure}), encoding="utf-8")
     except OSError:
         pass  # it will be tried again
-    return said
+    return failure
 
 
 def tried(name: str) -> str:

@@ -150,9 +150,9 @@ class Many:
         return total
 
     def gather(self, rows: Tensor) -> Tensor:
-        found = [torch.empty_like(rows) for _ in range(self.world)]
-        dist.all_gather(found, rows.contiguous())
-        return torch.cat(found)
+        parts = [torch.empty_like(rows) for _ in range(self.world)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
 
     def most(self, number: int) -> int:
         largest = torch.tensor(number, device=self.device)
@@ -162,19 +162,19 @@ class Many:
     def lead(self, work: Callable[[], T]) -> T | None:
         key = f"led-{next(self.turns)}"
         if self.rank:
-            told = self.wait_for(key)
-            if told != "done":
-                raise Told(told)
+            reply = self.wait_for(key)
+            if reply != "done":
+                raise Told(reply)
             return None
-        told = "rank 0 failed"
+        reply = "rank 0 failed"
         try:
             result = work()
-            told = "done"
+            reply = "done"
         except UserError as error:
-            told = str(error)
+            reply = str(error)
             raise
         finally:
-            self.store.set(key, told)
+            self.store.set(key, reply)
         return result
 
     def wait_for(self, key: str) -> str:
@@ -216,13 +216,13 @@ def noticing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).partition("\n")[0]  # gloo begins with the place in its sources: [file:line]
-        if not isinstance(error, dist.DistError) and not any(word in said for word in BROKEN):
+        message = str(error).partition("\n")[0]  # gloo begins with the place in its sources: [file:line]
+        if not isinstance(error, dist.DistError) and not any(word in message for word in BROKEN):
             raise
         rank, world = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
         raise Lost(
             f"process {rank} of {world} lost the others: one has died or did not answer in time "
-            f"({said.rpartition('] ')[2].partition('. ')[0]}). Its own error, if any, is printed above. Continue "
+            f"({message.rpartition('] ')[2].partition('. ')[0]}). Its own error, if any, is printed above. Continue "
             "from the last checkpoint with --resume."
         ) from None
 
@@ -258,6 +258,6 @@ def collected(team: Team, mine: list[T]) -> list[T]:
     """The lists of all processes, concatenated at rank 0; empty in the others."""
     if team.world == 1:
         return mine
-    found: list[list[T] | None] | None = [None] * team.world if team.rank == 0 else None
-    dist.gather_object(mine, found)
-    return [one for some in found or [] for one in some or []]
+    parts: list[list[T] | None] | None = [None] * team.world if team.rank == 0 else None
+    dist.gather_object(mine, parts)
+    return [one for some in parts or [] for one in some or []]

@@ -127,12 +127,12 @@ class ByClassifier:
         tokens = torch.arange(len(self.judge.table), device=ask.tokens.device)
         # Not in inference mode: a later call may need a gradient through what the classifier caches here.
         with torch.inference_mode(False), torch.no_grad():
-            found = [
+            terms = [
                 self.evidence(ask, place.expand(len(some)), some)
                 for place in ask.rows.split(1)
                 for some in tokens.split(SEQUENCES)
             ]
-            return torch.cat(found).view(len(ask.rows), len(tokens))
+            return torch.cat(terms).view(len(ask.rows), len(tokens))
 
     def evidence(self, ask: Ask, rows: Int[Tensor, " k"], tokens: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         """log p(y) of texts, each with one token set at one flat position."""

@@ -88,9 +88,9 @@ class LogitOptions:
         return logits if self.top_p == 1 else nucleus(logits, self.top_p, keep_crossing=self.keep_crossing)
 
 
-def only(logits: Float[Tensor, "n v"], kept: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+def only(logits: Float[Tensor, "n v"], ids: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
     """Logits −∞ everywhere but at the kept tokens."""
-    return torch.full_like(logits, -torch.inf).scatter(-1, kept, logits.gather(-1, kept))
+    return torch.full_like(logits, -torch.inf).scatter(-1, ids, logits.gather(-1, ids))
 
 
 def nucleus(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing: bool = True) -> Float[Tensor, "n v"]:

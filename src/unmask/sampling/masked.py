@@ -254,8 +254,8 @@ def settle(work: Work) -> tuple[Work, Committed]:
         tokens.append(sole[sole >= 0])
         work, at = set_tokens(work, asked, known, tokens[-1], certain(tokens[-1]), asked.view.memory)
         rows.append(at)
-    found = torch.cat(tokens)
-    return work, Committed(torch.cat(rows), found, certain(found))
+    drawn_tokens = torch.cat(tokens)
+    return work, Committed(torch.cat(rows), drawn_tokens, certain(drawn_tokens))
 
 
 def certain(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -121,7 +121,7 @@ def policy_of(text: str, *, steps: int | None = None, **given: Any) -> Policy:
     >>> policy_of("ancestral", steps=64).law
     'grid-64'
     """
-    name, _, said = text.partition(":")
+    name, _, options = text.partition(":")
     kind = POLICIES[name]
     values = {name: value for name, value in given.items() if name in derived_fields(kind)}
     if steps is not None:
@@ -129,7 +129,7 @@ def policy_of(text: str, *, steps: int | None = None, **given: Any) -> Policy:
             with_steps = ", ".join(key for key in POLICIES if POLICIES[key].budget)
             raise UserError(f"the sampler {name!r} has no number of steps; steps are for {with_steps}.")
         values[kind.budget] = steps
-    elif kind.needs_budget and not said:
+    elif kind.needs_budget and not options:
         raise UserError(f"the sampler {name!r} needs a number of steps.")
     return POLICIES.make(text, **values)
 

@@ -153,13 +153,13 @@ def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncoun
     """The answers to questions of any kind, from one forward pass if the network can take them together."""
     passes = [passes_of(network.spec, question) for question in questions]
     states = run_together(network, [p for own in passes for p in own], counted)
-    found = []
+    replies = []
     for question, own in zip(questions, passes, strict=True):
         mine, states = states[: len(own)], states[len(own) :]
         hidden = torch.cat([one.hidden.flatten(0, -2) for one in mine])
         memories = tuple(one.memory for one in mine) if question.passes else ()
-        found.append(Answer(hidden if question.states else network.head(hidden), memories))
-    return found
+        replies.append(Answer(hidden if question.states else network.head(hidden), memories))
+    return replies
 
 
 def passes_of(spec: Spec, question: Ask) -> tuple[Pass, ...]:

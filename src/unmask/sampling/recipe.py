@@ -128,8 +128,8 @@ def invalid_defaults(model: Model, error: UserError) -> UserError:
 
 def recorded(model: Model, recipe: Recipe) -> dict[str, Any]:
     """The recipe in force as plain values, for a record."""
-    found = with_defaults(model, recipe)
-    return asdict(replace(found, sampler=sampler_name(found.sampler or "")))
+    options = with_defaults(model, recipe)
+    return asdict(replace(options, sampler=sampler_name(options.sampler or "")))
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def log_likelihood(
     source = torch.Generator().manual_seed(seed % 2**63)
     t = stratified(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
     noise = Noise(t, torch.rand(passes, free, generator=source), keys(seed, torch.arange(passes)))
-    found = bounds(model, tokens, frozen, noise.to(tokens.device), unseen=unseen)
-    return Estimate(found.mean().item(), (found.std() / passes**0.5).item())
+    estimates = bounds(model, tokens, frozen, noise.to(tokens.device), unseen=unseen)
+    return Estimate(estimates.mean().item(), (estimates.std() / passes**0.5).item())
 
 
 def log_likelihoods(
@@ -103,13 +103,13 @@ def log_likelihoods(
         whole = torch.cat([first, first.new_full((len(texts), passes - early), torch.nan)], 1)
         whole[close, early:] = more
     top = Estimate(float(whole[best].mean()), float(whole[best].std() / whole.shape[1] ** 0.5))
-    found = [
+    estimates = [
         Estimate(top.nats - float(d), float((e**2 + top.error**2) ** 0.5))
         for d, e in zip(distance, error, strict=True)
     ]
     for i in close.tolist():
-        found[i] = Estimate(float(whole[i].mean()), float(whole[i].std() / whole.shape[1] ** 0.5))
-    return found
+        estimates[i] = Estimate(float(whole[i].mean()), float(whole[i].std() / whole.shape[1] ** 0.5))
+    return estimates
 
 
 def shared_noise(passes: int, free: int, seed: int, number: int) -> Noise:

@@ -135,6 +135,6 @@ class UniformProcess(Process):
 
 def blanks(canvas: Canvas, span: Span) -> Bool[Tensor, "b l"]:
     """The blanks of the whole canvas that a window fills."""
-    found = torch.zeros_like(canvas.hidden)
-    found[:, span.start : span.stop] = seen_hidden(canvas.hidden, span)
-    return found
+    free = torch.zeros_like(canvas.hidden)
+    free[:, span.start : span.stop] = seen_hidden(canvas.hidden, span)
+    return free

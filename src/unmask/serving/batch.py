@@ -62,19 +62,19 @@ def groups(jobs: Sequence[Job], apart: Sequence[bool], *, most: int) -> list[lis
 
     Requests with different `apart` are never joined.
     """
-    found: list[list[int]] = []
+    members: list[list[int]] = []
     sizes: list[int] = []
     for i, job in enumerate(jobs):
         size = job.canvas.tokens.numel() * passes(job)
-        for number, group in enumerate(found):
+        for number, group in enumerate(members):
             if apart[group[0]] == apart[i] and sizes[number] + size <= most and alike(jobs[group[0]], job):
                 group.append(i)
                 sizes[number] += size
                 break
         else:
-            found.append([i])
+            members.append([i])
             sizes.append(size)
-    return found
+    return members
 
 
 def join(jobs: Sequence[Job]) -> Job:
@@ -116,14 +116,14 @@ def split_work(joined: Job, jobs: Sequence[Job]) -> list[Job]:
     tokens, clocks = after.canvas.tokens.split(sizes), after.clock.split(sizes)
     memories = zip(*(memory.split(sizes) for memory in after.memory), strict=True) if after.memory else iter(())
     going = iter(after.canvas.hidden.any(1).tolist())
-    found = []
+    parts = []
     for i, job in enumerate(jobs):
         work = job.state
         canvas = work.canvas.with_tokens(tokens[i][:, : width(job)])
         memory = tuple(one[:, : width(job)] if one.dim() > 1 else one for one in next(memories, ()))
         spans = work.spans if any([next(going) for _ in range(sizes[i])]) else ()
-        found.append(replace(job, state=replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans)))
-    return found
+        parts.append(replace(job, state=replace(work, canvas=canvas, clock=clocks[i], memory=memory, spans=spans)))
+    return parts
 
 
 def own_lengths(work: Work) -> Tensor:

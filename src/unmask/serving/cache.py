@@ -25,11 +25,11 @@ class Cache(Generic[Value]):
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key, made if there is none; nothing is kept if `make` fails."""
         with self.lock:
-            found = self.held.get(key)
+            entry = self.held.get(key)
             if key in self.kept:
                 self.kept.move_to_end(key)
-        if found is not None:
-            return found
+        if entry is not None:
+            return entry
         value = make()
         with self.lock:
             value = self.held.setdefault(key, value)  # another thread may have been faster

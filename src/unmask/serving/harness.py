@@ -76,12 +76,12 @@ class Harness(LM):
         """log p(continuation | context), and whether greedy decoding from left to right gives the continuation."""
         passages = [self.row(*request.args) for request in requests]
         paid = iter(self.nats([passage for passage in passages if passage.scored]))
-        found = []
+        answers = []
         for request, passage in zip(requests, passages, strict=True):
             answer = (-next(paid), greedy(self.model, passage)) if passage.scored else (0.0, True)
             self.cache_hook.add_partial("loglikelihood", request.args, answer)
-            found.append(answer)
-        return found
+            answers.append(answer)
+        return answers
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts; a text longer than the model's length is cut into adjacent pieces."""
@@ -91,10 +91,10 @@ class Harness(LM):
             owners += [number] * len(rows)
             passages += rows
         totals = np.bincount(np.array(owners, int), self.nats(passages), len(requests))
-        found = [-float(total) for total in totals]
-        for request, answer in zip(requests, found, strict=True):
+        answers = [-float(total) for total in totals]
+        for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
-        return found
+        return answers
 
     def text_rows(self, text: str) -> list[Row]:
         """The rows of a whole text, as `evaluate` has them."""
@@ -103,19 +103,19 @@ class Harness(LM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The continuation of each context, up to the first of its stop texts."""
-        found = []
+        texts = []
         for request in requests:
             context, options = request.args
             answer = self.continued(context, dict(options))
             self.cache_hook.add_partial("generate_until", request.args, answer)
-            found.append(answer)
-        return found
+            texts.append(answer)
+        return texts
 
     def row(self, context: str, continuation: str) -> Row:
         """A continuation and as much of its context as the model can see."""
         # A space between the two belongs to the continuation, because tokens begin with a space.
-        kept = context.rstrip()
-        continuation, context = context[len(kept) :] + continuation, kept
+        stripped = context.rstrip()
+        continuation, context = context[len(stripped) :] + continuation, stripped
         before, ids = self.tokenizer.encode_batch([context, continuation])
         layout, length = self.model.layout, self.model.spec.length
         room = length - len(ids) - layout.extra

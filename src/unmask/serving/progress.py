@@ -75,15 +75,15 @@ class Growing:
         known = [id for id in self.ids[: self.settled] if id is not None]
         text = text_after(self.tokenizer, self.before, known)
         text = text.removeprefix(" ") if self.healed else text
-        found = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
+        end = min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)
         if not self.over:
             whole = text.rstrip(UNFINISHED)
             certain = len(whole) - stop_begun(whole, self.stops)
-            if found is not None and found > certain:
-                found = None  # another stop text may begin before this one
-            text = text if found is not None else text[:certain]
-        if found is not None:
-            self.ended, text = True, text[:found]
+            if end is not None and end > certain:
+                end = None  # another stop text may begin before this one
+            text = text if end is not None else text[:certain]
+        if end is not None:
+            self.ended, text = True, text[:end]
         if not text.startswith(self.sent):  # the decoder changed text that was sent: wait until it agrees
             return ""
         new, self.sent = text[len(self.sent) :], text
@@ -92,16 +92,16 @@ class Growing:
     def parts(self) -> list[str]:
         """The text of each token whose text is final; joined they are the text that was sent, up to a token."""
         known, near = [id for id in self.ids[: self.settled] if id is not None], self.before[-CONTEXT:]
-        found = pieces(self.tokenizer, [*near, *known])[len(near) :]
-        if self.healed and found:
-            found[0] = found[0].removeprefix(" ")
-        ends = list(accumulate(map(len, found)))
+        parts = pieces(self.tokenizer, [*near, *known])[len(near) :]
+        if self.healed and parts:
+            parts[0] = parts[0].removeprefix(" ")
+        ends = list(accumulate(map(len, parts)))
         if self.over and (not ends or ends[-1] <= len(self.sent)):
-            return found
-        whole = [i for i, end in enumerate(ends) if found[i] and end <= len(self.sent)]
+            return parts
+        whole = [i for i, end in enumerate(ends) if parts[i] and end <= len(self.sent)]
         count = whole[-1] + 1 if whole else 0
         rest = self.sent[ends[count - 1] if count else 0 :] if self.over else ""
-        return [*found[:count], *([rest] if rest else [])]  # a stop text may have cut the last one
+        return [*parts[:count], *([rest] if rest else [])]  # a stop text may have cut the last one
 
     def advance(self) -> bool:
         """Advance over the known tokens at the front; returns whether there were any."""

@@ -146,8 +146,8 @@ def outputs(network: Reader, some: Members) -> list[Tensor]:
     logits = (
         network.head(torch.cat([hidden[i] for i in heads])).split([len(hidden[i]) for i in heads]) if heads else ()
     )
-    found = dict(zip(heads, logits, strict=True))
-    return [found.get(i, own) for i, own in enumerate(hidden)]
+    by_head = dict(zip(heads, logits, strict=True))
+    return [by_head.get(i, own) for i, own in enumerate(hidden)]
 
 
 def try_to(do: Callable[[], Made]) -> Made | Exception:
@@ -178,16 +178,16 @@ def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
         given = replace(answer, logits=seeing[places(one, one.asked.rows)])
         state, brought = guided.process.commit(guided.state, one.asked, given)
         after = Job(guided.process, state)
-        found = tokens_of(brought, one.top)
+        drawn = tokens_of(brought, one.top)
         masked = [] if job.process.settled else hidden_again(job.canvas, after.canvas, brought)
-        draft = drafted(one, guided.state, seeing, set(found.rows)) if one.draft else None
+        draft = drafted(one, guided.state, seeing, set(drawn.rows)) if one.draft else None
     except Exception as error:  # an error of one of them must not stop the others
         if len(one.jobs) == 1:
             return [error]
         return [turn for job, own in alone(one, logits) for turn in take_answer(job, Answer(own))]
     each = zip(
         split_work(after, one.jobs),
-        tokens_by_work(found, one),
+        tokens_by_work(drawn, one),
         owned(masked, one),
         tokens_by_work(draft, one) if draft is not None else [None] * len(one.jobs),
         strict=True,
@@ -231,22 +231,22 @@ def alone(one: Question, logits: Float[Tensor, "m v"]) -> list[tuple[Question, T
 
 def tokens_by_work(tokens: Tokens, one: Question) -> list[Tokens]:
     """Tokens at flat positions over the joined canvas, split by work."""
-    found = [Tokens([], [], [], []) for _ in one.jobs]
+    by_job = [Tokens([], [], [], []) for _ in one.jobs]
     for number, (i, at) in enumerate(own_places(tokens.rows, one)):
-        found[i].rows.append(at)
-        found[i].ids.append(tokens.ids[number])
-        found[i].log_probs.append(tokens.log_probs[number])
+        by_job[i].rows.append(at)
+        by_job[i].ids.append(tokens.ids[number])
+        by_job[i].log_probs.append(tokens.log_probs[number])
         if tokens.likeliest:
-            found[i].likeliest.append(tokens.likeliest[number])
-    return found
+            by_job[i].likeliest.append(tokens.likeliest[number])
+    return by_job
 
 
 def owned(rows: list[int], one: Question) -> list[list[int]]:
     """Flat positions over the joined canvas, split by work."""
-    found: list[list[int]] = [[] for _ in one.jobs]
+    rows_of_job: list[list[int]] = [[] for _ in one.jobs]
     for i, at in own_places(rows, one):
-        found[i].append(at)
-    return found
+        rows_of_job[i].append(at)
+    return rows_of_job
 
 
 def own_places(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:

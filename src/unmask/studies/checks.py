@@ -13,18 +13,18 @@ COMPONENTS = ("model", "objective")  # each member has settings of its own: anot
 
 def over(below: Table, above: Table) -> dict[str, Any]:
     """Two tables, one laid over the other; a table that names another component replaces the one below."""
-    found = dict(below)
+    merged = dict(below)
     for name, value in above.items():
-        there = found.get(name)
+        there = merged.get(name)
         if (
             isinstance(there, Mapping)
             and isinstance(value, Mapping)
             and (name not in COMPONENTS or value.get("name", 0) in (0, there.get("name", 0)))
         ):
-            found[name] = over(there, value)
+            merged[name] = over(there, value)
         else:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
 def checked(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
@@ -41,17 +41,17 @@ def table(one: Any, title: str) -> dict[str, Any]:
 
 
 def listed(content: Table, name: str) -> list[dict[str, Any]]:
-    found = content.get(name, [])
-    if not isinstance(found, list):
+    tables = content.get(name, [])
+    if not isinstance(tables, list):
         raise UserError(f"write [[{name}]], with two brackets: there may be several.")
-    return [table(one, name) for one in found]
+    return [table(one, name) for one in tables]
 
 
 def text(content: Table, name: str, default: str = "") -> str:
-    found = content.get(name, default)
-    if not isinstance(found, str):
-        raise UserError(f"{name} must be a text; saw {found!r}.")
-    return found
+    value = content.get(name, default)
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text; saw {value!r}.")
+    return value
 
 
 def chosen(value: str, title: str, known: Sequence[str]) -> str:

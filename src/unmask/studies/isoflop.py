@@ -62,32 +62,32 @@ def valley_of(flops: float, points: Sequence[tuple[float, float]], coefficients:
 
 
 def valleys(points: Points) -> tuple[Valley, ...]:
-    found = (valley_of(flops, some, parabola(some)) for flops, some in sorted(points.items()) if len(some) > 3)
-    return tuple(one for one in found if one is not None)
+    candidates = (valley_of(flops, some, parabola(some)) for flops, some in sorted(points.items()) if len(some) > 3)
+    return tuple(one for one in candidates if one is not None)
 
 
-def powers(found: Sequence[Valley]) -> tuple[float, float] | None:
+def powers(points: Sequence[Valley]) -> tuple[float, float] | None:
     """a and b by least squares over the valleys that lie inside; None with fewer than two of them."""
-    kept = [one for one in found if one.inside]
-    if len(kept) < 2:
+    inside = [one for one in points if one.inside]
+    if len(inside) < 2:
         return None
-    budgets = np.log([one.flops for one in kept])
-    a = np.polyfit(budgets, np.log([one.parameters for one in kept]), 1)[0]
-    b = np.polyfit(budgets, np.log([one.loss for one in kept]), 1)[0]
+    budgets = np.log([one.flops for one in inside])
+    a = np.polyfit(budgets, np.log([one.parameters for one in inside]), 1)[0]
+    b = np.polyfit(budgets, np.log([one.loss for one in inside]), 1)[0]
     return float(a), float(-b)
 
 
 def scaling(group: str, points: Points, *, draws: int = DRAWS, seed: int = 0) -> Scaling:
     """The valleys of a system's curves and the two exponents with intervals of 90 %."""
-    found = valleys(points)
-    central = powers(found)
+    minima = valleys(points)
+    central = powers(minima)
     if central is None:
-        return Scaling(group, found, None, None)
+        return Scaling(group, minima, None, None)
     source = np.random.default_rng(seed)
     drawn = [one for one in (powers(valleys(redrawn(points, source))) for _ in range(draws)) if one is not None]
     low, high = np.percentile(np.array(drawn), COVERED, axis=0)
     size, loss = (Exponent(central[i], float(low[i]), float(high[i])) for i in range(2))
-    return Scaling(group, found, size, loss)
+    return Scaling(group, minima, size, loss)
 
 
 def redrawn(points: Points, source: np.random.Generator) -> dict[float, list[tuple[float, float]]]:

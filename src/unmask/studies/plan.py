@@ -82,12 +82,12 @@ def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterato
 
 def ordered(study: Study) -> list[Row]:
     """The rows, each after the one whose weights it begins with."""
-    found: list[Row] = []
-    while len(found) < len(study.rows):
+    rows: list[Row] = []
+    while len(rows) < len(study.rows):
         for row in study.rows:
-            if row not in found and (not row.after or study.row(row.after) in found):
-                found.append(row)
-    return found
+            if row not in rows and (not row.after or study.row(row.after) in rows):
+                rows.append(row)
+    return rows
 
 
 def seeds_of(study: Study, row: Row) -> tuple[int, ...]:
@@ -158,18 +158,18 @@ def measure_tasks(
         }
         fill = Filler(study, seed, tasks, needs, words)
         extra = {"seed": again} if again is not None else {}
-        said = (measure.verb, model, *map(fill, measure.arguments))
+        words_before = (measure.verb, model, *map(fill, measure.arguments))
         asked = tuple(
             fill(part) for part in options({**measure.options, **row.options.get(measure.name, {}), **extra})
         )
         checkpoint = (study.row(row.of) if row.of else row).checkpoint
         weights = contents_of(str(find(checkpoint)[0])) if checkpoint else ""
-        key = mark(place, said, asked, weights, study.threads)
+        key = mark(place, words_before, asked, weights, study.threads)
         suffix = f"-{again}" if again is not None else ""
         folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"{slug(measure.name)}{suffix}-{key}"
         verb = VERBS[measure.verb]
         aside = (*verb.options, verb.aside, str(folder / TOKENS)) if verb.aside else verb.options
-        command = (*said, *asked, *aside, "--out", str(folder / verb.out))
+        command = (*words_before, *asked, *aside, "--out", str(folder / verb.out))
         name = f"{measure.name} of {row.name}, seed {seed}" + (f", {again}" if again is not None else "")
         yield Task(
             name,
@@ -305,10 +305,10 @@ def steps_of(study: Study, row: Row) -> int:
 
 def chain(study: Study, row: Row) -> list[Row]:
     """A row and those before it, the first one first."""
-    found = [row]
-    while found[0].after:
-        found.insert(0, study.row(found[0].after))
-    return found
+    rows = [row]
+    while rows[0].after:
+        rows.insert(0, study.row(rows[0].after))
+    return rows
 
 
 def tokens_seen(study: Study, row: Row) -> int:

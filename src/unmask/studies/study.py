@@ -213,7 +213,7 @@ def check_row(study: Study, row: Row, names: Sequence[str]) -> None:
 
 
 def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Sequence[str]) -> tuple[Row, ...]:
-    shared, found = table(content.get("train", {}), "train"), []
+    shared, rows = table(content.get("train", {}), "train"), []
     for one in listed(content, "row"):
         if not isinstance(one.get("name"), str) or not one["name"].strip():
             raise UserError("a row needs a name.")
@@ -225,10 +225,10 @@ def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Seq
         checked(f"key of {title}", laid, ROW)
         one = over({name: value for name, value in one.items() if name != "scale"}, laid)
         for own, changes in expanded(one, title):
-            found.append(row_of(own, changes, shared, columns, measures))
-    if not found:
+            rows.append(row_of(own, changes, shared, columns, measures))
+    if not rows:
         raise UserError("the study has no rows: add [[row]].")
-    return tuple(found)
+    return tuple(rows)
 
 
 def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column], measures: Sequence[str]) -> Row:
@@ -335,18 +335,18 @@ def data_of(one: Any, here: Path) -> Table:
         )
     if "source" in one and any(split in one for split in SPLITS):
         raise UserError("[data] has a source with splits of its own, and files by split too: which is it?")
-    found: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     if one:
         options = table(one.get("prepare", {}), "data.prepare")
-        found["prepare"] = {key: placed(value, here) for key, value in options.items()}
+        data["prepare"] = {key: placed(value, here) for key, value in options.items()}
     if "source" in one:
-        found["source"] = placed(text(one, "source"), here)
+        data["source"] = placed(text(one, "source"), here)
     for split in SPLITS:
         files = one.get(split, [])
         files = files if isinstance(files, list) else [files]
         if split in one:
-            found[split] = [source_of(file, f"data.{split}", here) for file in files]
-    return found
+            data[split] = [source_of(file, f"data.{split}", here) for file in files]
+    return data
 
 
 def source_of(one: Any, title: str, here: Path) -> Table:

@@ -82,8 +82,8 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
             raise UserError(f"column {column.name!r}: {column.value} of {task.result} is no number: {value!r}.")
         values.append(float(value) * column.scale)
         records.append(str(task.result.relative_to(out)))
-        found = dig(content, column.error) if column.error else None
-        errors.append(None if found is None else float(found) * column.scale)
+        spread = dig(content, column.error) if column.error else None
+        errors.append(None if spread is None else float(spread) * column.scale)
         trials += [
             float(one) * column.scale for one in (dig(content, column.trials) if column.trials else None) or ()
         ]
@@ -96,14 +96,14 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
 
 def cells_of(study: Study, row: Row, tasks: Sequence[Task], out: Path) -> list[Cell]:
     """A row's numbers; where there are trials, with the difference to the row that the study compares with."""
-    found = [cell(column, row, tasks, out) for column in study.columns]
+    cells = [cell(column, row, tasks, out) for column in study.columns]
     to = study.compare.get("to", row.name)
     if to == row.name:
-        return found
+        return cells
     others = [cell(column, study.row(to), tasks, out) if column.trials else None for column in study.columns]
     return [
         one if other is None else replace(one, less=by_trial(other.trials, one.trials))
-        for one, other in zip(found, others, strict=True)
+        for one, other in zip(cells, others, strict=True)
     ]
 
 
@@ -151,7 +151,7 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
     own = [task for task in tasks if task.row == row.name]
     done = [task for task in own if is_done(task)]
     seconds = [step_seconds(task) for task in done if task.kind == "train"]
-    told = [failures[task.name] for task in own if task.name in failures]
+    reasons = [failures[task.name] for task in own if task.name in failures]
     difference = difference_of(study, row, tasks)
     return {
         "name": row.name,
@@ -161,7 +161,7 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
         "cells": [asdict(one) for one in cells_of(study, row, tasks, out)],
         "difference": None if difference is None else asdict(difference),
         "complete": len(done) == len(own),
-        "failure": told[0] if told else "",
+        "failure": reasons[0] if reasons else "",
         "trained": trained(study, row) if row.train is not None else None,
         "checkpoint": row.checkpoint,
         "train_seconds": statistics.fmean(seconds) if seconds else None,
@@ -218,5 +218,5 @@ def difference_of(study: Study, row: Row, tasks: Sequence[Task]) -> Paired | Non
     ]
     if not all(files):
         return None
-    found = paired(*files)
-    return found if found is not None and math.isfinite(found.error) else None
+    difference = paired(*files)
+    return difference if difference is not None and math.isfinite(difference.error) else None

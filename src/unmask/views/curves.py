@@ -119,8 +119,8 @@ def nearest(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
 
 def row(curve: Curve) -> list[str]:
     """The latest numbers of a run, as cells of a table."""
-    said = "" if curve.measure == "bound" else f" ({curve.measure})"
-    cells = [curve.name, str(curve.steps[-1]["step"]), f"{curve.values[-1]:.4f}{said}"]
+    measure = "" if curve.measure == "bound" else f" ({curve.measure})"
+    cells = [curve.name, str(curve.steps[-1]["step"]), f"{curve.values[-1]:.4f}{measure}"]
     if curve.valid:
         best = min(curve.phases[-1].valid or curve.valid, key=lambda line: line["valid"])
         now = curve.valid[-1]

@@ -19,8 +19,8 @@ LEAST = 0.01  # letters of a smaller share of the height are not drawn
 def letters_of(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
     """The ids that are single letters, and the letters; N and X stand for any of them and are none."""
     none = tokenizer.specials | set(unscored(tokenizer))
-    found = [(id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in none]
-    return [id for id, _ in found], [piece for _, piece in found]
+    letters = [(id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in none]
+    return [id for id, _ in letters], [piece for _, piece in letters]
 
 
 def information(probs: np.ndarray) -> np.ndarray:

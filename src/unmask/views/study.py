@@ -31,21 +31,21 @@ def has_trials(table: Table, number: int) -> bool:
 
 
 def cells(table: Table, row: Table) -> list[str]:
-    found = [row["name"]]
+    texts = [row["name"]]
     missing = "failed" if row["failure"] else "not measured"
     for number, (column, cell) in enumerate(zip(table["columns"], row["cells"], strict=True)):
-        found.append(missing if cell["value"] is None else shown(cell, column["digits"]))
+        texts.append(missing if cell["value"] is None else shown(cell, column["digits"]))
         if has_published(table, number):
-            found.append("" if cell["published"] is None else f"{cell['published']:g}")
+            texts.append("" if cell["published"] is None else f"{cell['published']:g}")
         if has_trials(table, number):
-            found.append(difference(cell["less"], column["digits"]))
+            texts.append(difference(cell["less"], column["digits"]))
     if table["compare"] and "measure" in table["compare"]:
-        found.append(difference(row["difference"]))
+        texts.append(difference(row["difference"]))
     trained = row["trained"]
-    found.append("" if trained is None else f"{trained['parameters']:,}")
-    found.append("" if trained is None else f"{trained['tokens']:,}")
-    found.append("" if row["train_seconds"] is None else f"{row['train_seconds']:,.0f}")
-    return [*found, row["differs"]]
+    texts.append("" if trained is None else f"{trained['parameters']:,}")
+    texts.append("" if trained is None else f"{trained['tokens']:,}")
+    texts.append("" if row["train_seconds"] is None else f"{row['train_seconds']:,.0f}")
+    return [*texts, row["differs"]]
 
 
 def shown(cell: Table, digits: int) -> str:
@@ -60,8 +60,8 @@ def difference(paired: Table | None, digits: int = 4) -> str:
 
 def columns_used(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """Without the columns in which no row says anything."""
-    kept = [i for i, name in enumerate(names) if i == 0 or any(row[i] for row in rows)]
-    return [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    used = [i for i, name in enumerate(names) if i == 0 or any(row[i] for row in rows)]
+    return [names[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def laid(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -92,19 +92,19 @@ def failures(table: Table) -> list[str]:
 
 def notes(table: Table) -> list[str]:
     """What a reader has to know to read the numbers."""
-    found = [table["about"]] if table["about"] else []
+    lines = [table["about"]] if table["about"] else []
     if any(len(cell["values"]) > 1 for row in table["rows"] for cell in row["cells"]):
-        found.append("± over several seeds: their standard deviation.")
+        lines.append("± over several seeds: their standard deviation.")
     if table["compare"] and "measure" in table["compare"]:
-        found.append("Differences in nats are paired: the same tokens, ± their standard error over text and seeds.")
+        lines.append("Differences in nats are paired: the same tokens, ± their standard error over text and seeds.")
     if any(has_trials(table, number) for number in range(len(table["columns"]))):
-        found.append("Differences of scores are paired: the same seeds, ± their standard error over these seeds.")
-    found += scaling_notes(table)
+        lines.append("Differences of scores are paired: the same seeds, ± their standard error over these seeds.")
+    lines += scaling_notes(table)
     if table["source"]:
-        found.append(f"Published: {table['source']}.")
+        lines.append(f"Published: {table['source']}.")
     threads = how_many(table["threads"], "thread")
-    found.append(f"Scale {table['scale'] or 'of the file'}, {threads} per row, {table['budget']}.")
-    return found
+    lines.append(f"Scale {table['scale'] or 'of the file'}, {threads} per row, {table['budget']}.")
+    return lines
 
 
 def as_page(table: Table) -> str:
@@ -123,10 +123,10 @@ def as_page(table: Table) -> str:
 
 def scaling_notes(table: Table) -> list[str]:
     """The fitted exponents in words."""
-    found = []
+    lines = []
     for fit in table["fits"]:
         if fit["size"] is None:
-            found.append(
+            lines.append(
                 f"{fit['group']}: fewer than two budgets whose best size lies between sizes that were trained."
             )
             continue
@@ -135,7 +135,7 @@ def scaling_notes(table: Table) -> list[str]:
             for name in ("size", "loss")
         )
         best = ", ".join(f"{one['parameters']:,.0f} at {one['flops']:.0e}" for one in fit["valleys"] if one["inside"])
-        found.append(
+        lines.append(
             f"{fit['group']}: best size ∝ FLOP^{size}, loss ∝ FLOP^−{loss}, intervals of 90 %. Best sizes: {best}."
         )
-    return found
+    return lines

@@ -125,12 +125,12 @@ def columns(table: Table) -> "Figure":
     for axes, kind in zip(axes_of, kinds, strict=True):
         for place, row in enumerate(rows):
             chosen = [row["cells"][number] for number in numbers]
-            found = [(at, cell) for at, cell in enumerate(chosen) if cell[kind] is not None]
+            present = [(at, cell) for at, cell in enumerate(chosen) if cell[kind] is not None]
             axes.bar(
-                [at + (place - (len(rows) - 1) / 2) * wide for at, _ in found],
-                [cell[kind] for _, cell in found],
+                [at + (place - (len(rows) - 1) / 2) * wide for at, _ in present],
+                [cell[kind] for _, cell in present],
                 wide,
-                yerr=[cell["error"] or 0.0 for _, cell in found] if kind == "value" else None,
+                yerr=[cell["error"] or 0.0 for _, cell in present] if kind == "value" else None,
                 color=COLOURS[place % len(COLOURS)],
                 error_kw={"lw": 1, "ecolor": INK},
                 label=row["name"],
@@ -149,15 +149,15 @@ def lines(table: Table) -> "Figure":
         if name not in asked:
             raise UserError(f"[picture] of lines needs x, y and, for several lines, group; {name} is missing.")
     number = number_of(table, asked["y"])
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    points_by_line: dict[str, list[tuple[float, float, float]]] = {}
     for row in table["rows"]:
         cell = row["cells"][number]
         at = quantity(table, row, asked["x"])
         if cell["value"] is not None and at is not None:
             group = str(quantity(table, row, asked["group"])) if "group" in asked else table["title"]
-            found.setdefault(group, []).append((float(at), cell["value"], cell["error"] or 0.0))
+            points_by_line.setdefault(group, []).append((float(at), cell["value"], cell["error"] or 0.0))
     figure, (axes,) = panels(1, width=8)
-    for at, (group, points) in enumerate(found.items()):
+    for at, (group, points) in enumerate(points_by_line.items()):
         xs, ys, errors = zip(*sorted(points), strict=True)
         axes.errorbar(
             xs, ys, yerr=errors, color=COLOURS[at % len(COLOURS)], fmt="o-", ms=4, lw=1.2, capsize=2, label=group

@@ -211,14 +211,14 @@ def _state_by_state(
 ) -> Float[Tensor, "b l"]:
     """One masked copy of the row per free token, scored at that token only; `state`: what is hidden, and σ."""
     x0, mask, free, length = clean.x0, clean.mask, clean.free, clean.x0.shape[1]
-    asked, found = rows_where(free), []
+    asked, costs = rows_where(free), []
     for some in _pieces(asked, max(1, budget // length)):
         row, at = some // length, some % length
         hidden, sigma = state(row, at)
         x_t = torch.where(hidden & free[row], mask, x0[row])
         logits = network(x_t, sigma, torch.arange(len(some), device=x0.device) * length + at)
-        found.append(row_nats(logits, x0[row, at], mask=mask))
-    nats = torch.cat(found)
+        costs.append(row_nats(logits, x0[row, at], mask=mask))
+    nats = torch.cat(costs)
     return nats.new_zeros(x0.numel()).index_put((asked,), nats).view(x0.shape)
 
 

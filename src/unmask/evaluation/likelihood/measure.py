@@ -77,19 +77,19 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
     layout, stride = model.layout.evaluated(how.pack), how.stride or None
     passages, dropped = cut(data.documents, layout, length=how.length, stride=stride, separate=how.separate)
     # A memory goes from row to row: the first rows then, not some of all.
-    kept = passages[: how.rows or None] if model.spec.carries else spread_evenly(passages, how.rows)
+    chosen = passages[: how.rows or None] if model.spec.carries else spread_evenly(passages, how.rows)
     about = {
         "name": data.name,
         "sha256": data.sha256,
         "split": data.split,
         "documents": len(data.documents),
         "bytes_are": data.bytes_are,
-        "rows": len(kept),
-        "rows_left_out": len(passages) - len(kept),
+        "rows": len(chosen),
+        "rows_left_out": len(passages) - len(chosen),
         "tokens_dropped": dropped,
         "replaced": dict(data.replaced),
     }
-    return Measurement(model, kept, estimator, how, about, layout.apart)
+    return Measurement(model, chosen, estimator, how, about, layout.apart)
 
 
 def answers(
@@ -107,9 +107,9 @@ def answers(
             passages.append(row)
     if not passages:
         raise UserError(f"{data['name']} holds no answers to score.")
-    kept = spread_evenly(passages, how.rows)
-    about = {"sha256": tokens_fingerprint(passages), "rows": len(kept), "rows_left_out": len(entries) - len(kept)}
-    return Measurement(model, kept, estimator, replace(how, pack="rows"), {**data, **about})
+    chosen = spread_evenly(passages, how.rows)
+    about = {"sha256": tokens_fingerprint(passages), "rows": len(chosen), "rows_left_out": len(entries) - len(chosen)}
+    return Measurement(model, chosen, estimator, replace(how, pack="rows"), {**data, **about})
 
 
 def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Measurement:
@@ -206,9 +206,9 @@ def result(work: Measurement, tally: Tally, *, seconds: float, **more: Any) -> d
         "units": UNITS,
         "seconds": round(seconds, 3),
     }
-    kept = record(work.model, seed=work.how.seed, settings=settings_of(work.how), data=dict(work.data))
-    kept["passes"] = likelihood.passes
-    return finite({**more, **number, "record": kept})
+    about = record(work.model, seed=work.how.seed, settings=settings_of(work.how), data=dict(work.data))
+    about["passes"] = likelihood.passes
+    return finite({**more, **number, "record": about})
 
 
 def settings_of(how: How) -> dict[str, Any]:

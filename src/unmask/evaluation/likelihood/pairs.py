@@ -50,9 +50,9 @@ def accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:
 
 def accuracies(nats: np.ndarray, groups: Iterable[str] | None) -> list[Accuracy]:
     """All pairs, then each group of them, in the order in which the groups appear."""
-    found = [accuracy(nats)]
+    shares = [accuracy(nats)]
     if groups is not None:
         labels = list(groups)
         for label in dict.fromkeys(labels):
-            found.append(accuracy(nats[[other == label for other in labels]], name=label))
-    return found
+            shares.append(accuracy(nats[[other == label for other in labels]], name=label))
+    return shares

@@ -132,13 +132,13 @@ def carried_batches(passages: Sequence[Row], *, budget: int, seed: int = 0) -> l
     alike: dict[tuple[int, ...], list[list[int]]] = {}
     for text in texts:
         alike.setdefault(tuple(len(passages[number].tokens) for number in text), []).append(text)
-    found = []
+    groups = []
     for lengths, some in alike.items():
         size = max(1, budget // max(lengths))
         for start in range(0, len(some), size):
-            found.append([list(rows) for rows in zip(*some[start : start + size], strict=True)])
+            groups.append([list(rows) for rows in zip(*some[start : start + size], strict=True)])
     draws.check_seed(seed)
-    return [found[i] for i in stream(seed, draws.BATCH).permutation(len(found))]
+    return [groups[i] for i in stream(seed, draws.BATCH).permutation(len(groups))]
 
 
 @torch.no_grad()
@@ -187,11 +187,11 @@ def evaluate(
             clean = _clean(
                 [passages[row] for row in rows], Noise(torch.from_numpy(t[rows]), torch.from_numpy(u)), mask
             )
-            found = _nats(view, estimator, clean, device)
+            scored = _nats(view, estimator, clean, device)
             if isinstance(view, NetworkView) and view.carried:
                 memory = view.carried[0]
-            paid[rows] = found.sum(1)
-            for row, tokens in zip(rows, found, strict=True):
+            paid[rows] = scored.sum(1)
+            for row, tokens in zip(rows, scored, strict=True):
                 each[row] += tokens
             if done < len(mine):
                 yield Tally(passages, estimator, times, nats, each, done, len(mine))
@@ -233,8 +233,8 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
     """The likelihood so far: of complete passes; before the first is complete, of the rows scored."""
     passages, estimator = tally.passages, tally.estimator
     partial = tally.whole == 0
-    kept = max(tally.whole, 1)
-    nats, times = np.stack(tally.nats[:kept]), np.stack(tally.times[:kept])
+    count = max(tally.whole, 1)
+    nats, times = np.stack(tally.nats[:count]), np.stack(tally.times[:count])
     seen = ~np.isnan(nats[0])
     nats, times = nats[:, seen], times[:, seen] * estimator.chance  # exact numbers do not depend on times
     tokens = np.array([p.scored for p in passages], float)[seen]
@@ -252,7 +252,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
         words=words,
         bytes=size,
         rows=len(tokens),
-        passes=kept,
+        passes=count,
         estimator=estimator.name,
         exact=estimator.exact,
         means=estimator.means,

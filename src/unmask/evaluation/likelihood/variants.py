@@ -87,32 +87,32 @@ def read_variants(what: str, names: Sequence[str]) -> Listed:
     path = Path(what)
     if path.is_file():
         return _listed(path)
-    found = []
+    variants = []
     for part in filter(None, re.split(r"[,\s]+", what)):
-        said = INLINE.fullmatch(part)
-        if said is None:
+        match = INLINE.fullmatch(part)
+        if match is None:
             raise UserError(
                 f"{part!r:.60} is neither a file nor a variant: write it as chr1:A123G, with the name, the letter "
                 "that is there, its position from 1, and the new letter."
             )
-        if said[1] is None and len(names) != 1:
+        if match[1] is None and len(names) != 1:
             raise UserError(f"{part!r}: which of the {len(names)} sequences? Write NAME:{part}.")
-        found.append(Variant(said[1] or names[0], int(said[3]), said[2], said[4], part))
-    if not found:
+        variants.append(Variant(match[1] or names[0], int(match[3]), match[2], match[4], part))
+    if not variants:
         raise UserError(f"{what!r} holds no variant.")
-    return Listed(found, {})
+    return Listed(variants, {})
 
 
 def _listed(path: Path) -> Listed:
     """The substitutions of a file, and a count of its other lines."""
-    found, skipped = [], Counter[str]()
+    cases, skipped = [], Counter[str]()
     for variant in _table(path):
         if (kind := _other_kind(variant.ref, variant.alt)) is None:
-            found.append(variant)
+            cases.append(variant)
         else:
             skipped[kind] += 1
-    listed = Listed(found, skipped)
-    if not found:
+    listed = Listed(cases, skipped)
+    if not cases:
         raise UserError(f"{path} holds no variant" + (f": {listed.line}." if skipped else "."))
     return listed
 
@@ -255,7 +255,7 @@ def _row(model: Model, case: Case) -> tuple[Case, Row]:
 @torch.inference_mode()
 def _pseudo(model: Model, cases: Sequence[Case], *, passes: int, seed: int, budget: int) -> list[tuple[float, float]]:
     """log p(alt | the rest) − log p(ref | the rest), for cases of one length at a time."""
-    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(cases)
+    effects: list[tuple[float, float]] = [(0.0, 0.0)] * len(cases)
     shown = [_row(model, case)[0] for case in cases]
     lengths = np.array([len(case.tokens) for case in shown])
     for length in np.unique(lengths).tolist():
@@ -269,8 +269,8 @@ def _pseudo(model: Model, cases: Sequence[Case], *, passes: int, seed: int, budg
             logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
             log_p = forbid(logits, model.mask).log_softmax(-1).double().cpu()
             for row, i in enumerate(some.tolist()):
-                found[i] = (float(log_p[row, shown[i].alt] - log_p[row, shown[i].ref]), 0.0)
-    return found
+                effects[i] = (float(log_p[row, shown[i].alt] - log_p[row, shown[i].ref]), 0.0)
+    return effects
 
 
 @torch.inference_mode()
@@ -281,7 +281,7 @@ def _likelihoods(
     how = estimators.estimator(
         model.objective.bounded().estimator, objective=model.objective, parts=model.parts, state=model.state
     )
-    found = []
+    effects = []
     for case, row in (_row(model, case) for case in cases):
         count = passes if how.chance else 1
         source = torch.Generator().manual_seed(seed)
@@ -293,22 +293,22 @@ def _likelihoods(
         frozen = torch.from_numpy(row.frozen)
         gained = _nats(model, how, ref, t, u, frozen, budget) - _nats(model, how, alt, t, u, frozen, budget)
         spread = float(gained.std() / count**0.5) if count > 1 else 0.0
-        found.append((float(gained.mean()), spread))
-    return found
+        effects.append((float(gained.mean()), spread))
+    return effects
 
 
 def _nats(
     model: Model, how: estimators.Estimator, row: Tensor, t: Tensor, u: Tensor, frozen: Tensor, budget: int
 ) -> Tensor:
     """−log p of a row, or its bound, once for every draw."""
-    size, found = max(1, budget // len(row)), []
+    size, sums = max(1, budget // len(row)), []
     for first in range(0, len(t), size):
         some = slice(first, first + size)
         shape = (len(t[some]), len(row))
         noise, frozen_rows = Noise(t[some], u[some]), frozen.expand(shape)
         clean = CleanRows(row.expand(shape), noise, mask=model.mask, frozen=frozen_rows).to(model.device)
-        found.append(how.nats(NetworkView(model.network), clean).double().sum(1).cpu())
-    return torch.cat(found)
+        sums.append(how.nats(NetworkView(model.network), clean).double().sum(1).cpu())
+    return torch.cat(sums)
 
 
 def check_sees_both_sides(model: Model) -> None:
@@ -324,7 +324,7 @@ def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray
     tokenizer = model.text_tokenizer()
     ids = tokenizer.encode_batch([text])[0].astype(np.int64)
     shown = model.layout.part(ids).tokens
-    before, length, found = int(len(shown) > len(ids)), len(shown), []
+    before, length, probs = int(len(shown) > len(ids)), len(shown), []
     for some in np.array_split(np.arange(len(ids)), -(-len(ids) * length // budget)):
         tokens = torch.from_numpy(shown).repeat(len(some), 1)
         at = torch.from_numpy(some) + before
@@ -332,5 +332,5 @@ def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray
         sigma = estimators.level(torch.full((len(some),), 1 / max(length, 2)))
         rows = torch.arange(len(some)) * length + at
         logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
-        found.append(forbid(logits, model.mask).softmax(-1).double().cpu().numpy())
-    return np.concatenate(found)
+        probs.append(forbid(logits, model.mask).softmax(-1).double().cpu().numpy())
+    return np.concatenate(probs)

@@ -59,16 +59,16 @@ def read_samples(path: Path, *, field: str = "text", tokenizer: Tokenizer | None
         layout = FileLayout(documents="line" if kind == "text" else "auto")
         texts = whole_documents(document_pieces(path, layout))
         return [SampleText((text,)) for text in texts if text]
-    found = []
+    samples = []
     for number, entry in enumerate(records(path, field), 1):
         if tokenizer is None:
-            found.append(SampleText((entry[field],)))
+            samples.append(SampleText((entry[field],)))
             continue
         tokens = entry.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise UserError(f"sample {number} of {path} has no list of tokens; leave out --tokenizer.")
-        found.append(text_of_tokens(tokens, tokenizer))
-    return found
+        samples.append(text_of_tokens(tokens, tokenizer))
+    return samples
 
 
 def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
@@ -118,7 +118,7 @@ def assess(
         read = quality.read_by_judge(
             judge, [sample.documents for sample in samples], context=context, most=most, after=after
         )
-        found = quality.perplexities(read)
+        perplexities = quality.perplexities(read)
         chosen = quality.perplexity(read, definition)
         result |= {
             "generative_perplexity": chosen.perplexity,
@@ -126,7 +126,7 @@ def assess(
             "interval": chosen.interval,
             "definition": chosen.definition,
             "means": chosen.means,
-            "definitions": {name: asdict(one) for name, one in found.items()},
+            "definitions": {name: asdict(one) for name, one in perplexities.items()},
             "context": read.context,
             "cut": read.cut,
         }

@@ -88,17 +88,17 @@ def longest_copy(row: np.ndarray, known: Callable[[int], np.ndarray]) -> tuple[i
     size, start = 0, 0
     step = 1 << max(len(row), 1).bit_length() - 1
     while step:
-        found = np.flatnonzero(among(hashes(row, size + step), known(size + step)))
-        if len(found):
-            size, start = size + step, int(found[0])
+        starts = np.flatnonzero(among(hashes(row, size + step), known(size + step)))
+        if len(starts):
+            size, start = size + step, int(starts[0])
         step //= 2
     return size, start
 
 
 def _covered(row: np.ndarray, known: Callable[[int], np.ndarray]) -> float:
     """The share of the row that is in copied windows."""
-    found = among(hashes(row, GRAM), known(GRAM))
-    covered = np.convolve(found, np.ones(GRAM)) > 0 if len(found) else np.zeros(len(row))
+    copied = among(hashes(row, GRAM), known(GRAM))
+    covered = np.convolve(copied, np.ones(GRAM)) > 0 if len(copied) else np.zeros(len(row))
     return float(covered.mean()) if len(row) else 0.0
 
 

@@ -19,14 +19,14 @@ def kmer_codes(texts: Sequence[str], k: int, letters: str) -> np.ndarray:
     """A number for each k-mer of the texts, in the base of the alphabet; k-mers with other letters are left out."""
     table = np.full(0x110000, -1, np.int64)
     table[[ord(letter) for letter in letters]] = np.arange(len(letters))
-    found = [np.zeros(0, np.int64)]
+    codes = [np.zeros(0, np.int64)]
     for text in texts:
         ids = table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")]
         if len(ids) >= k:
             grams = np.lib.stride_tricks.sliding_window_view(ids, k)
             grams = grams[(grams >= 0).all(1)]
-            found.append(grams @ len(letters) ** np.arange(k - 1, -1, -1))
-    return np.concatenate(found)
+            codes.append(grams @ len(letters) ** np.arange(k - 1, -1, -1))
+    return np.concatenate(codes)
 
 
 def divergence(one: np.ndarray, other: np.ndarray) -> float:
@@ -48,11 +48,11 @@ def pieces_of(texts: Sequence[str], lengths: Sequence[int], *, seed: int) -> lis
     """Random pieces of texts, of these lengths; a piece is as long as its text at most."""
     dice, sizes = np.random.default_rng(seed), np.array([len(text) for text in texts])
     chosen = dice.choice(len(texts), len(lengths), p=sizes / sizes.sum())
-    found = []
+    pieces = []
     for i, length in zip(chosen.tolist(), lengths, strict=True):
         start = int(dice.integers(0, max(1, len(texts[i]) - length + 1)))
-        found.append(texts[i][start : start + length])
-    return found
+        pieces.append(texts[i][start : start + length])
+    return pieces
 
 
 def sequences_in(texts: Sequence[str]) -> list[str]:
@@ -84,8 +84,8 @@ def assess_sequences(samples: Sequence[str], held_out: Sequence[str], *, k: int)
             divergence(kmer_codes(pieces_of(held_out, lengths, seed=seed), size, letters), real)
             for seed in range(DRAWS)
         ]
-        found = divergence(kmer_codes(samples, size, letters), real)
-        spectra.append({"k": size, "divergence": found, "floor": float(np.mean(floors))})
+        distance = divergence(kmer_codes(samples, size, letters), real)
+        spectra.append({"k": size, "divergence": distance, "floor": float(np.mean(floors))})
     return {
         "samples": len(samples),
         "letters": sum(lengths),

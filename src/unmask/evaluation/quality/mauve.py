@@ -39,5 +39,5 @@ def mauve(
         np.stack([judge.mind(torch.from_numpy(row[None])).float().numpy() for row in rows if len(row)])
         for rows in (real, samples)
     ]
-    found = compute_mauve(p_features=features[0], q_features=features[1], verbose=False)
-    return float(found.mauve), f"{len(samples)} samples, last hidden state of the judge"
+    score = compute_mauve(p_features=features[0], q_features=features[1], verbose=False)
+    return float(score.mauve), f"{len(samples)} samples, last hidden state of the judge"

@@ -96,11 +96,11 @@ def _scored(
     """Nats of every token; `cuts` are (start, given, stop) for each row: given tokens are not scored."""
     pieces = [row[start:stop] for row, cut in zip(rows, cuts, strict=True) for start, _, stop in cut]
     paid = iter(costs(judge, pieces, after=after))
-    found = [np.full(len(row), np.nan) for row in rows]
-    for nats, cut in zip(found, cuts, strict=True):
+    nats_of_rows = [np.full(len(row), np.nan) for row in rows]
+    for nats, cut in zip(nats_of_rows, cuts, strict=True):
         for start, given, stop in cut:
             nats[start + given : stop] = next(paid)[given:]
-    return found
+    return nats_of_rows
 
 
 def perplexities(read: Read) -> dict[str, Perplexity]:
@@ -120,20 +120,20 @@ def perplexity(read: Read, definition: str) -> Perplexity:
     total = np.array([paid[mask].sum() for paid, mask in zip(nats, counted, strict=True)])
     if tokens.sum() == 0:
         raise UserError("the samples contain only eos: there is no token to score.")
-    found = _of_samples(total, tokens) if definition == "mean" else _of_tokens(total, tokens)
-    return Perplexity(definition, *found, int(tokens.sum()), MEANS[definition])
+    estimate = _of_samples(total, tokens) if definition == "mean" else _of_tokens(total, tokens)
+    return Perplexity(definition, *estimate, int(tokens.sum()), MEANS[definition])
 
 
 def _counts(row: np.ndarray, read: Read, definition: str) -> np.ndarray:
     """Which tokens a definition counts."""
     if definition == "mean" or read.eos is None:
         return np.ones(len(row), bool)
-    kept = row != read.eos
+    counted = row != read.eos
     if definition == "pooled":
         for start in range(0, len(row), read.context):
-            ends = np.flatnonzero(~kept[start : start + read.context])
-            kept[start + ends[:1]] = True
-    return kept
+            ends = np.flatnonzero(~counted[start : start + read.context])
+            counted[start + ends[:1]] = True
+    return counted
 
 
 def _of_tokens(total: np.ndarray, tokens: np.ndarray) -> tuple[float, float, tuple[float, float]]:

@@ -84,20 +84,20 @@ class Chain:
     def forward(self) -> Bool[Tensor, "b i s"]:
         """Whether a state is reachable before each position, and after the last."""
         here = self.start()
-        found = [here > 0]
+        reached = [here > 0]
         for i in range(self.column.shape[1]):
             here = self.onward(here, i)
-            found.append(here > 0)
-        return torch.stack(found, 1)
+            reached.append(here > 0)
+        return torch.stack(reached, 1)
 
     def backward(self) -> Bool[Tensor, "b i s"]:
         """Whether a state is hopeful before each position, and after the last."""
         here = self.final.float().repeat(len(self.column), 1)
-        found = [here > 0]
+        hopeful = [here > 0]
         for i in reversed(range(self.column.shape[1])):
             here = self.back(here, i)
-            found.append(here > 0)
-        return torch.stack(found[::-1], 1)
+            hopeful.append(here > 0)
+        return torch.stack(hopeful[::-1], 1)
 
     def stuck(self) -> list[int | None]:
         """The first position of each row that no filling gets past; l if no filling is a match; else None."""
@@ -195,11 +195,11 @@ class Constraint:
     def own_moves(self) -> dict[int, Moves]:
         """The moves of a mask at the positions with a set of allowed tokens."""
         device = self.automaton.table.device
-        found = {
+        moves = {
             classes: self.automaton.moves(torch.tensor(sorted(classes), dtype=torch.long, device=device))
             for classes in set(self.sets.values())
         }
-        return {place: found[classes] for place, classes in self.sets.items()}
+        return {place: moves[classes] for place, classes in self.sets.items()}
 
     def uses(self, token: int) -> bool:
         """Whether a token can be part of a match."""
@@ -329,13 +329,13 @@ class Ways:
     def sole(self, row: Int[Tensor, " n"], position: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
         """The token that every filling has at these hidden positions; −1 where several are possible."""
         automaton, ways = self.chain.automaton, self.open(row, position)
-        found = torch.where(ways.float() @ automaton.counts == 1, automaton.members[ways.float().argmax(1)], -1)
+        token = torch.where(ways.float() @ automaton.counts == 1, automaton.members[ways.float().argmax(1)], -1)
         for place in self.constraint.allowed.keys() & set(position.tolist()):
             ids = torch.tensor(sorted(self.constraint.allowed[place]), device=row.device)
             here = (position == place).nonzero().squeeze(-1)
             left = ways[here][:, automaton.classes[ids]]
-            found[here] = torch.where(left.sum(1) == 1, ids[left.float().argmax(1)], -1)
-        return found
+            token[here] = torch.where(left.sum(1) == 1, ids[left.float().argmax(1)], -1)
+        return token
 
 
 def matching(
@@ -365,7 +365,7 @@ def one_of(
     if not texts:
         raise UserError("a list of texts to choose from needs at least one text.")
     check_pattern_length(sum(map(len, texts)) + len(texts) - 1)
-    found = matching(
+    constraint = matching(
         "|".join(re.escape(text) for text in texts), words, whole=whole, ends=ends, largest=largest, check=check
     )
-    return replace(found, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")
+    return replace(constraint, about=f"one of the {len(texts)} texts {short(', '.join(texts))!r}")

@@ -163,23 +163,23 @@ def too_large(largest: int = LARGEST) -> UserError:
 
 def simplified(items: Any, flags: int) -> Sequence:
     """Items of Python's parser, without groups and without what matches only nothing."""
-    found: Sequence = []
+    simple: Sequence = []
     for op, value in items:
         if op in UNSUPPORTED:
             raise UserError(f"a pattern cannot use {UNSUPPORTED[op]}.")
         if op is ops.SUBPATTERN:
             _, added, removed, inner = value
-            found += simplified(inner, (flags | added) & ~removed)
+            simple += simplified(inner, (flags | added) & ~removed)
         elif op is ops.BRANCH:
             choices = [simplified(choice, flags) for choice in value[1]]
-            found += [Choice(choices)] if any(choices) else []
+            simple += [Choice(choices)] if any(choices) else []
         elif op in REPEATS:
             least, most, inner = value
             inner = simplified(inner, flags)
-            found += [Repeat(least, None if most is ops.MAXREPEAT else most, inner)] if inner and most else []
+            simple += [Repeat(least, None if most is ops.MAXREPEAT else most, inner)] if inner and most else []
         else:
-            found.append(Character(list(utf8(code_points(op, value, flags)))))
-    return found
+            simple.append(Character(list(utf8(code_points(op, value, flags)))))
+    return simple
 
 
 def sequence(net: Net, items: Sequence, state: int) -> int:
@@ -226,26 +226,26 @@ def repeated(net: Net, item: Repeat, state: int) -> int:
 
 def code_points(op: Any, value: Any, flags: int) -> list[Range]:
     """The characters that one item of a pattern matches: ranges in order, apart from each other."""
-    negated, found = False, []
+    negated, points = False, []
     if op is ops.ANY:
         return [(0, LAST)] if flags & re.DOTALL else complement([(10, 10)])
     for kind, what in value if op is ops.IN else [(op, value)]:
         if kind is ops.NEGATE:
             negated = True
         elif kind is ops.LITERAL:
-            found.append((what, what))
+            points.append((what, what))
         elif kind is ops.NOT_LITERAL:
             negated = True
-            found.append((what, what))
+            points.append((what, what))
         elif kind is ops.RANGE:
-            found.append(what)
+            points.append(what)
         elif kind is ops.CATEGORY:
-            found += complement(CATEGORIES[OPPOSITES[what]]) if what in OPPOSITES else CATEGORIES[what]
+            points += complement(CATEGORIES[OPPOSITES[what]]) if what in OPPOSITES else CATEGORIES[what]
         else:
             raise UserError(f"a pattern cannot use {kind}.")
     if flags & re.IGNORECASE:
-        found += [(c + shift, c + shift) for a, shift in ((65, 32), (97, -32)) for c in letters(found, a)]
-    return complement(found) if negated else complement(complement(found))
+        points += [(c + shift, c + shift) for a, shift in ((65, 32), (97, -32)) for c in letters(points, a)]
+    return complement(points) if negated else complement(complement(points))
 
 
 def letters(ranges: list[Range], first: int) -> list[int]:
@@ -386,7 +386,7 @@ def told_apart(table: np.ndarray, accepts: np.ndarray, check: Check) -> np.ndarr
 
 def states_before(column: np.ndarray) -> list[list[int]]:
     """For each state, those that lead to it."""
-    found: list[list[int]] = [[] for _ in column]
+    before: list[list[int]] = [[] for _ in column]
     for state, after in enumerate(column.tolist()):
-        found[after].append(state)
-    return found
+        before[after].append(state)
+    return before

@@ -157,8 +157,8 @@ class Automaton:
     @cached_property
     def members(self) -> Int[Tensor, " c"]:
         """A token of each class; without meaning for a class that has none."""
-        found = torch.zeros(self.columns, dtype=torch.long, device=self.classes.device)
-        return found.index_copy(0, self.classes, torch.arange(self.size, device=self.classes.device))
+        member = torch.zeros(self.columns, dtype=torch.long, device=self.classes.device)
+        return member.index_copy(0, self.classes, torch.arange(self.size, device=self.classes.device))
 
     @cached_property
     def end(self) -> int:
@@ -288,11 +288,11 @@ def explored(machine: Machine, words: Words, check: Check) -> tuple[list[int], n
 
 def by_class(portions: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """The rows of all portions by the classes after the last one."""
-    found, now = [], np.arange(portions[-1][0].shape[1])
+    tables, now = [], np.arange(portions[-1][0].shape[1])
     for rows, before in reversed(portions):
-        found.append(rows[:, now])
+        tables.append(rows[:, now])
         now = before[now]
-    return np.concatenate(found[::-1])
+    return np.concatenate(tables[::-1])
 
 
 def same_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -100,8 +100,8 @@ class Ordered(Looking):
             count = per_call(view, self.calls) * (1 if self.calls else self.each)
         else:
             count = falling_share(view, self.calls or 1, self.falls)
-        kept = surest(table(score, rows, view.hidden), count)
-        return kept.flatten()[rows], view.memory
+        committed = surest(table(score, rows, view.hidden), count)
+        return committed.flatten()[rows], view.memory
 
 
 def falling_share(view: PolicyView, calls: int, end: float) -> Int[Tensor, " b"]:

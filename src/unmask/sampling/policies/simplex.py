@@ -24,14 +24,14 @@ def projected(reading: VectorPrediction, kind: Projection, p: float, draw: Draw)
     uneven    the logits of the nucleus in units of K, moved so that the largest is 1; −1 elsewhere and at least
     """
     flat = reading.logits.flatten(0, 1)
-    kept = (flat if p == 1 else nucleus(flat, p)).view_as(reading.logits)
+    truncated = (flat if p == 1 else nucleus(flat, p)).view_as(reading.logits)
     if kind == "uneven":
-        x = kept / reading.scale
+        x = truncated / reading.scale
         return (x - x.amax(-1, keepdim=True) + 1).clamp(min=-1)
     if kind == "even":
-        return torch.where(kept.isneginf(), -1.0, 1.0).to(kept.dtype)
-    corner = torch.full_like(kept, -1.0)
-    return corner.scatter_(-1, draw(kept)[..., None], 1.0)
+        return torch.where(truncated.isneginf(), -1.0, 1.0).to(truncated.dtype)
+    corner = torch.full_like(truncated, -1.0)
+    return corner.scatter_(-1, draw(truncated)[..., None], 1.0)
 
 
 @POLICIES.register("simplex", "SSD-LM's own loop, block after block")
@@ -55,8 +55,8 @@ class SimplexSteps(VectorSteps):
     def law(self) -> str:
         if (self.projection, self.p, self.last) == ("sampling", 1.0, "draw"):
             return f"grid-{self.steps}"
-        said = [f"{self.projection} projection", *([f"nucleus {self.p:g}"] if self.p < 1 else [])]
-        return f"approximate ({', '.join([*said, *([GREEDY] if self.last == 'argmax' else [])])})"
+        words = [f"{self.projection} projection", *([f"nucleus {self.p:g}"] if self.p < 1 else [])]
+        return f"approximate ({', '.join([*words, *([GREEDY] if self.last == 'argmax' else [])])})"
 
     def moved(self, step: Move) -> Float[Tensor, "b s v"]:
         """√ᾱ_s ŵ + √(1 − ᾱ_s) z with fresh z: nothing of the old noise is kept."""

@@ -110,9 +110,9 @@ def sample(
     """
     model = model if isinstance(model, Model) else load(model)
     recipe = (recipe or Recipe()).changed(**options)
-    told = doubt(model, length or model.spec.length, recipe)
-    if told is not None:
-        warnings.warn(told, stacklevel=2)
+    warning = doubt(model, length or model.spec.length, recipe)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
     events = generate(model, recipe, n=n, length=length, prompt=prompt, until=until, document=document)
     return [event for event in events if isinstance(event, Sample)]
 
@@ -158,9 +158,9 @@ def generate(
             text = tokenizer.decode(tokens[given:])
         else:
             tokens, text = end.cut(tokenizer, tokens, row.start, shown=given)
-        kept = tuple(came for came in event.trace if came.position < len(tokens))
+        trace = tuple(came for came in event.trace if came.position < len(tokens))
         yield Sample(
-            text, tokens, kept, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds
+            text, tokens, trace, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds
         )
 
 

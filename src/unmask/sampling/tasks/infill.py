@@ -87,23 +87,23 @@ class Infill:
         self, tries: int, *, constraint: Constraint | None = None, longest: int | None = None
     ) -> list[Lengths]:
         """Possible lengths of the blanks, as far as the text fits and the constraint can be satisfied."""
-        found = self.template.lengths(tries)
+        choices_of_template = self.template.lengths(tries)
         if longest is not None:
             given = self.size((0,) * len(self.template.blanks))
-            found = [lengths for lengths in found if given + sum(lengths) <= longest]
+            choices_of_template = [lengths for lengths in choices_of_template if given + sum(lengths) <= longest]
         if constraint is None:
-            return found
-        kept: list[Lengths] = []
+            return choices_of_template
+        fitting: list[Lengths] = []
         refusal: UserError | None = None
-        for lengths in found:
+        for lengths in choices_of_template:
             try:
                 constraint.check(canvas_of([self.row(lengths)], mask=self.model.mask, device=self.model.device))
-                kept.append(lengths)
+                fitting.append(lengths)
             except UserError as error:
                 refusal = error
-        if refusal is not None and not kept:
+        if refusal is not None and not fitting:
             raise refusal
-        return kept
+        return fitting
 
     def weigh(self, choices: Sequence[Lengths], *, passes: int, seed: int) -> Iterator[Posterior | None]:
         """None after every batch of forward passes, and last the posterior of these lengths."""
@@ -182,9 +182,9 @@ def infill(
     model = model if isinstance(model, Model) else load(model)
     recipe = (recipe or Recipe()).changed(**options)
     parsed = parse(template, least=shortest, most=longest)
-    told = too_long(model, parsed, tries)
-    if told is not None:
-        warnings.warn(told, stacklevel=2)
+    warning = too_long(model, parsed, tries)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
     events = candidates(model, parsed, recipe, n=n, tries=tries, passes=passes, given=given)
     return [event for event in events if isinstance(event, Infilled)]
 
@@ -221,11 +221,11 @@ def candidates(
     which, rows = [i for i, _ in drawn.values()], [row for _, row in drawn.values()]
     likely = estimates(task, posterior, which, rows, passes=passes, seed=recipe.seed)
     scores = plausibility(which, [posterior.chance[i] for i in which], [one.nats for one in likely])
-    found = [
+    filled_texts = [
         finished(task, method, recipe, posterior, i, row, bound, score_, note)
         for i, row, bound, score_ in zip(which, rows, likely, scores, strict=True)
     ]
-    yield from sorted(found, key=lambda one: -one.score)
+    yield from sorted(filled_texts, key=lambda one: -one.score)
 
 
 def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Sequence[float]) -> list[float]:
@@ -233,15 +233,15 @@ def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Seq
     best: dict[Hashable, float] = {}
     for one, nats in zip(which, likely, strict=True):
         best[one] = max(nats, best.get(one, nats))
-    found = zip(which, chance, likely, strict=True)
-    return [log(max(p, 1e-300)) + nats - best[one] for one, p, nats in found]
+    scored = zip(which, chance, likely, strict=True)
+    return [log(max(p, 1e-300)) + nats - best[one] for one, p, nats in scored]
 
 
 def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
     """The posterior at the end of these steps."""
-    *_, found = steps
-    assert found is not None
-    return found
+    *_, posterior = steps
+    assert posterior is not None
+    return posterior
 
 
 def different(
@@ -278,11 +278,11 @@ def different(
                 dry.add(i)
 
 
-def fewer(found: int, n: int, draws: int) -> str:
+def fewer(count: int, n: int, draws: int) -> str:
     """Why there are fewer candidates than asked for; empty: there are as many."""
-    if found == n:
+    if count == n:
         return ""
-    return f"{draws} draws gave only {found} different texts, not {n}: the others were repetitions."
+    return f"{draws} draws gave only {count} different texts, not {n}: the others were repetitions."
 
 
 def finished(
@@ -322,14 +322,14 @@ def estimates(
     task: Infill, posterior: Posterior, which: Sequence[int], rows: Sequence[Drawn], *, passes: int, seed: int
 ) -> list[Estimate]:
     """log p(blanks | given) of each row; rows of one choice of lengths are compared with each other."""
-    found: dict[int, Estimate] = {}
+    by_row: dict[int, Estimate] = {}
     for choice in sorted({*which}):
         start = task.start(posterior.choices[choice])
         own = [number for number, i in enumerate(which) if i == choice]
         texts = torch.tensor([rows[number].tokens for number in own]).to(start)
         likely = log_likelihoods(task.model, texts, start != task.model.mask, passes=passes, seed=seed)
-        found |= dict(zip(own, likely, strict=True))
-    return [found[number] for number in range(len(rows))]
+        by_row |= dict(zip(own, likely, strict=True))
+    return [by_row[number] for number in range(len(rows))]
 
 
 def filled(

@@ -109,11 +109,11 @@ def weigh(
             more = rounds(model, starts[i], frozen[i], len(fits[i]), target, size=size, seed=seed)
             fits[i] = torch.cat([fits[i], more])
             yield None
-        found = posterior_of(choices, fits, passes=target * size)
-        if not found.rivals or target >= most:
-            yield found
+        posterior = posterior_of(choices, fits, passes=target * size)
+        if not posterior.rivals or target >= most:
+            yield posterior
             return
-        racing = [choices.index(found.choices[i]) for i in [0, *found.rivals]]
+        racing = [choices.index(posterior.choices[i]) for i in [0, *posterior.rivals]]
         target = min(2 * target, most)
 
 
@@ -133,8 +133,8 @@ def rounds(
     noises = [round_noise(int((~frozen).sum()), size, seed, number) for number in range(first, last)]
     noise = Noise(torch.cat([one.t for one in noises]), torch.cat([one.u for one in noises]))
     key = keys(seed, torch.arange(first * size, last * size))
-    found = bounds(model, some, frozen, Noise(noise.t, noise.u, key).to(start.device), unseen=blank)
-    return found.view(-1, size).mean(1).cpu()
+    estimates = bounds(model, some, frozen, Noise(noise.t, noise.u, key).to(start.device), unseen=blank)
+    return estimates.view(-1, size).mean(1).cpu()
 
 
 def round_noise(given: int, size: int, seed: int, number: int) -> Noise:

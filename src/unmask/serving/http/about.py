@@ -96,8 +96,8 @@ def described_field(kind: Any, name: str) -> answers.SamplerField:
 
 def defaults_of(model: Model) -> answers.Defaults:
     """The sampling settings in force unless a request gives others; refuses a model whose own are not valid."""
-    law, found = method_for(model, Recipe()).law, recorded(model, Recipe())
-    return answers.Defaults(law=law, **{name: found[name] for name in DEFAULTS})
+    law, options = method_for(model, Recipe()).law, recorded(model, Recipe())
+    return answers.Defaults(law=law, **{name: options[name] for name in DEFAULTS})
 
 
 def labels_of(requests: Requests) -> list[str]:

@@ -32,25 +32,25 @@ async def classified(
     texts = [one if isinstance(one, str) else (one[0], one[1]) for one in body.texts]
     rows, lengths = await engine.between(lambda: predictor.encode_whole(texts))
     size = max(1, requests.limits.positions // predictor.reading.length)
-    found: list[answers.ClassAnswer] = []
+    replies: list[answers.ClassAnswer] = []
     for low in range(0, len(rows), size):
         if monotonic() > deadline:
             raise late(requests.limits.seconds)
         some = rows[low : low + size]
         values = await engine.between(partial(answered, predictor, some), again=True)
         for row, length, one in zip(some, lengths[low:], values, strict=False):
-            said = predictor.answer.prediction(one)
-            found.append(
+            prediction = predictor.answer.prediction(one)
+            replies.append(
                 answers.ClassAnswer(
-                    index=len(found),
-                    label=said.label,
-                    probabilities=said.probabilities,
-                    number=said.number,
+                    index=len(replies),
+                    label=prediction.label,
+                    probabilities=prediction.probabilities,
+                    number=prediction.number,
                     tokens=row.size,
                     cut=length > row.size,
                 )
             )
-    return found
+    return replies
 
 
 def answered(predictor: Predictor, rows: list[Encoded]) -> list[list[float]]:

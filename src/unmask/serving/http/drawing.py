@@ -116,9 +116,9 @@ async def best_lengths(
     if len(choices) < 2:
         return choices, [1.0]
     steps = requests.weigh(body, choices)
-    while (found := await engine.between(lambda: next(steps), again=True)) is None:
+    while (posterior := await engine.between(lambda: next(steps), again=True)) is None:
         pass  # a batch of forward passes; others have their turn
-    lengths, known = found.lengths(body.n), dict(zip(found.choices, found.chance, strict=True))
+    lengths, known = posterior.lengths(body.n), dict(zip(posterior.choices, posterior.chance, strict=True))
     return lengths, [known[one] for one in lengths]
 
 

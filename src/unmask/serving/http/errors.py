@@ -54,8 +54,8 @@ def add_errors(app: FastAPI) -> None:
 
     async def by_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        said = no_address(app) if error.status_code == 404 else str(error.detail)
-        refusal = wrong(said, status=error.status_code)
+        message = no_address(app) if error.status_code == 404 else str(error.detail)
+        refusal = wrong(message, status=error.status_code)
         refusal.headers.update(error.headers or {})
         return shown(refusal)
 
@@ -68,8 +68,10 @@ def add_errors(app: FastAPI) -> None:
 
 def no_address(app: FastAPI) -> str:
     """What to say where there is nothing: which addresses there are."""
-    found = [f"{method.upper()} {path}" for path, how in app.openapi()["paths"].items() for method in how]
-    return f"there is nothing at this address. There are: {', '.join(found)}; the page at /, the reference at /docs."
+    addresses = [f"{method.upper()} {path}" for path, how in app.openapi()["paths"].items() for method in how]
+    return (
+        f"there is nothing at this address. There are: {', '.join(addresses)}; the page at /, the reference at /docs."
+    )
 
 
 def explained(error: RequestValidationError) -> Refusal:

@@ -125,9 +125,9 @@ class Guard:
         """The body; refused if it is too large or too late."""
         if scope["method"] != "POST":
             return b""
-        told = dict(scope["headers"]).get(b"content-length", b"0")
+        length = dict(scope["headers"]).get(b"content-length", b"0")
         parts: list[bytes] = []
-        size, more = int(told) if told.isdigit() else 0, True
+        size, more = int(length) if length.isdigit() else 0, True
         try:
             async with asyncio.timeout(self.limits.arrival):
                 while more and size <= self.limits.body:

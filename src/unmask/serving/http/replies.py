@@ -112,10 +112,10 @@ class Reply:
         before = [id for id in answer.ids[:place] if id is not None]
         drawn = answer.ids[place]
         assert drawn is not None
-        found: dict[str, float] = {}
+        log_probs: dict[str, float] = {}
         for id, log_prob in [*how.likeliest[: self.top], (drawn, how.log_prob)]:
-            found.setdefault(self.written([*answer.before, *before], id), finite(log_prob))
-        return found
+            log_probs.setdefault(self.written([*answer.before, *before], id), finite(log_prob))
+        return log_probs
 
     async def infilled(self) -> InfillAnswer:
         scores = [None] * len(self.filling.answers) if self.scores is None else await self.scores(self.filling)
@@ -129,10 +129,10 @@ class Reply:
         """The tokens of a candidate in its current state."""
         ids, came = self.filling.rows[row], self.filling.came[row]
         mask = self.filling.work.canvas.mask
-        found = []
+        tokens = []
         for at, (id, text) in enumerate(zip(ids, pieces(self.tokenizer, ids, blank=""), strict=True)):
             how = came.get(at)
-            found.append(
+            tokens.append(
                 Token(
                     id=None if id == mask else id,
                     text=text,
@@ -141,27 +141,27 @@ class Reply:
                     call=None if how is None else how.call,
                 )
             )
-        return found
+        return tokens
 
     async def text_events(self, *, with_usage: bool) -> AsyncIterator[ServerSentEvent]:
         """Text to append, in OpenAI's chunks."""
         open_rows = set(range(len(self.filling.answers)))
-        told = [0] * len(self.filling.answers)  # tokens whose log-probabilities were sent
+        sent = [0] * len(self.filling.answers)  # tokens whose log-probabilities were sent
 
         def chunks() -> list[ServerSentEvent]:
-            found = []
+            events = []
             for i, text in enumerate(self.grow()):
                 answer = self.filling.answers[i]
                 over = answer.over and i in open_rows
                 if over:
                     open_rows.discard(i)
                 if text or over:
-                    logprobs = self.logprobs(i, told[i])
-                    told[i] += 0 if logprobs is None else len(logprobs.tokens)
+                    logprobs = self.logprobs(i, sent[i])
+                    sent[i] += 0 if logprobs is None else len(logprobs.tokens)
                     reason = answer.finish if over else None
                     choice = Choice(index=i, text=text, finish_reason=reason, logprobs=logprobs)  # type: ignore[arg-type]
-                    found.append(event(self.chunk([choice.model_dump()], with_usage)))
-            return found
+                    events.append(event(self.chunk([choice.model_dump()], with_usage)))
+            return events
 
         for chunk in chunks():  # given text at the front
             yield chunk

@@ -95,9 +95,9 @@ class Controls:
         return self.constraints.get(pattern, lambda: self.compile(pattern, check))
 
     def compile(self, pattern: Control, check: Check) -> Constraint:
-        found = pattern.constraint(self.model, largest=self.limits.states, check=check)
-        assert found is not None
-        return within_memory(found)
+        constraint = pattern.constraint(self.model, largest=self.limits.states, check=check)
+        assert constraint is not None
+        return within_memory(constraint)
 
     def limit(self, pattern: Control, places: Places, check: Check) -> Constraint:
         """A pattern, or none, combined with sets of allowed tokens."""
@@ -236,10 +236,10 @@ class Requests:
         answers = [Growing(tokenizer, [], ids, revised=not method.process.settled) for ids in known]
         given = sum(id is not None for id in known[0])
         numbers = [rows[:i].count(row) for i, row in enumerate(rows)]  # among those of equal lengths, as in Python
-        found = self.filling(method, body, recipe, rows, answers, given, numbers)
+        filling = self.filling(method, body, recipe, rows, answers, given, numbers)
         if task is not None:
-            found.written = lambda row, ids: task.text(lengths[row % len(lengths)], ids)
-        return found
+            filling.written = lambda row, ids: task.text(lengths[row % len(lengths)], ids)
+        return filling
 
     def task(self, body: InfillRequest) -> Infill:
         """The task of a template, parsed once."""

@@ -68,17 +68,17 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
             if monotonic() > deadline:
                 raise late(requests.limits.seconds)
             tally = await engine.between(partial(next_batch, tallies), again=True)
-        found = summary(tally)
+        likelihood = summary(tally)
         tokens, size = passage.scored, passage.bytes
-        nats = found.nats_per_token * tokens
-        assert found.perplexity is not None  # `bounded` is a likelihood
+        nats = likelihood.nats_per_token * tokens
+        assert likelihood.perplexity is not None  # `bounded` is a likelihood
         yield ScoreAnswer(
             index=index,
             nats=nats,
-            standard_error=found.standard_error * tokens,
+            standard_error=likelihood.standard_error * tokens,
             tokens=tokens,
-            nats_per_token=found.nats_per_token,
-            perplexity=found.perplexity,
+            nats_per_token=likelihood.nats_per_token,
+            perplexity=likelihood.perplexity,
             bits_per_byte=nats / size / math.log(2),
         )
 

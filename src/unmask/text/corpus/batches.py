@@ -43,18 +43,18 @@ class Batches:
         turned = None
         if self.complement is not None:
             turned = np.random.default_rng((self.seed, STRAND, step)).random(self.size)[mine] < 0.5
-        found = self.packed.rows(numbers, reversed=turned, complement=self.complement)
+        rows = self.packed.rows(numbers, reversed=turned, complement=self.complement)
         if self.packed.layout.draws_room:
             lengths = [
                 self.packed.layout.room(roles, stream(self.seed, ROOM, row=int(place), number=step).random())
-                for roles, place in zip(found.roles.numpy(), mine, strict=True)
+                for roles, place in zip(rows.roles.numpy(), mine, strict=True)
             ]
         elif self.cut:
             lengths = [self.length_at(step, int(place)) for place in mine]
         else:
-            return found
+            return rows
         beyond = torch.arange(self.packed.length) >= torch.tensor(lengths)[:, None]
-        return found._replace(roles=found.roles.masked_fill(beyond, Role.PAD))
+        return rows._replace(roles=rows.roles.masked_fill(beyond, Role.PAD))
 
     def length_at(self, step: int, place: int) -> int:
         """The length of a row of a step: the whole row, or uniform from 2 on."""

@@ -46,9 +46,9 @@ class Benchmark:
     def splits(self, root: Path | None = None) -> Splits:
         """Its examples by split (train, valid, test): of its files, if there are any, else of the hub."""
         for place in self.places(data_root(root)):
-            found = self.in_folder(place)
-            if found:
-                return found
+            splits = self.in_folder(place)
+            if splits:
+                return splits
         try:
             return self.from_hub()
         except Unreadable as error:
@@ -65,18 +65,18 @@ class Benchmark:
     def in_folder(self, folder: Path) -> Splits:
         """The examples of a folder; empty: it has no training or validation files of this benchmark."""
         own = (self.folder or self.name).lower() == folder.name.lower()
-        found: Splits = {}
+        splits: Splits = {}
         for split, name in self.files.items():
             if own and (folder / name).is_dir():
-                found[split] = class_folders(folder / name)
+                splits[split] = class_folders(folder / name)
                 continue
             globs = [f"{self.name}.{name}.*"] + ([f"{name}.*"] if own else [])
             files = [path for glob in globs for path in matches(folder, glob)]
             if files:
                 columns, tested = self.without_header.get(split, self.columns), split == "test"
                 how = {"labels": not tested, "broken": self.broken and not tested}  # the lines of a test are numbered
-                found[split] = [one for path in files for one in examples(path, columns, **how)]
-        return found if "train" in found or "valid" in found else {}
+                splits[split] = [one for path in files for one in examples(path, columns, **how)]
+        return splits if "train" in splits or "valid" in splits else {}
 
     def from_hub(self) -> Splits:
         pinned = self.hub.pinned()
@@ -108,13 +108,13 @@ class Benchmark:
 
 def class_folders(folder: Path) -> list[Example]:
     """The sequences of a folder per class, a file each."""
-    found = []
+    rows = []
     for name in sorted(path for path in folder.iterdir() if path.is_dir()):
         for path in sorted(path for path in name.iterdir() if path.is_file()):
-            found.append(Example(read_text(path).strip(), None, name.name, str(path)))
-    if not found:
+            rows.append(Example(read_text(path).strip(), None, name.name, str(path)))
+    if not rows:
         raise UserError(f"{folder} holds no folders of sequences, one for each class.")
-    return found
+    return rows
 
 
 def glue(
@@ -128,8 +128,8 @@ def glue(
 ) -> Benchmark:
     config = str(more.pop("config", name.lower().replace("-", "")))
     counts = dict(zip(("train", "valid", "test"), rows, strict=True))
-    said: dict[str, Any] = {"protocol": "glue", "published": counts, "files": PARTS, **more}
-    return Benchmark(name, title, "glue", columns, DataSet(GLUE_HUB, config), hub, metrics, **said)
+    options: dict[str, Any] = {"protocol": "glue", "published": counts, "files": PARTS, **more}
+    return Benchmark(name, title, "glue", columns, DataSet(GLUE_HUB, config), hub, metrics, **options)
 
 
 PARTS = {"train": "train", "valid": "dev", "test": "test"}

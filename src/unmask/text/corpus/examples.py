@@ -73,15 +73,15 @@ def read_examples(
     left: list[str] = []  # where rows break off
     if kind == "fasta":
         columns = replace(columns, field="sequence" if columns.field in ("auto", *USUAL) else columns.field)
-        found = (example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path))
+        examples_by_name = (example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path))
     else:
         rows = table(path, columns, left if broken else None) if kind == "csv" else objects(path)
-        found = (example(row, columns, labels=labels) for row in alike(rows, columns.label))
-    first = next(found, None)
+        examples_by_name = (example(row, columns, labels=labels) for row in alike(rows, columns.label))
+    first = next(examples_by_name, None)
     if first is None:
         raise UserError(f"{path} holds no labelled text.")
     yield first
-    yield from found
+    yield from examples_by_name
     if left:
         log.warning(
             "unmask: %d rows of %s have too few columns and were left out, first %s", len(left), path, left[0]
@@ -123,10 +123,10 @@ def chosen(content: dict[str, Any], name: str, where: str) -> str:
     """The field of the text."""
     if name != "auto":
         return name
-    found = next((one for one in USUAL if one in content), None)
-    if found is None:
+    usual = next((one for one in USUAL if one in content), None)
+    if usual is None:
         raise UserError(f"{where}: {unknown('field', 'text', content)} {ADVICE}")
-    return found
+    return usual
 
 
 def text_of(content: dict[str, Any], name: str, where: str) -> str:

@@ -49,7 +49,7 @@ def read_bed(path: Path) -> list[Interval]:
     """The intervals of a BED file; comments, `track` and `browser` lines are skipped."""
     if not path.is_file():
         raise UserError(f"there is no file {path} with intervals.")
-    found = []
+    intervals = []
     for number, (line, _) in enumerate(lines(path), 1):
         cells = line.split("\t") if "\t" in line else line.split()
         if not line.strip() or line.startswith(("#", "track ", "browser ")):
@@ -68,13 +68,13 @@ def read_bed(path: Path) -> list[Interval]:
         if split is not None and split not in SPLITS:
             raise UserError(f"{where}: the fourth column must be a split. {unknown('split', split, SPLITS)}")
         reverse = len(cells) > 5 and cells[5].strip() == "-"
-        found.append(Interval(cells[0].strip(), start, end, SPLITS[split] if split else None, reverse, where))
-    if not found:
+        intervals.append(Interval(cells[0].strip(), start, end, SPLITS[split] if split else None, reverse, where))
+    if not intervals:
         raise UserError(f"{path} lists no interval.")
-    if len({one.split is None for one in found}) > 1:
-        lacking = next(one for one in found if one.split is None)
+    if len({one.split is None for one in intervals}) > 1:
+        lacking = next(one for one in intervals if one.split is None)
         raise UserError(f"{lacking.text} has no split, and others have: complete the fourth column, or leave it out.")
-    return sorted(found, key=lambda one: (one.name, one.start, one.end))
+    return sorted(intervals, key=lambda one: (one.name, one.start, one.end))
 
 
 class Place(NamedTuple):
@@ -84,16 +84,16 @@ class Place(NamedTuple):
 
 def places_of(paths: Sequence[Path]) -> dict[str, Place]:
     """Where each sequence of some FASTA files is, and its length; an error if two have one name."""
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     for path in paths:
         for name, pieces in groupby(named_pieces(path), key=lambda one: one[0]):
-            if name.text in found:
+            if name.text in places:
                 raise UserError(
                     f"two sequences are called {name.text!r} (the second in {path}), so it is not clear which one an "
                     "interval means: rename or remove one."
                 )
-            found[name.text] = Place(path, sum(len(piece.text) for _, piece in pieces))
-    return found
+            places[name.text] = Place(path, sum(len(piece.text) for _, piece in pieces))
+    return places
 
 
 def check_intervals(intervals: Sequence[Interval], places: Mapping[str, Place], layout: FileLayout) -> None:
@@ -131,16 +131,16 @@ def check_intervals(intervals: Sequence[Interval], places: Mapping[str, Place], 
 
 def overlaps(intervals: Sequence[Interval]) -> list[tuple[Interval, Interval]]:
     """Pairs of intervals with common bases and different splits; the intervals are sorted by name and start."""
-    found: list[tuple[Interval, Interval]] = []
+    pairs: list[tuple[Interval, Interval]] = []
     for _, some in groupby(intervals, key=lambda one: one.name):
         reaching: dict[str | None, Interval] = {}  # of each split, the interval that ends last
         for one in some:
-            found += [
+            pairs += [
                 (other, one) for split, other in reaching.items() if split != one.split and other.end > one.start
             ]
             last = reaching.get(one.split)
             reaching[one.split] = one if last is None or one.end > last.end else last
-    return found
+    return pairs
 
 
 def region_pieces(path: Path, intervals: Sequence[Interval], layout: FileLayout) -> Iterator[Piece]:

@@ -59,8 +59,8 @@ def described_layout(layout: FileLayout) -> dict[str, Any]:
     """The layout in a manifest; pairs and regions of sequences only if there are any, these by their file's name."""
     pairs = ("given", "answer") * (not layout.pairs)
     regions = ("intervals", "stretch", "window") * (not layout.intervals)
-    found = {key: value for key, value in asdict(layout).items() if key not in (*pairs, *regions)}
-    return {**found, "intervals": Path(layout.intervals).name} if layout.intervals else found
+    values = {key: value for key, value in asdict(layout).items() if key not in (*pairs, *regions)}
+    return {**values, "intervals": Path(layout.intervals).name} if layout.intervals else values
 
 
 def is_finished(out: Path, job: dict[str, Any], part: Part, *, replace: bool = False) -> bool:

@@ -125,11 +125,11 @@ def check_readable(sources: Sequence[Source], layout: FileLayout) -> None:
 def _named(name: str) -> list[Source]:
     """The sources of a named corpus: its files below the data root, else the hub."""
     corpus, folder = NAMED[name], home(name)
-    found = corpus.found(folder)
-    alone = set(found) == {"train"}  # then the usual share of the documents is held out
+    files = corpus.found(folder)
+    alone = set(files) == {"train"}  # then the usual share of the documents is held out
     sources = []
-    for split, path in ((split, path) for split, paths in found.items() for path in paths):
-        part = corpus.characters.get(split) if all(path in paths for paths in found.values()) else None
+    for split, path in ((split, path) for split, paths in files.items() for path in paths):
+        part = corpus.characters.get(split) if all(path in paths for paths in files.values()) else None
         shown = f"{name}/{path.relative_to(folder).as_posix()}" + ("[{}:{}]".format(*part) if part else "")
         read = partial(_as_published, corpus, part, partial(corpus.pieces, path))
         sources.append(Source(shown, path, path.stat().st_size, None if alone else split, read))
@@ -210,7 +210,7 @@ def _regions(sources: list[Source], layout: FileLayout) -> list[Source]:
             raise UserError(f"--intervals are regions of FASTA files, and {path} is not one (.fa, .fasta, .fna).")
     intervals, places = read_bed(bed), places_of(paths)
     check_intervals(intervals, places, layout)
-    found = []
+    regions = []
     for source in sources:
         if source.path is None:
             continue
@@ -219,8 +219,8 @@ def _regions(sources: list[Source], layout: FileLayout) -> list[Source]:
             some = [one for one in mine if one.split == split]
             name = f"{source.name}[{split or 'all'} of {bed.name} {fingerprint_of(bed)}]"
             read = partial(region_pieces, source.path, some)
-            found.append(Source(name, source.path, source.bytes, split, read))
-    return sorted(found, key=lambda source: source.name)
+            regions.append(Source(name, source.path, source.bytes, split, read))
+    return sorted(regions, key=lambda source: source.name)
 
 
 def _is_data(path: Path, root: Path) -> bool:

@@ -42,7 +42,7 @@ class Until:
     ) -> tuple[list[int], str]:
         """The tokens up to the mark, included, and their text without the mark, from token `shown` on."""
         end = self.end(tokenizer, ids, start)
-        kept = list(ids[:end])
-        text, given = tokenizer.decode(kept[shown:]), len(tokenizer.decode(ids[shown:start]))
+        before = list(ids[:end])
+        text, given = tokenizer.decode(before[shown:]), len(tokenizer.decode(ids[shown:start]))
         at = text.find(self.mark, given) if end is not None else -1
-        return kept, text if at < 0 else text[:at]
+        return before, text if at < 0 else text[:at]

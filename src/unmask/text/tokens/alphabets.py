@@ -29,9 +29,9 @@ def letters_of(tokenizer: Tokenizer, alphabet: Alphabet) -> dict[str, int] | Non
     """The ids of the letters, that for any of them included if there is one; None: the vocabulary is another."""
     if alphabet.replaces and tokenizer.core.normalizer is None:
         return None
-    found = {piece: id for id, piece in enumerate(tokenizer.pieces) if piece and id not in tokenizer.specials}
+    letters = {piece: id for id, piece in enumerate(tokenizer.pieces) if piece and id not in tokenizer.specials}
     own = set(alphabet.letters)
-    return found if own <= found.keys() <= own | {alphabet.any} else None
+    return letters if own <= letters.keys() <= own | {alphabet.any} else None
 
 
 def alphabet_of(tokenizer: Tokenizer) -> Alphabet | None:

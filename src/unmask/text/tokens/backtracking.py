@@ -51,8 +51,8 @@ def check_regex(pattern: str) -> None:
             group.path = max(group.longest, group.path)
             add(stack[-1], group, pattern)
             at += 1
-        elif (found := REPEAT.match(pattern, at)) and group.last is not None:
-            at = repeated(pattern, found, group)
+        elif (repeat := REPEAT.match(pattern, at)) and group.last is not None:
+            at = repeated(pattern, repeat, group)
         else:
             at = atom_end(pattern, at)
             add(group, Item(), pattern)
@@ -71,20 +71,20 @@ def add(group: Item, item: Item, pattern: str) -> None:
 
 
 def opened(pattern: str, at: int, stack: list[Item]) -> int:
-    if found := FLAGS.match(pattern, at):
-        return found.end()
-    found = OPENING.match(pattern, at)
-    if found is None:
+    if match := FLAGS.match(pattern, at):
+        return match.end()
+    match = OPENING.match(pattern, at)
+    if match is None:
         raise refusal(pattern, f"it has a group of an unusual kind, {pattern[at : at + 4]!r}")
     stack.append(Item())
-    return found.end()
+    return match.end()
 
 
-def repeated(pattern: str, found: re.Match[str], group: Item) -> int:
+def repeated(pattern: str, match: re.Match[str], group: Item) -> int:
     """Apply a repeat to the last item of a group; returns where the pattern goes on."""
-    item, at = group.last, found.end()
+    item, at = group.last, match.end()
     assert item is not None
-    least, most = bounds(found)
+    least, most = bounds(match)
     if most is None or most > 1:
         if item.varies:
             raise refusal(pattern, f"it repeats a part with a choice inside ({pattern[:at][-40:]!r})")
@@ -96,33 +96,33 @@ def repeated(pattern: str, found: re.Match[str], group: Item) -> int:
     if most is None:
         add(group, Item(path=1), pattern)
     group.last = None
-    if pattern[at : at + 1] == "?" or (pattern[at : at + 1] == "+" and found[0] in "*+?"):  # lazy, possessive
+    if pattern[at : at + 1] == "?" or (pattern[at : at + 1] == "+" and match[0] in "*+?"):  # lazy, possessive
         at += 1
     if REPEAT.match(pattern, at):
         raise refusal(pattern, "it repeats a repeat")
     return at
 
 
-def bounds(found: re.Match[str]) -> tuple[int, int | None]:
+def bounds(match: re.Match[str]) -> tuple[int, int | None]:
     """The least and the largest number of a repeat; None: unbounded."""
-    if found[0] in ("*", "+", "?"):
-        return (1 if found[0] == "+" else 0), (1 if found[0] == "?" else None)
-    numbers = [text for text in found.groups() if text and text != ","]
+    if match[0] in ("*", "+", "?"):
+        return (1 if match[0] == "+" else 0), (1 if match[0] == "?" else None)
+    numbers = [text for text in match.groups() if text and text != ","]
     if any(len(text) > 6 for text in numbers):
         return 0, 10**6
-    if found[4]:
-        return 0, int(found[4])
-    least = int(found[1])
-    return least, (least if not found[2] else int(found[3]) if found[3] else None)
+    if match[4]:
+        return 0, int(match[4])
+    least = int(match[1])
+    return least, (least if not match[2] else int(match[3]) if match[3] else None)
 
 
 def atom_end(pattern: str, at: int) -> int:
     """Where the character, escape or class ends that begins here."""
     if pattern[at] == "\\":
-        found = ESCAPE.match(pattern, at)
-        if found is None:
+        match = ESCAPE.match(pattern, at)
+        if match is None:
             raise refusal(pattern, "it has a back-reference, a call of a group or an unfinished escape")
-        return found.end()
+        return match.end()
     if pattern[at] != "[":
         return at + 1
     depth = 0

@@ -88,5 +88,5 @@ def is_partial(folder: Path) -> bool:
     """Whether a folder has a config as earlier versions wrote it for every network, without a network's inputs."""
     if not (folder / CONFIG).is_file():
         return False
-    found = parse_json(read_text(folder / CONFIG), str(folder / CONFIG), strict=False)
-    return isinstance(found, dict) and found.get("tokenizer_class") == CLASS and "model_input_names" not in found
+    config = parse_json(read_text(folder / CONFIG), str(folder / CONFIG), strict=False)
+    return isinstance(config, dict) and config.get("tokenizer_class") == CLASS and "model_input_names" not in config
