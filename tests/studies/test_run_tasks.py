@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_study import TINY, ran, written
 
+from unmask.cli.main import main
 from unmask.processes.lock import locked
 from unmask.studies.plan import slug
 
@@ -267,3 +268,13 @@ def test_kills_at_random_moments_and_two_jobs_give_the_same_table(whole, tmp_pat
     done = subprocess.run([*command, "--jobs", "2"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert values(out) == values(whole)
+
+
+def test_the_words_of_a_launcher_come_before_trainings_and_measurements(tmp_path):
+    path, seen = written(tmp_path / "study", row=[{"name": "MDLM"}]), tmp_path / "seen.txt"
+    script = tmp_path / "launch.sh"
+    script.write_text(f'echo "$4 $OMP_NUM_THREADS" >> {seen}\nexec "$@"\n')
+    command = ["study", str(path), "--out", str(tmp_path / "out"), "--data-root", str(path.parent)]
+    assert main([*command, "--launcher", f"sh {script} {sys.executable}"]) == 0
+    assert seen.read_text().splitlines() == ["train 1", "evaluate 1"]
+    assert main([*command, "--rows", "MDLM"]) == 0, "nothing is left to do"
