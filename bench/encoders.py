@@ -92,7 +92,7 @@ class Hits(Estimator):
 
 
 def measured(work: Measurement) -> dict[str, Any]:
-    *_, tally = measure.measured(work)
+    *_, tally = measure.run_measurement(work)
     found = summary(tally, by_document=work.how.pack == "rows")
     return {
         "mean": found.nats_per_token,

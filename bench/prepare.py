@@ -83,7 +83,7 @@ def batch_cost(source: str) -> None:
 
     from unmask.model.backbones.transformer import Architecture, Transformer
     from unmask.text.corpus.batches import Batches
-    from unmask.text.corpus.packed import packed
+    from unmask.text.corpus.packed import pack_corpus
     from unmask.text.layout import LAYOUTS
 
     network = Transformer(Architecture(vocab=VOCAB, length=LENGTH, width=256, blocks=6, heads=4))
@@ -101,7 +101,7 @@ def batch_cost(source: str) -> None:
         step = median(train, 6)
         print(f"\nstep of {ROWS} x {LENGTH}, 256 wide, 6 blocks, {VOCAB} ids: {1000 * step:.0f} ms")
         for way in LAYOUTS:
-            batches = Batches(packed(Corpus.open(out), LENGTH, way), ROWS)
+            batches = Batches(pack_corpus(Corpus.open(out), LENGTH, way), ROWS)
             cost = median(batches.at, 200)
             print(f"batch, {way:<7} {1000 * cost:>6.2f} ms  {100 * cost / step:>5.2f} % of the step")
 

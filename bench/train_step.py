@@ -171,7 +171,7 @@ def data() -> None:
     """What reading, shuffling and noise of a batch cost, against a step."""
     from unmask.text.corpus.batches import Batches
     from unmask.text.corpus.corpus import Corpus
-    from unmask.text.corpus.packed import packed
+    from unmask.text.corpus.packed import pack_corpus
     from unmask.text.corpus.prepare import prepare
     from unmask.text.corpus.sources import gather
     from unmask.text.tokens.vocabulary import build_tokenizer
@@ -182,7 +182,7 @@ def data() -> None:
         text.write_text("".join(chr(97 + i % 26) if i % 7 else " " for i in range(2_000_000)))
         with gather(text) as sources:
             list(prepare(sources, build_tokenizer("byte"), Path(folder) / "data"))
-        batches = Batches(packed(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
+        batches = Batches(pack_corpus(Corpus.open(Path(folder) / "data", "train"), a.length), batch)
         taken = []
         for step in range(200):
             began = time.perf_counter()

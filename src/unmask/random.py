@@ -154,12 +154,12 @@ def shuffled(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray
 def feistel(x: np.ndarray, keys: np.ndarray, a: np.uint64, b: np.uint64) -> np.ndarray:
     left, right = np.divmod(x, b)
     for first, second in keys.reshape(-1, 2):
-        left = (left + finalized(right ^ first) % a) % a
-        right = (right + finalized(left ^ second) % b) % b
+        left = (left + finalize_bits(right ^ first) % a) % a
+        right = (right + finalize_bits(left ^ second) % b) % b
     return left * b + right
 
 
-def finalized(x: np.ndarray) -> np.ndarray:
+def finalize_bits(x: np.ndarray) -> np.ndarray:
     """Every bit of the result depends on every bit of x (the finalizer of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

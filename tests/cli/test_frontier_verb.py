@@ -10,7 +10,7 @@ import pytest
 import tiny
 import unmask
 from unmask.cli.frontier import Settings, recipes_of
-from unmask.sampling.recipe import recorded
+from unmask.sampling.recipe import recipe_record
 
 pytestmark = pytest.mark.slow  # pictures
 
@@ -73,11 +73,13 @@ def test_what_cannot_be_drawn_is_refused_in_words(runs, command, model, judge, o
 
 def test_the_models_default_is_a_point_of_its_own_and_its_settings_hold_for_the_others(runs):
     model = unmask.load(runs / "mine").with_sampling(sampler="entropy", temperature=0.8, top_p=0.9)
-    found = [recorded(model, one) for one in recipes_of(model, Settings("", "", steps=(2, 3)))]
+    found = [recipe_record(model, one) for one in recipes_of(model, Settings("", "", steps=(2, 3)))]
     others = [(name, steps) for name in ("ancestral", "groups", "confidence") for steps in (2, 3)]
     assert [(one["sampler"], one["steps"]) for one in found] == [("entropy", None), *others]
     assert {(one["temperature"], one["top_p"]) for one in found} == {(0.8, 0.9)}
-    plain = [recorded(model, one) for one in recipes_of(model, Settings("", "", plain=True, temperatures=(1, 0.5)))]
+    plain = [
+        recipe_record(model, one) for one in recipes_of(model, Settings("", "", plain=True, temperatures=(1, 0.5)))
+    ]
     assert plain[0]["sampler"] == "first-hitting"
     assert {(one["temperature"], one["top_p"]) for one in plain} == {(1, 1), (0.5, 1)}
 

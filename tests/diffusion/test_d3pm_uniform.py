@@ -13,7 +13,7 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform
 from unmask.diffusion.kernel import Step
-from unmask.diffusion.kernels.uniform import Uniform, random_ids, scrambled
+from unmask.diffusion.kernels.uniform import Uniform, random_ids, replace_tokens
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
 from unmask.diffusion.times import stratified
@@ -63,7 +63,9 @@ def test_the_steps_of_a_schedule_multiply_to_its_marginal_and_uniforms_give_it()
         assert torch.allclose(product, kernel(float(t)))
     assert float(alpha[-1]) == pytest.approx(0)
     u = (torch.arange(30_000, dtype=DOUBLE) + 0.5)[None] / 30_000
-    x_t = scrambled(torch.ones(1, 30_000, dtype=torch.long), torch.tensor([0.6], dtype=DOUBLE), u, vocab=4, mask=MASK)
+    x_t = replace_tokens(
+        torch.ones(1, 30_000, dtype=torch.long), torch.tensor([0.6], dtype=DOUBLE), u, vocab=4, mask=MASK
+    )
     assert torch.allclose(torch.bincount(x_t[0], minlength=4) / 30_000, torch.tensor([0.2, 0.6, 0.2, 0.0]), atol=1e-3)
     assert sorted({*random_ids(u[0], vocab=5, mask=2).tolist()}) == [0, 1, 3, 4]
 

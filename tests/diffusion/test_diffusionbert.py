@@ -18,7 +18,7 @@ from unmask.diffusion.diffusionbert import (
     published_keep,
     published_kl,
 )
-from unmask.diffusion.kernels.spindle import kept, kl_of_spindle_step, revealed
+from unmask.diffusion.kernels.spindle import kl_of_spindle_step, spindle_reveal_chance, visible_chance
 from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
@@ -74,7 +74,7 @@ def test_the_steps_of_a_token_multiply_to_its_level_and_its_posterior_is_bayes_r
     f = counted(50, 5, 1, 0).shift(levels, strength=0.3)
     times = torch.linspace(0, 1, TOTAL + 1, dtype=DOUBLE)
     for v in range(WORDS):
-        k = kept(times, f[v].expand_as(times), strength=0.3)
+        k = visible_chance(times, f[v].expand_as(times), strength=0.3)
         assert (k[0], k[-1]) == (1, 0)
         assert (k.diff() <= 0).all()
         alive = torch.ones((), dtype=DOUBLE)
@@ -83,10 +83,10 @@ def test_the_steps_of_a_token_multiply_to_its_level_and_its_posterior_is_bayes_r
             alive = alive * stay
             assert torch.allclose(alive, t)
             joint = s * (1 - stay), 1 - s  # visible at s and hidden at t, hidden at both
-            assert torch.allclose(revealed(s, t), joint[0] / (joint[0] + joint[1]))
+            assert torch.allclose(spindle_reveal_chance(s, t), joint[0] / (joint[0] + joint[1]))
     assert (
-        kept(times, f[0].expand_as(times), strength=0.3)[1:-1]
-        > kept(times, f[2].expand_as(times), strength=0.3)[1:-1]
+        visible_chance(times, f[0].expand_as(times), strength=0.3)[1:-1]
+        > visible_chance(times, f[2].expand_as(times), strength=0.3)[1:-1]
     ).all()
 
 
@@ -96,7 +96,7 @@ def test_by_information_the_visible_share_of_it_falls_linearly():
     f, h = table.shift("information", strength=0.3), -((table.counts + 1) / (table.counts + 1).sum()).log()
     assert torch.equal(f, table.informed)
     for t in torch.linspace(0, 1, 9, dtype=DOUBLE):
-        k = kept(t.expand_as(f), f, strength=0.3)
+        k = visible_chance(t.expand_as(f), f, strength=0.3)
         assert torch.allclose((table.counts * h * k).sum() / (table.counts * h).sum(), 1 - t)
     assert counted(1000, 5, 1, 0).shift("information", strength=0.3).max() == pytest.approx(1 / (0.3 * math.pi))
 
@@ -141,8 +141,8 @@ def trained():
     informed = DiffusionBERT(steps=TOTAL, hybrid=0, levels="information")
     shift = informed.kernel(parts).shift
     levels = {
-        ours: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), f[x0], strength=0.3),
-        informed: lambda i: kept(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), shift[x0], strength=0.3),
+        ours: lambda i: visible_chance(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), f[x0], strength=0.3),
+        informed: lambda i: visible_chance(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), shift[x0], strength=0.3),
         Published(ours): lambda i: published_keep(torch.full((len(x0),), i), by_row, total=TOTAL, strength=0.3),
     }
     found = {}

@@ -10,7 +10,7 @@ import torch
 from exact import DOUBLE, TableWorld
 from unmask.diffusion.bound import exact_bound
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.mlm import MLM, Ids, replaced
+from unmask.diffusion.mlm import MLM, Ids, replace_chosen
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.random import Noise
@@ -68,7 +68,7 @@ def test_the_recorded_draws_of_caduceus_give_its_input():
         for c, m, r in zip(chosen, masks, random, strict=True)
     ]
     ids = torch.tensor([case["after_N_to_pad"][: len(chosen)]])
-    found = replaced(ids, torch.tensor([kind]), torch.tensor([drawn]), mask=3, masked=0.8, random=0.1)
+    found = replace_chosen(ids, torch.tensor([kind]), torch.tensor([drawn]), mask=3, masked=0.8, random=0.1)
     assert found[0].tolist() == case["data"]
     assert size == len(CASES["vocab"])
 

@@ -11,12 +11,12 @@ import torch
 from unmask.diffusion import ssd_lm
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import NoisyWindow, VectorPrediction, alpha, sigma
-from unmask.diffusion.ssd_lm import SSDLM, Simplex, chosen_block, levels, noised_, share_at, step_nats
+from unmask.diffusion.ssd_lm import SSDLM, Simplex, add_noise_, chosen_block, levels, share_at, step_nats
 from unmask.errors import UserError
 from unmask.random import Noise, keys
 from unmask.sampling.logits import inverse_cdf
 from unmask.sampling.policies.gaussian import Move
-from unmask.sampling.policies.simplex import SimplexSteps, projected
+from unmask.sampling.policies.simplex import SimplexSteps, project_prediction
 
 GOLDEN = Path(__file__).parent.parent / "golden/baselines/ssdlm_cases.npz"
 
@@ -76,19 +76,19 @@ def test_the_schedule_is_that_of_the_original_and_begins_without_noise(told, tot
 def test_the_projections_are_those_of_the_original(told):
     reading = VectorPrediction(told["proj_logits"], None, scale=5.0)
     for p in (0.0, 0.2, 0.5, 0.9, 0.99):
-        even = projected(reading, "even", p, by_cdf(torch.zeros(0)))
+        even = project_prediction(reading, "even", p, by_cdf(torch.zeros(0)))
         assert torch.equal(5 * even, told[f"proj_even_{p}"])
-        close(5 * projected(reading, "uneven", p, by_cdf(torch.zeros(0))), told[f"proj_uneven_{p}"])
+        close(5 * project_prediction(reading, "uneven", p, by_cdf(torch.zeros(0))), told[f"proj_uneven_{p}"])
     for p in (0.2, 0.9):
-        found = projected(reading, "sampling", p, by_cdf(told[f"proj_sampling_{p}_u"]))
+        found = project_prediction(reading, "sampling", p, by_cdf(told[f"proj_sampling_{p}_u"]))
         assert torch.equal(5 * found, told[f"proj_sampling_{p}"])
-    assert (projected(reading, "even", 1.0, by_cdf(torch.zeros(0))) == 1).all()
+    assert (project_prediction(reading, "even", 1.0, by_cdf(torch.zeros(0))) == 1).all()
 
 
 def test_a_training_step_is_that_of_the_original(told):
     objective, parts = SSDLM(steps=12, block=5), parts_of(told)
     gamma = levels(told["train_t"].long(), 12)
-    x_t = noised_(told["train_z"].clone(), told["train_x0"], gamma)
+    x_t = add_noise_(told["train_z"].clone(), told["train_x0"], gamma)
     close(5 * x_t, told["train_xt"])
     noisy = objective.vectors(x_t, told["train_t"] / 12, parts)
     close(noisy, told["train_embeds"])

@@ -24,7 +24,7 @@ from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.score import log_likelihood
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.packed import packed
+from unmask.text.corpus.packed import pack_corpus
 from unmask.text.layout import cut
 from unmask.text.layouts.framed import FramedLayout
 from unmask.text.stretch import Document
@@ -79,7 +79,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sedd", "mlm", "
 @pytest.mark.parametrize("objective", ["mdlm", *SLOW])
 def test_training_hides_and_counts_text_alone(way, objective, model, shown, tmp_path):
     documents = [TEXT, "the cat sat on the mat .", "it was red"]
-    whole = packed(corpus(tmp_path, model.tokenizer, documents), 10, FramedLayout.packed(way, training=True))
+    whole = pack_corpus(corpus(tmp_path, model.tokenizer, documents), 10, FramedLayout.packed(way, training=True))
     rows = whole.rows(range(len(whole)))
     frozen, lengths = rows.frozen, rows.lengths
     frame = torch.isin(rows.tokens, torch.tensor([PAD, CLS, SEP]))
@@ -127,7 +127,7 @@ def test_the_default_measurement_is_a_bound_over_framed_documents(model, shown):
 
     documents = [Document(np.array(model.tokenizer.encode(TEXT)), len(TEXT))] * 3
     work = measure.measurement_of(model, TokenizedText("x", documents, ""), measure.How(passes=2))
-    *_, tally = measure.measured(work)
+    *_, tally = measure.run_measurement(work)
     found = measure.result(work, tally, seconds=1.0)
     assert (found["estimator"], work.how.pack) == ("count", "rows")
     assert found["perplexity"] > 1

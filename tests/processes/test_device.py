@@ -5,7 +5,7 @@ import unmask
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.processes import device
-from unmask.processes.device import compute_type, device_of, small_floats, tried
+from unmask.processes.device import compute_type, device_of, small_floats, try_product
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ def test_a_type_that_kills_a_child_process_is_refused_and_the_trial_is_remembere
     finally:
         small_floats.cache_clear()
     monkeypatch.setattr(device, "TRIAL", "raise ValueError('no such thing')")
-    assert tried("float16") == "ValueError: no such thing"
+    assert try_product("float16") == "ValueError: no such thing"
 
 
 def test_a_loaded_network_multiplies_in_the_type_that_was_asked_for(tmp_path, monkeypatch):

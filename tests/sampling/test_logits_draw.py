@@ -10,7 +10,7 @@ from reference.samplers import race
 from unmask.errors import UserError
 from unmask.random import TOKEN, Dice, keys
 from unmask.sampling import logits
-from unmask.sampling.guidance import mixed
+from unmask.sampling.guidance import mix_predictions
 from unmask.sampling.logits import inverse_cdf
 
 LATTICE = 2**-24  # torch.rand in float32 gives multiples of it
@@ -82,6 +82,8 @@ def test_rows_in_pieces_are_the_rows_at_once(monkeypatch):
     found = []
     for numbers in (10**6, 7 * 3, 1):  # all rows, three of them, one
         monkeypatch.setattr(logits, "NUMBERS", numbers)
-        found.append((logits.inverse_cdf(rows, u), logits.nucleus(rows, 0.7), mixed(rows, blind, 2.0, mask=6)))
+        found.append(
+            (logits.inverse_cdf(rows, u), logits.nucleus(rows, 0.7), mix_predictions(rows, blind, 2.0, mask=6))
+        )
     for pieces in found[1:]:
         assert all(torch.equal(one, whole) for one, whole in zip(pieces, found[0], strict=True))

@@ -18,7 +18,7 @@ from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
 from unmask.sampling.policies.remask import Remask
 from unmask.sampling.tasks.continuation import Continue, sample
-from unmask.sampling.tasks.rows import shortened
+from unmask.sampling.tasks.rows import drop_unneeded_blanks
 from unmask.text.prompt.canvas import blank, of_tokens
 
 ENOUGH = 1e-4
@@ -173,17 +173,17 @@ def test_a_canvas_is_as_long_as_the_longest_match_and_its_end(model):
     limits = {"aa|b": 2 + 3, "a*": 9, "": 2 + 1}
     for pattern, length in limits.items():
         found = matching(pattern, words(model))
-        assert len(shortened(row, found, **where).tokens) == length
+        assert len(drop_unneeded_blanks(row, found, **where).tokens) == length
     whole = matching("ab(c|dd)", words(model), whole=True)
-    assert len(shortened(row, whole, **where).tokens) == 2 + 3
+    assert len(drop_unneeded_blanks(row, whole, **where).tokens) == 2 + 3
     exactly = matching("aa|b{7}", words(model), ends=False)
-    assert len(shortened(row, exactly, **where).tokens) == 9
+    assert len(drop_unneeded_blanks(row, exactly, **where).tokens) == 9
     with pytest.raises(UserError, match="no text of 9 tokens"):
-        shortened(row, matching("aa", words(model), ends=False), **where)
+        drop_unneeded_blanks(row, matching("aa", words(model), ends=False), **where)
     places = Constraint(matching("aa", words(model)).automaton, allowed={6: [tokenizer.eos]})
-    assert len(shortened(row, places, **where).tokens) == 7
+    assert len(drop_unneeded_blanks(row, places, **where).tokens) == 7
     suffixed = Continue("ab", 9, suffix="c").row(model, constrained=True)
-    assert shortened(suffixed, matching("a", words(model)), **where) == suffixed
+    assert drop_unneeded_blanks(suffixed, matching("a", words(model)), **where) == suffixed
 
 
 def words(model):

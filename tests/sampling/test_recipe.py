@@ -20,7 +20,7 @@ from unmask.sampling.recipe import (
     check_length,
     method_for,
     preview_recipe,
-    recorded,
+    recipe_record,
     with_defaults,
 )
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -74,7 +74,7 @@ def test_what_is_in_force_stays_so_when_resolved_again_and_is_recorded(told):
     once = with_defaults(told, Recipe(top_p=1))
     assert with_defaults(told, once) == once
     wanted = {**STORED, "steps": None, "top_p": 1, "seed": 4}
-    assert recorded(told, Recipe(top_p=1, seed=4)).items() >= wanted.items()
+    assert recipe_record(told, Recipe(top_p=1, seed=4)).items() >= wanted.items()
 
 
 def test_steps_with_a_sampler_that_has_none_name_the_sampler_and_a_way_out_that_works(model):

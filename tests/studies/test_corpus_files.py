@@ -3,7 +3,7 @@
 import pytest
 
 from unmask.errors import UserError
-from unmask.studies.corpus import assembled, documents_of
+from unmask.studies.corpus import documents_of, write_texts
 
 
 def test_files_of_several_formats_become_one_text_per_split(tmp_path):
@@ -13,7 +13,7 @@ def test_files_of_several_formats_become_one_text_per_split(tmp_path):
         "train": [{"path": "a.txt", "documents": "line"}, {"path": "b.jsonl", "field": "body"}],
         "test": [{"path": "a.txt", "documents": "line", "limit": 2}],
     }
-    assembled(data, tmp_path, tmp_path / "out")
+    write_texts(data, tmp_path, tmp_path / "out")
     assert (tmp_path / "out/train.txt").read_text().split("\n<|endoftext|>\n")[:-1] == [
         *("one", "two", "three", "four", "five")
     ]
@@ -37,7 +37,7 @@ def test_topics_need_a_split(tmp_path):
 def test_no_documents(tmp_path):
     (tmp_path / "a.txt").write_text("  ")
     with pytest.raises(UserError, match=r"data\.train holds no documents"):
-        assembled({"train": [{"path": "a.txt"}]}, tmp_path, tmp_path / "out")
+        write_texts({"train": [{"path": "a.txt"}]}, tmp_path, tmp_path / "out")
 
 
 def test_sentences_of_one_document_are_joined(tmp_path):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from unmask.studies.pairing import BLOCK, block_error, blocks_of, by_trial, of_differences, paired
+from unmask.studies.pairing import BLOCK, block_error, blocks_of, by_trial, of_differences, paired_difference
 
 
 def saved(path, ids, nats, size=128):
@@ -23,7 +23,7 @@ def test_rows_cut_at_other_places_are_still_paired(tmp_path):
     nats = rng.random(1000)
     a = saved(tmp_path / "a", ids, nats.tolist(), 128)
     b = saved(tmp_path / "b", ids[1:], (nats[1:] + 0.25).tolist(), 127)
-    found = paired([a], [b])
+    found = paired_difference([a], [b])
     assert found is not None
     assert math.isclose(found.difference, 0.25, rel_tol=1e-12)
     assert found.error < 1e-12, "what both find hard cancels"
@@ -32,8 +32,8 @@ def test_rows_cut_at_other_places_are_still_paired(tmp_path):
 
 def test_other_tokens_are_not_paired(tmp_path):
     a = saved(tmp_path / "a", [1, 2, 3], [1.0, 1.0, 1.0])
-    assert paired([a], [saved(tmp_path / "b", [1, 2, 4], [1.0, 1.0, 1.0])]) is None
-    assert paired([a], [saved(tmp_path / "c", [1], [1.0])]) is None
+    assert paired_difference([a], [saved(tmp_path / "b", [1, 2, 4], [1.0, 1.0, 1.0])]) is None
+    assert paired_difference([a], [saved(tmp_path / "c", [1], [1.0])]) is None
 
 
 @pytest.mark.parametrize(("size", "documents"), [(20, 2000), (200, 200), (1280, 60), (5000, 20)])

@@ -5,7 +5,17 @@ import json
 import pytest
 
 from unmask.errors import UserError
-from unmask.views.curves import HEAD, Curve, compared, curves_figure, nearest, of_run, read_curve, row, smoothed
+from unmask.views.curves import (
+    HEAD,
+    Curve,
+    compare_runs,
+    curves_figure,
+    nearest,
+    of_run,
+    read_curve,
+    row,
+    smooth_curve,
+)
 
 
 def write(folder, lines):
@@ -34,9 +44,9 @@ def test_a_run_without_steps_is_refused(tmp_path):
 
 
 def test_smoothing_keeps_a_constant_and_follows_a_change():
-    assert smoothed([2.0] * 5, 0.9) == pytest.approx([2.0] * 5)
-    assert smoothed([0.0, 1.0], 0.5) == pytest.approx([0, 2 / 3])
-    assert smoothed([3.0, 1.0], 0.0) == [3, 1]
+    assert smooth_curve([2.0] * 5, 0.9) == pytest.approx([2.0] * 5)
+    assert smooth_curve([0.0, 1.0], 0.5) == pytest.approx([0, 2 / 3])
+    assert smooth_curve([3.0, 1.0], 0.0) == [3, 1]
 
 
 def test_a_row_has_the_latest_and_the_best_validation(run):
@@ -65,7 +75,7 @@ def test_the_figure_has_a_line_for_each_run_by_step_and_by_time(run):
     assert list(line.get_xdata()) == [10, 20, 30]
     assert list(line.get_ydata()) == [-1, -11, -21]
     assert list(by_time.get_lines()[0].get_xdata()) == [0.5, 1.0, 1.5]
-    part = compared(curves, drawn)
+    part = compare_runs(curves, drawn)
     assert [cells[0] for cells in part.rows] == [str(run), "other"]
     assert part.picture.startswith("<svg")
 

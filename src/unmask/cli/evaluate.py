@@ -21,7 +21,7 @@ import tyro
 
 from unmask.cli.flags import AsJson, ModelName, Place, Placing, ResultFile
 from unmask.cli.suite import measure_set, sets_of, suite_table
-from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, watched, write_text
+from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, measure_watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
 from unmask.evaluation.likelihood.measure import How, Measurement
@@ -74,7 +74,7 @@ def measure_and_print(settings: Settings, team: Team) -> None:
             deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
     work = measured_answers(model, settings) if settings.layout.pairs else text(model, settings)
-    tally, seconds = watched(work, team=team)
+    tally, seconds = measure_watched(work, team=team)
     if team.rank:
         return
     answer = measure.result(work, tally, seconds=seconds)
@@ -144,7 +144,7 @@ def measured_pairs(model: Model, settings: Settings, team: Team) -> dict[str, An
     entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
     entries = list(measure.spread_evenly(entries, settings.how.rows))
     work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
-    tally, seconds = watched(work, team=team)
+    tally, seconds = measure_watched(work, team=team)
     if tally.whole == 0:
         raise UserError("the time ended before every sentence was scored once; give more --seconds.")
     paid = np.stack(tally.nats[: tally.whole]).mean(0).reshape(-1, 2)

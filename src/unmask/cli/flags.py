@@ -85,7 +85,7 @@ def policy_reader(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | No
 READERS.__enter__()  # for every command line that is read after this import
 
 
-def flagged(group: T) -> T:
+def as_flags(group: T) -> T:
     """A group of settings in the form that tyro reads: a component has its name as one more field."""
     kind: Any = type(group)
     hints, texts = get_type_hints(kind, include_extras=True), help_of(kind)
@@ -110,7 +110,7 @@ def flagged(group: T) -> T:
     return dataclass(frozen=True)(made)()
 
 
-def unflagged(group: T) -> T:
+def from_flags(group: T) -> T:
     """The group itself, with the values of the flags."""
     kind: Any = getattr(group, "shows", None)
     if kind is None:
@@ -120,11 +120,11 @@ def unflagged(group: T) -> T:
 
 def with_flags(settings: T) -> T:
     """Settings whose groups tyro can read."""
-    return in_groups(settings, flagged)
+    return in_groups(settings, as_flags)
 
 
 def without_flags(settings: T) -> T:
-    return in_groups(settings, unflagged)
+    return in_groups(settings, from_flags)
 
 
 def in_groups(settings: T, change: Callable[[Any], Any]) -> T:

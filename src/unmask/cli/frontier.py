@@ -25,7 +25,7 @@ from unmask.evaluation.record import record
 from unmask.model.model import Model
 from unmask.sampling.fitting import kind_for, samplers_for
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.recipe import Recipe, method_for, recorded, with_defaults
+from unmask.sampling.recipe import Recipe, method_for, recipe_record, with_defaults
 from unmask.views import frontier
 from unmask.views.figure import require_matplotlib
 from unmask.views.page import page
@@ -95,7 +95,7 @@ def point(model: Model, reader: Judge, recipe: Recipe, settings: Settings) -> di
     document = DOCUMENT[settings.document]
     texts, cost = drawn_texts(model, recipe, n=settings.n, length=settings.length, document=document)
     quality = assess(texts, reader, definition=settings.definition)
-    return finite({**recorded(model, recipe), **cost, **quality})
+    return finite({**recipe_record(model, recipe), **cost, **quality})
 
 
 def frontier_record(model: Model, reader: Judge, settings: Settings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ WIDTH, LEFT = 118, 34
 def help_text(module: ModuleType, default: Any = None) -> str:
     """The help of a verb: what it does, its options, its examples (the indented lines of its docstring)."""
     title, _, rest = (module.__doc__ or "").strip().partition("\n")
-    about, examples = split(rest)
+    about, examples = split_docstring(rest)
     named, grouped = options(module.Settings, default, "")
     positional = " ".join(shown for shown, _, first in named if first)
     verb = module.__name__.rpartition(".")[2]
@@ -29,7 +29,7 @@ def help_text(module: ModuleType, default: Any = None) -> str:
     return "\n".join([*lines, "", "examples:", *examples] if examples else lines)
 
 
-def split(rest: str) -> tuple[list[str], list[str]]:
+def split_docstring(rest: str) -> tuple[list[str], list[str]]:
     """The prose of a docstring, and its examples: the lines that begin with a command."""
     about: list[str] = []
     examples: list[str] = []
@@ -65,7 +65,7 @@ def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[l
             continue
         first = tyro.conf.Positional in marks
         text = next((mark.help for mark in marks if getattr(mark, "help", None)), texts.get(one.name, ""))
-        own.append((written(one.name, hint, marks, before, first), text + usual(value, hint), first))
+        own.append((typed_form(one.name, hint, marks, before, first), text + usual(value, hint), first))
     return own, groups
 
 
@@ -82,7 +82,7 @@ def unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, ()
 
 
-def written(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bool) -> str:
+def typed_form(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bool) -> str:
     """How an option is typed."""
     metavar = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), None)
     if first:

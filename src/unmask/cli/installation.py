@@ -11,12 +11,12 @@ import torch
 from unmask import __version__
 from unmask.errors import install
 from unmask.openmp import POLICIES
-from unmask.processes.device import tried
+from unmask.processes.device import try_product
 
 
 def bf16_on_cpu() -> str:
     """What happens to a child process that multiplies two bf16 matrices on the CPU."""
-    failure = tried("bfloat16")
+    failure = try_product("bfloat16")
     return f"not usable: {failure}" if failure else "usable (--dtype bfloat16); float32 is still the default on CPU"
 
 

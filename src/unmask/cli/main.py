@@ -106,7 +106,7 @@ def dispatch(arguments: list[str]) -> int:
         print(help_text(module, named_default(module, rest)))
         return 0
     try:
-        settings = parsed(verb, rest)
+        settings = parse_settings(verb, rest)
     except SystemExit as stop:  # tyro has printed what is wrong with the command line
         return int(stop.code or 0)
     if not hasattr(settings, "place"):
@@ -124,7 +124,7 @@ def named_default(module: ModuleType, rest: list[str]) -> Any:
     return module.default(rest) if hasattr(module, "default") else None
 
 
-def parsed(verb: str, rest: list[str]) -> Any:
+def parse_settings(verb: str, rest: list[str]) -> Any:
     """The settings of a command line. What is wrong: a box in a terminal, and SystemExit; else an error."""
     module = import_module(f"unmask.cli.{verb}")
     known = named_default(module, rest)
@@ -142,10 +142,10 @@ def parsed(verb: str, rest: list[str]) -> Any:
     except SystemExit:
         if not box.getvalue():
             raise
-        raise UserError(unboxed(box.getvalue())) from None
+        raise UserError(unbox_message(box.getvalue())) from None
 
 
-def unboxed(text: str) -> str:
+def unbox_message(text: str) -> str:
     """One line out of a box whose sections have rules between them, drawn or of dashes; the first is the title."""
     lines = "\n".join(line.strip("│| ") for line in text.splitlines())
     sections = re.split(r"^[╭╰─-].*[─-]{5}[╮╯]?$", lines, flags=re.MULTILINE)

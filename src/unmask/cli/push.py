@@ -66,7 +66,7 @@ def run(settings: Settings) -> None:
         try:
             commit = upload(folder, settings.to, private=settings.private, own_card=own_card)
         except Exception as error:  # no network, no login, no permission: the hub's message says which
-            raise unpublished(settings, folder, error) from None
+            raise unpublished_error(settings, folder, error) from None
     print(f'published: unmask.load("{settings.to}#{commit}")')
 
 
@@ -78,7 +78,7 @@ def write_folder(settings: Settings, folder: Path) -> bool:
     if settings.license and (source.folder / CARD).is_file():
         raise UserError(f"{source.folder} has a card of its own, which is kept: write the licence into its {CARD}.")
     check_links(source.folder, ALONG)
-    card = card_of(source, name, license=settings.license, bound=validated(source))
+    card = card_of(source, name, license=settings.license, bound=validation_bound(source))
     convert(settings.checkpoint, folder)
     for file in (*ALONG, *((HEAD, PREDICTOR_NOTE) if is_predictor(source.folder) else ())):
         if (source.folder / file).is_file():
@@ -93,7 +93,7 @@ def write_folder(settings: Settings, folder: Path) -> bool:
     return False
 
 
-def validated(model: Model) -> float | None:
+def validation_bound(model: Model) -> float | None:
     """The bound of the model on the held-out rows of its run, if it was measured there."""
     assert model.folder is not None
     try:
@@ -116,7 +116,7 @@ def upload(folder: Path, repository: str, *, private: bool, own_card: bool) -> s
     return str(commit.oid)
 
 
-def unpublished(settings: Settings, folder: Path, error: Exception) -> UserError:
+def unpublished_error(settings: Settings, folder: Path, error: Exception) -> UserError:
     """The error after which the folder is still there, to be published later."""
     if settings.folder is None:
         target = Path(settings.to.replace("/", "--"))

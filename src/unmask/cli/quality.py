@@ -38,7 +38,7 @@ from unmask.evaluation.quality.kmers import assess_sequences
 from unmask.evaluation.quality.molecules import assess_molecules
 from unmask.evaluation.record import record
 from unmask.model.model import Model, shipped
-from unmask.sampling.recipe import Recipe, recorded
+from unmask.sampling.recipe import Recipe, recipe_record
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -141,7 +141,7 @@ def quality_record(
     }
     if model is not None:
         wanted |= {"n": settings.n, "length": settings.length, "document": settings.document}
-        wanted |= recorded(model, settings.recipe)
+        wanted |= recipe_record(model, settings.recipe)
     data = {"name": settings.what, "sha256": texts_fingerprint(texts), "samples": len(texts)}
     return record(
         model,

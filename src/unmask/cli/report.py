@@ -70,7 +70,7 @@ def draw_curves(settings: Settings) -> None:
     out = settings.out or Path("curves")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out.with_name(f"{out.name}.png"), dpi=150)
-    write_text(out.with_name(f"{out.name}.html"), page("Learning curves", [curves.compared(read, figure)]))
+    write_text(out.with_name(f"{out.name}.html"), page("Learning curves", [curves.compare_runs(read, figure)]))
     print(f"{out}.png\n{out}.html")
 
 

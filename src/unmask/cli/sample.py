@@ -25,7 +25,7 @@ from unmask.cli.film import check_film, write_film
 from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, Place, Placing
 from unmask.errors import UserError, how_many
 from unmask.model.model import Model
-from unmask.processes.team import Team, collected, together
+from unmask.processes.team import Team, collect_lists, together
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
 from unmask.sampling.tasks.rows import Event, Moment, note_events
@@ -94,7 +94,7 @@ def draw_samples(settings: Settings, team: Team) -> None:
     finished: Iterable[Sample]
     if team.world > 1:
         mine = [event for event in events if isinstance(event, Sample)]
-        finished = sorted(collected(team, mine), key=lambda sample: sample.row)
+        finished = sorted(collect_lists(team, mine), key=lambda sample: sample.row)
     elif settings.stream:
         finished = print_steps(events, tokenizer, as_json=settings.json)
     elif sys.stdout.isatty() and not settings.json:

@@ -25,7 +25,7 @@ def stored() -> dict[str, dict[str, Any]]:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def extended() -> bool:
+def has_extensions() -> bool:
     """Whether plugins or other packages may have added components."""
     return bool(plugin_files()) or any(group.startswith("unmask.") for group in entry_points().groups)
 
@@ -33,7 +33,7 @@ def extended() -> bool:
 def stored_help(verb: str, rest: Sequence[str]) -> str | None:
     """The help of a verb; None: the command line says more, so that the help may be another."""
     asked_only = all(argument in ("-h", "--help") for argument in rest)
-    return str(stored()[verb]["help"]) if rest and asked_only and not extended() else None
+    return str(stored()[verb]["help"]) if rest and asked_only and not has_extensions() else None
 
 
 def check_flags(verb: str, rest: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ def check_flags(verb: str, rest: Sequence[str]) -> None:
         name = argument.partition("=")[0]
         if not FLAG.fullmatch(name) or name.startswith("--tyro-") or is_known(name, known) or name == "--help":
             continue
-        if extended():
+        if has_extensions():
             return
         near = nearest(name, known)
         guess = f" Did you mean {near}?" if near else ""

@@ -30,7 +30,7 @@ from unmask.files import clear_drafts, write_json, write_whole
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
 from unmask.studies.pace import Pace
-from unmask.studies.plan import Place, Task, costs, planned, steps_of, tokens_seen, total_flops
+from unmask.studies.plan import Place, Task, costs, plan_tasks, steps_of, tokens_seen, total_flops
 from unmask.studies.run import Event, How
 from unmask.studies.study import Study, only, read_study
 from unmask.studies.table import check_places, table_of
@@ -61,10 +61,10 @@ def run(settings: Settings) -> None:
     if settings.out is None:
         raise UserError("where should the study go? Give --out FOLDER, such as --out runs/table1.")
     place = Place(settings.out, data_root(settings.data_root))
-    tasks = planned(whole, place, there=not (settings.dry_run or settings.print_commands))
+    tasks = plan_tasks(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole
     check_options(study, tasks)
-    chosen = needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])
+    chosen = tasks_needed(tasks, [task for task in tasks if task.row in {row.name for row in study.rows}])
     if settings.print_commands:
         print("\n".join(commands(study, settings, place)))
         return
@@ -76,7 +76,7 @@ def run(settings: Settings) -> None:
     jobs, inside = max(1, settings.jobs), settings.jobs == 0
     how = How(place.root, main.main, imports, jobs, study.threads, launcher, inside)
     with stopping() as stop:
-        failures = watched(study, chosen, how, stop)
+        failures = run_watched(study, chosen, how, stop)
     table = table_of(whole, tasks, settings.out, failures)
     write_table(table, settings.out)
     print(view.as_text(table))
@@ -114,12 +114,12 @@ def check_options(study: Study, tasks: Sequence[Task]) -> None:
     for (where, _), (verb, *rest) in commands.items():
         try:
             with redirect_stderr(StringIO()):  # no terminal: the message is the error's
-                main.parsed(verb, rest)
+                main.parse_settings(verb, rest)
         except UserError as error:
             raise UserError(f"{study.path}: {where}: {error}") from None
 
 
-def needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:
+def tasks_needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:
     """The chosen tasks with all that they need, in the order of the plan."""
     by_name = {task.name: task for task in tasks}
     wanted, todo = set(), [task.name for task in chosen]
@@ -176,7 +176,7 @@ def cost_table(study: Study, tasks: Sequence[Task]) -> str:
     return "\n".join([*(line.rstrip() for line in shown), "", *notes, "measurements are not estimated"])
 
 
-def watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> dict[str, str]:
+def run_watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> dict[str, str]:
     """Run the tasks with an overview in the terminal, or one line per event elsewhere; returns what failed."""
     console = Console(file=sys.stderr, highlight=False)
     failures: dict[str, str] = {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.table import number, watched
+from unmask.cli.table import measure_watched, number
 from unmask.evaluation.likelihood import measure, zero_shot
 from unmask.evaluation.likelihood.measure import How
 from unmask.evaluation.likelihood.passes import Tally
@@ -31,7 +31,7 @@ def measure_set(
     work = measure.measurement_of(model, data, replace(how, pack="wrap") if how.pack == "auto" else how)
     about = {"detokenizer": one.detokenizer, "differs": differs, "limit": limit}
     work = replace(work, data={**work.data, **about})
-    tally, seconds = watched(work, title=one.name, team=team)
+    tally, seconds = measure_watched(work, title=one.name, team=team)
     return measure.result(work, tally, seconds=seconds, set=one.name, title=one.title, differs=differs), tally
 
 

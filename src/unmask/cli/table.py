@@ -22,7 +22,7 @@ from unmask.untrusted import MEGABYTE, parse_json, read_text
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
-def watched(work: Measurement, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
+def measure_watched(work: Measurement, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
     """Run a measurement with a progress bar on standard error (rank 0's); Ctrl-C keeps the results so far."""
     began, tally, now = time.perf_counter(), None, ""
     console = Console(file=sys.stderr)
@@ -31,7 +31,7 @@ def watched(work: Measurement, *, title: str = "", team: Team | None = None) -> 
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(title or "pass 1", total=None, now=now)
         try:
-            for tally in measure.measured(work, team):
+            for tally in measure.run_measurement(work, team):
                 if tally.complete:
                     likelihood = summary(tally)
                     now = f"{likelihood.nats_per_token:.4f} ± {likelihood.standard_error:.4f}"

@@ -123,7 +123,7 @@ class Terms(NamedTuple):
     used: Float[Tensor, "b l e"]  # x̂_0 as the sampler uses it: rounded to an embedding, or not
 
 
-def squared(a: Float[Tensor, "b l e"], b: Float[Tensor, "b l e"]) -> Float[Tensor, "b l"]:
+def squared_distance(a: Float[Tensor, "b l e"], b: Float[Tensor, "b l e"]) -> Float[Tensor, "b l"]:
     """|a − b|², in float64."""
     return (a.double() - b.double()).square().sum(-1)
 
@@ -229,19 +229,19 @@ class DiffusionLM(Continuous):
         levels = self.levels(index.device)
         s, t = (levels[(index + i).clamp(min=1)][:, None] for i in (0, 1))
         own, wide = posterior_variance(s, t), self.spread(s, t)
-        drift = (alpha(s) * -torch.expm1(s - t)) ** 2 * squared(terms.x, terms.used)
+        drift = (alpha(s) * -torch.expm1(s - t)) ** 2 * squared_distance(terms.x, terms.used)
         extra = terms.x.shape[-1] * (torch.log(wide / own) - 1 + own / wide)
         return 0.5 * (extra + drift / wide)
 
     def first_nats(self, terms: Terms) -> Float[Tensor, "b l"]:
         """KL(N(E_w, v) || p(x_0 | x_1)), where p has the variance v too."""
-        return squared(terms.mean, terms.used) / (2 * self.first_spread(self.levels(terms.mean.device)))
+        return squared_distance(terms.mean, terms.used) / (2 * self.first_spread(self.levels(terms.mean.device)))
 
     def first_printed(self, terms: Terms) -> Float[Tensor, "b l"]:
         """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: as the original code computes it."""
         levels = self.levels(terms.x.device)
         v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), terms.x.shape[-1]
-        return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared(terms.mean, terms.used) / v)
+        return 0.5 * (e * (torch.log(v / own) - 1 + own / v) + squared_distance(terms.mean, terms.used) / v)
 
     def ends(self, x: Float[Tensor, "b l e"], last: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""

@@ -35,7 +35,7 @@ class Ids(nn.Module):
         return (u * self.vocab).long()
 
 
-def replaced(
+def replace_chosen(
     x0: Int[Tensor, "b l"],
     kind: Float[Tensor, "b l"],
     drawn: Int[Tensor, "b l"] | None,
@@ -97,7 +97,7 @@ class MLM(Objective):
             drawn = clean.parts["ids"](noise.uniform(x0.shape[1]))
         # A uniform below the rate, divided by it, is uniform again.
         kind = torch.where(chosen, noise.u / self.rate, 1.0)
-        x = replaced(x0, kind, drawn, mask=mask, masked=self.masked, random=self.random)
+        x = replace_chosen(x0, kind, drawn, mask=mask, masked=self.masked, random=self.random)
         x = torch.where(chosen, x, x0)
         rows = rows_where(chosen)
         logits = network(x, noise.u.new_zeros(len(x0)), rows)

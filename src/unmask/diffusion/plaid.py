@@ -136,7 +136,7 @@ def product(
     return products.unflatten(0, rows.shape[:2])
 
 
-def cut(x: Float[Tensor, "b *rest"], passing: Bool[Tensor, " b"]) -> Float[Tensor, "b *rest"]:
+def cut_gradient(x: Float[Tensor, "b *rest"], passing: Bool[Tensor, " b"]) -> Float[Tensor, "b *rest"]:
     """The same numbers; no gradient passes through the rows that are not kept."""
     return torch.where(passing.view(-1, *[1] * (x.dim() - 1)), x, x.detach())
 
@@ -197,8 +197,8 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
     for one in (u, slope):
         if one.requires_grad:  # the shape of the schedule minimises the square of the loss
             one.register_hook(lambda gradient: gradient * factor[0])
-    gamma, rate = cut(low + (high - low) * u, passing), cut((high - low) * slope, passing)
-    x = cut(embedding[x0], passing)
+    gamma, rate = cut_gradient(low + (high - low) * u, passing), cut_gradient((high - low) * slope, passing)
+    x = cut_gradient(embedding[x0], passing)
     signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
     wide = gamma[:, None, None]
     z = (alpha(wide) * signal + sigma(wide) * draw.normal).to(x.dtype)
@@ -214,7 +214,7 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
     if bool(first.any()):
         paid = F.cross_entropy(logits[first].flatten(0, 1), x0[first].flatten(), reduction="none").double()
         ce = ce.index_put((first.nonzero().squeeze(-1),), paid.view(-1, x0.shape[1]))
-    prior = prior_nats(x, cut(high.expand(len(x0)), passing)[:, None, None])
+    prior = prior_nats(x, cut_gradient(high.expand(len(x0)), passing)[:, None, None])
     return Terms(torch.where(free, ce, 0.0), diffusion, torch.where(free, prior, 0.0), logits, estimate, guess)
 
 

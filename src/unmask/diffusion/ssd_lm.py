@@ -56,7 +56,7 @@ def levels(t: Int[Tensor, "*n"], total: int) -> Float[Tensor, "*n"]:
     return level_of(share_at(t.double() / total))
 
 
-def noised_(
+def add_noise_(
     normal: Float[Tensor, "b s v"], tokens: Int[Tensor, "b s"], gamma: Float[Tensor, " b"]
 ) -> Float[Tensor, "b s v"]:
     """√ᾱ w' + √(1 − ᾱ) z, written over the normal numbers z."""
@@ -191,7 +191,7 @@ class SSDLM(Continuous):
         span = chosen_block(free, size, noise.uniform(1, BLOCK)[:, 0], shift)
         tokens, t = x0.gather(1, span.columns), steps(noise.t, total=self.steps)
         vocab = len(matrix_of(parts))
-        x_t = noised_(gaussians(noise.key, NOISY, (size, vocab)), tokens, levels(t, self.steps))
+        x_t = add_noise_(gaussians(noise.key, NOISY, (size, vocab)), tokens, levels(t, self.steps))
         logits = self.predicted(network, x0, span, x_t, t / self.steps, parts)
         del x_t
         true = tokens[span.real]
@@ -220,7 +220,7 @@ class SSDLM(Continuous):
         assert noise.key is not None
         size, vocab = tokens.shape[1], logits.shape[1]
         gamma = levels((t - 1).clamp(min=1), self.steps)
-        x_s = noised_(gaussians(noise.key, LESS_NOISY, (size, vocab)), tokens, gamma)[span.real]
+        x_s = add_noise_(gaussians(noise.key, LESS_NOISY, (size, vocab)), tokens, gamma)[span.real]
         row = torch.nonzero(span.real, as_tuple=True)[0]
         kl = step_nats(forbid(logits, mask).log_softmax(-1), x_s, tokens[span.real], gamma[row])
         return torch.where(t[row] > 1, kl, ce).double()

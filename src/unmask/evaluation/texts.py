@@ -44,7 +44,7 @@ def evaluate(
     else:
         text = tokenized("texts", data, tokenizer)
     work = measure.measurement_of(model, text, merged(How(), how))
-    tallies = deque(measure.measured(work), maxlen=1)  # only the last one is whole
+    tallies = deque(measure.run_measurement(work), maxlen=1)  # only the last one is whole
     if not tallies:
         raise UserError("nothing was measured: the data holds no row to score.")
     return measure.result(work, tallies[-1], seconds=time.perf_counter() - began)

@@ -60,7 +60,7 @@ def small_floats(name: str) -> str:
             return str(known["said"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    failure = tried(name)
+    failure = try_product(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"key": key, "said": failure}), encoding="utf-8")
@@ -69,7 +69,7 @@ def small_floats(name: str) -> str:
     return failure
 
 
-def tried(name: str) -> str:
+def try_product(name: str) -> str:
     """What happens to a child process that multiplies two matrices of a type; empty: it works."""
     try:
         child = subprocess.run([sys.executable, "-c", TRIAL, name], capture_output=True, timeout=300, text=True)

@@ -25,7 +25,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     made = not os.path.lexists(path.parent)
     with writing(path.parent):
-        handle = taken(path)
+        handle = take_lock(path)
     try:
         yield
     finally:
@@ -37,7 +37,7 @@ def locked(path: Path) -> Iterator[None]:
                 path.parent.rmdir()
 
 
-def taken(path: Path) -> int:
+def take_lock(path: Path) -> int:
     """The open lock file, locked, with a note of who holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

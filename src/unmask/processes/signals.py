@@ -35,6 +35,6 @@ def stopping() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def halted(stop: list[int], team: Team) -> int:
+def halt_signal(stop: list[int], team: Team) -> int:
     """The signal that any process has received, or 0: all processes stop after the same step."""
     return team.most(stop[0] if stop else 0)

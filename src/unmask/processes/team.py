@@ -254,7 +254,7 @@ def together() -> Iterator[Team]:
         yield team
 
 
-def collected(team: Team, mine: list[T]) -> list[T]:
+def collect_lists(team: Team, mine: list[T]) -> list[T]:
     """The lists of all processes, concatenated at rank 0; empty in the others."""
     if team.world == 1:
         return mine

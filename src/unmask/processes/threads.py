@@ -70,17 +70,17 @@ def fewest_as_fast(work: Callable[[], object], most: int) -> int:
     counts = sorted({1 << i for i in range(most.bit_length()) if 1 << i <= most} | {most})
     with computing_with(most):
         work()  # the first time of anything is slower
-        if timed(work) > SHORT:
+        if seconds_of(work) > SHORT:
             return most
     best = dict.fromkeys(counts, float("inf"))
     for _ in range(ROUNDS):
         for count in counts:
             with computing_with(count):
-                best[count] = min(best[count], timed(work))
+                best[count] = min(best[count], seconds_of(work))
     return next(count for count in counts if best[count] <= GAIN * min(best.values()))
 
 
-def timed(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

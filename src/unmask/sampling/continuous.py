@@ -22,7 +22,7 @@ from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Sliding, Span, Whole, Windows, drawn
+from unmask.sampling.masked import Sliding, Span, Whole, Windows, draw_tokens
 from unmask.sampling.policies.gaussian import Move, VectorSteps
 from unmask.sampling.policy import PolicyView
 from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
@@ -188,7 +188,7 @@ class ContinuousProcess(Process):
             reading = self.objective.ended(reading, normal, self.parts, mask=state.canvas.mask)
 
         def draw(logits: Tensor) -> Tensor:
-            return drawn(asked.view, asked.rows, logits.flatten(0, -2), self.options).view(logits.shape[:-1])
+            return draw_tokens(asked.view, asked.rows, logits.flatten(0, -2), self.options).view(logits.shape[:-1])
 
         logits = self.options.meaning(asked, reading.logits.flatten(0, 1))
         tokens = logits.argmax(-1) if greedy else draw(logits)

@@ -11,7 +11,7 @@ from unmask.sampling.logits import Hook
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.form import pattern_of
 from unmask.sampling.patterns.json_schema import schema_pattern, schema_text
-from unmask.sampling.patterns.regex import LARGEST, Check, unchecked
+from unmask.sampling.patterns.regex import LARGEST, Check, no_check
 from unmask.sampling.patterns.tokens import words_of
 
 
@@ -62,7 +62,7 @@ class Control:
         """Whether end tokens may follow a match that is shorter than its blank."""
         return self.constrains and not self.exact_length
 
-    def constraint(self, model: Model, *, largest: int = LARGEST, check: Check = unchecked) -> Constraint | None:
+    def constraint(self, model: Model, *, largest: int = LARGEST, check: Check = no_check) -> Constraint | None:
         """The constraint over the model's vocabulary; refuses patterns of more than `largest` states.
 
         `check` is called while it is made, and ends the work by raising.

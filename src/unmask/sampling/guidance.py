@@ -54,10 +54,10 @@ class ClassifierFree:
         blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask), passes=())).logits
         if self.weight == 0:
             return blind
-        return mixed(logits, blind, self.weight, mask=mask)
+        return mix_predictions(logits, blind, self.weight, mask=mask)
 
 
-def mixed(
+def mix_predictions(
     logits: Float[Tensor, "n v"], blind: Float[Tensor, "n v"], weight: float, *, mask: int
 ) -> Float[Tensor, "n v"]:
     """g log p + (1 − g) log p_blind, up to a constant per row; −∞ in either stays −∞. [D-CFG]"""

@@ -185,7 +185,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
         view,
         rows,
         own if work.policy.unshaped else likely,
-        lambda: drawn(view, rows, forbid(likely, view.mask), work.options),
+        lambda: draw_tokens(view, rows, forbid(likely, view.mask), work.options),
     )
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]
@@ -215,15 +215,15 @@ def set_tokens(
 ) -> tuple[Work, Int[Tensor, " n"]]:
     """The work with tokens at flat positions of a question, and these as flat positions of the canvas."""
     length = work.canvas.tokens.shape[1]
-    at = placed(rows, asked, length)
+    at = canvas_positions(rows, asked, length)
     after = work.canvas.tokens.flatten().index_copy(0, at, tokens)
     if work.policy.revises:
         again, memory = work.policy.revise(after_commit(asked.view, rows, tokens, memory), rows, log_probs)
-        after = after.index_fill(0, placed(rows_where(again), asked, length), asked.view.mask)
+        after = after.index_fill(0, canvas_positions(rows_where(again), asked, length), asked.view.mask)
     work = replace(
         work,
         canvas=work.canvas.with_tokens(after.view_as(work.canvas.tokens)),
-        memory=tuple(remembered(old, new, asked.live) for old, new in zip(work.memory, memory, strict=True)),
+        memory=tuple(update_memory(old, new, asked.live) for old, new in zip(work.memory, memory, strict=True)),
     )
     return enter_window_if_done(work), at
 
@@ -282,15 +282,15 @@ def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[
     """A token for each of these flat positions; together they satisfy the constraint, if there is one."""
     view, options = asked.view, work.options
     if options.constraint is None:
-        return drawn(view, rows, logits, options)
+        return draw_tokens(view, rows, logits, options)
     width = asked.tokens.shape[1]
     row, position = asked.live[rows // width], rows % width + asked.start
     return options.constraint.drawn(
-        work.canvas, row, position, logits, lambda which, left: drawn(view, rows[which], left, options)
+        work.canvas, row, position, logits, lambda which, left: draw_tokens(view, rows[which], left, options)
     )
 
 
-def drawn(
+def draw_tokens(
     view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], options: LogitOptions
 ) -> Int[Tensor, " n"]:
     """A token for each of these flat positions."""
@@ -299,7 +299,7 @@ def drawn(
     return inverse_cdf(options.sharpen(logits), view.dice.at(row, rows % width, view.clock[row], TOKEN))
 
 
-def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
+def update_memory(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
     """A policy's memory with the entries of the live rows replaced."""
     if len(live) == len(old):
         return new
@@ -308,7 +308,7 @@ def remembered(old: Tensor, new: Tensor, live: Int[Tensor, " live"]) -> Tensor:
     return old.index_copy(0, live, new)
 
 
-def placed(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"]:
+def canvas_positions(rows: Int[Tensor, " n"], asked: Ask, length: int) -> Int[Tensor, " n"]:
     """Flat positions of a question as flat positions of the whole canvas."""
     width = asked.tokens.shape[1]
     return asked.live[rows // width] * length + rows % width + asked.start

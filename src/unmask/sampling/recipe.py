@@ -126,7 +126,7 @@ def invalid_defaults(model: Model, error: UserError) -> UserError:
     return UserError(f"the default sampling settings of {where} (in unmask.json) are not valid: {error}")
 
 
-def recorded(model: Model, recipe: Recipe) -> dict[str, Any]:
+def recipe_record(model: Model, recipe: Recipe) -> dict[str, Any]:
     """The recipe in force as plain values, for a record."""
     options = with_defaults(model, recipe)
     return asdict(replace(options, sampler=sampler_name(options.sampler or "")))
@@ -250,7 +250,7 @@ def law_of(model: Model, text: str, process: Process, recipe: Recipe, *, healed:
     return law + process.scope + recipe.control.law + (", a blank after a space begins with it" if healed else "")
 
 
-def untuned(model: Model) -> str:
+def untuned_warning(model: Model) -> str:
     """A warning for a masked language model that was never tuned to write a text from nothing."""
     return (
         "this model was trained as a masked language model, which hides a small share of a text, and never to write "
@@ -287,7 +287,7 @@ def doubt(model: Model, length: int, recipe: Recipe) -> str | None:
         return unlike_masked_lm(model, policy.name)
     goes_on = facts.any_length or model.spec.carries
     if seen <= trained or (goes_on and recipe.window is None):
-        return None if facts.likelihood or for_masked_lm else untuned(model)
+        return None if facts.likelihood or for_masked_lm else untuned_warning(model)
     stride = max(1, trained // 2)
     return (
         f"the model was trained on {trained} tokens and is shown {seen}: expect poor text. Show it {trained} at a "

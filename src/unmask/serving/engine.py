@@ -20,7 +20,7 @@ from unmask.serving.batch import Job, passes
 from unmask.serving.limits import Limits
 from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
-from unmask.serving.refusal import Refusal, busy, closing, failed, late
+from unmask.serving.refusal import Refusal, busy, closing, late, server_failure
 from unmask.serving.tick import Turn, advance
 
 Made = TypeVar("Made")
@@ -228,7 +228,7 @@ class Engine:
             )
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)
-            turns = [failed()] * len(tickets)
+            turns = [server_failure()] * len(tickets)
         self.metrics.tick(seconds=monotonic() - began, works=len(works))
         for ticket, turn in zip(tickets, turns, strict=True):
             self.deliver(ticket, turn)
@@ -237,7 +237,7 @@ class Engine:
         if isinstance(turn, Exception):
             if not isinstance(turn, UserError | Refusal):
                 self.report(turn)
-                turn = failed()
+                turn = server_failure()
             ticket.turns.put_nowait(turn)
             ticket.leave()
             return

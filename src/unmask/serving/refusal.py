@@ -37,7 +37,7 @@ def closing() -> Refusal:
     return Refusal(503, "the server is shutting down.", "server_error", "closing", headers={"Retry-After": "5"})
 
 
-def crowded() -> Refusal:
+def crowded_refusal() -> Refusal:
     message = "every connection of this server is in use; try again in 5 s."
     return Refusal(503, message, "server_error", "connections_full", headers={"Retry-After": "5"})
 
@@ -51,7 +51,7 @@ def late(seconds: float) -> Refusal:
     return Refusal(504, f"the request took longer than the limit of {seconds:g} s.", "server_error", "timeout")
 
 
-def failed() -> Refusal:
+def server_failure() -> Refusal:
     """A failure inside the server; its cause goes to the log only."""
     return Refusal(
         500, "the server failed to answer this request; the request is not at fault.", "server_error", "internal"

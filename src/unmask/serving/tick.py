@@ -180,7 +180,7 @@ def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
         after = Job(guided.process, state)
         drawn = tokens_of(brought, one.top)
         masked = [] if job.process.settled else hidden_again(job.canvas, after.canvas, brought)
-        draft = drafted(one, guided.state, seeing, set(drawn.rows)) if one.draft else None
+        draft = draft_tokens(one, guided.state, seeing, set(drawn.rows)) if one.draft else None
     except Exception as error:  # an error of one of them must not stop the others
         if len(one.jobs) == 1:
             return [error]
@@ -188,7 +188,7 @@ def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
     each = zip(
         split_work(after, one.jobs),
         tokens_by_work(drawn, one),
-        owned(masked, one),
+        positions_by_work(masked, one),
         tokens_by_work(draft, one) if draft is not None else [None] * len(one.jobs),
         strict=True,
     )
@@ -241,7 +241,7 @@ def tokens_by_work(tokens: Tokens, one: Question) -> list[Tokens]:
     return by_job
 
 
-def owned(rows: list[int], one: Question) -> list[list[int]]:
+def positions_by_work(rows: list[int], one: Question) -> list[list[int]]:
     """Flat positions over the joined canvas, split by work."""
     rows_of_job: list[list[int]] = [[] for _ in one.jobs]
     for i, at in own_places(rows, one):
@@ -258,7 +258,7 @@ def own_places(rows: list[int], one: Question) -> Iterator[tuple[int, int]]:
         yield i, start + at % most
 
 
-def drafted(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
+def draft_tokens(one: Question, work: Work, logits: Float[Tensor, "n v"], done: set[int]) -> Tokens:
     """The most likely token at every position that is still hidden."""
     wide = replace(one.asked, rows=one.rows)
     log_p = forbid(within(work, wide, one.rows, work.options.meaning(wide, logits)), work.canvas.mask).log_softmax(-1)

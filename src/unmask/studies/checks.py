@@ -27,7 +27,7 @@ def over(below: Table, above: Table) -> dict[str, Any]:
     return merged
 
 
-def checked(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
+def check_keys(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in seen:
         if name not in known:
@@ -40,7 +40,7 @@ def table(one: Any, title: str) -> dict[str, Any]:
     return dict(one)
 
 
-def listed(content: Table, name: str) -> list[dict[str, Any]]:
+def list_of_tables(content: Table, name: str) -> list[dict[str, Any]]:
     tables = content.get(name, [])
     if not isinstance(tables, list):
         raise UserError(f"write [[{name}]], with two brackets: there may be several.")
@@ -54,7 +54,7 @@ def text(content: Table, name: str, default: str = "") -> str:
     return value
 
 
-def chosen(value: str, title: str, known: Sequence[str]) -> str:
+def choose_from(value: str, title: str, known: Sequence[str]) -> str:
     if value not in known:
         raise unknown(title, value, known)
     return value

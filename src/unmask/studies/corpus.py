@@ -18,7 +18,7 @@ TOPICS = "python-topics"  # the help topics that every Python has: real prose wi
 HELD_OUT = 8  # topics for validation and for test
 
 
-def located(path: str, root: Path) -> str:
+def locate_path(path: str, root: Path) -> str:
     """A path below the data folder, or as it is; hub names and the topics are no paths."""
     if path.startswith("hf:") or path.partition(":")[0] == TOPICS:
         return path
@@ -31,7 +31,7 @@ def check_present(data: Mapping[str, Any], root: Path) -> None:
     wanted += [data["source"]] if "source" in data else []
     missing = []
     for path in wanted:
-        place = located(path, root)
+        place = locate_path(path, root)
         if not place.startswith("hf:") and not place.startswith(TOPICS) and not any_file(place):
             missing.append(place)
     if missing:
@@ -46,7 +46,7 @@ def any_file(place: str) -> bool:
     return path.exists() or any(path.parent.glob(path.name)) if path.parent.exists() else False
 
 
-def assembled(data: Mapping[str, Any], root: Path, folder: Path) -> None:
+def write_texts(data: Mapping[str, Any], root: Path, folder: Path) -> None:
     """Write train.txt, valid.txt and test.txt, whichever the study names."""
     for split in ("train", "valid", "test"):
         if split in data:
@@ -58,7 +58,7 @@ def assembled(data: Mapping[str, Any], root: Path, folder: Path) -> None:
 
 def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:
     """The documents of one source, those that are empty left out."""
-    place, limit = located(one["path"], root), one.get("limit")
+    place, limit = locate_path(one["path"], root), one.get("limit")
     undo = detokenizer(one.get("detokenize", "none"))
     layout = FileLayout(**{name: one[name] for name in ("documents", "separator", "field") if name in one})
     number = 0

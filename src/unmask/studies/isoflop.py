@@ -106,7 +106,7 @@ def redrawn(points: Points, source: np.random.Generator) -> dict[float, list[tup
     }
 
 
-def fitted(rows: Sequence[Mapping[str, Any]], number: int) -> list[dict[str, Any]]:
+def fit_scaling(rows: Sequence[Mapping[str, Any]], number: int) -> list[dict[str, Any]]:
     """The scaling of each group of a table's rows, from the column `number`, as plain values."""
     groups: dict[str, dict[float, list[tuple[float, float]]]] = {}
     for row in rows:

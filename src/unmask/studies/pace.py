@@ -32,11 +32,11 @@ class Pace:
         alike = replace(settings, steps=1000)
         if repr(alike) not in self.timed:
             with computing_with(self.study.threads):
-                self.timed[repr(alike)] = tried(alike, vocabulary(alike, self.study))
+                self.timed[repr(alike)] = try_steps(alike, vocabulary(alike, self.study))
         return flops / (USUAL_SHARE * self.timed[repr(alike)])
 
 
-def tried(settings: Train, vocab: int) -> float:
+def try_steps(settings: Train, vocab: int) -> float:
     """The matrix rate with which the usual share is right, from some steps on random tokens."""
     shape = settings.optim.batch, settings.text.length
     batch = Rows.of(torch.randint(vocab - 1, shape), torch.ones(shape, dtype=torch.bool))

@@ -57,7 +57,7 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
             yield content
 
 
-def paired(first: Sequence[Path], second: Sequence[Path]) -> Paired | None:
+def paired_difference(first: Sequence[Path], second: Sequence[Path]) -> Paired | None:
     """The mean difference of two rows, each measured for some seeds; None if they did not score the same tokens."""
     pairs = []
     document = np.zeros(0)

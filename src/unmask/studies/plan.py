@@ -56,7 +56,7 @@ class Place:
     root: Path  # of the data
 
 
-def planned(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ...]:
+def plan_tasks(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ...]:
     """Every command of a study, those first that others need; `there`: the data must exist."""
     if there:
         corpus.check_present(study.data, place.root)
@@ -70,7 +70,7 @@ def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterato
     """The data, the trainings, the measurements; `tasks` holds those that came before."""
     if study.data:
         yield data_task(study, place)
-    for row in ordered(study):
+    for row in rows_in_order(study):
         if row.train is not None:
             yield from (train_task(study, place, row, seed, tasks) for seed in seeds_of(study, row))
     for row in study.rows:
@@ -80,7 +80,7 @@ def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterato
                 yield from measure_tasks(study, place, row, seed, measure, tasks)
 
 
-def ordered(study: Study) -> list[Row]:
+def rows_in_order(study: Study) -> list[Row]:
     """The rows, each after the one whose weights it begins with."""
     rows: list[Row] = []
     while len(rows) < len(study.rows):
@@ -98,8 +98,8 @@ def seeds_of(study: Study, row: Row) -> tuple[int, ...]:
 def data_task(study: Study, place: Place) -> Task:
     """Lay out the text and tokenize it; without rows to train it is only laid out."""
     data = study.data
-    files = [corpus.located(one["path"], place.root) for split in SPLITS for one in data.get(split, [])] or [
-        corpus.located(data["source"], place.root)
+    files = [corpus.locate_path(one["path"], place.root) for split in SPLITS for one in data.get(split, [])] or [
+        corpus.locate_path(data["source"], place.root)
     ]
     key = mark(place, "data", data, [contents_of(path) for path in files])
     folder = place.out / "data" / key
@@ -203,7 +203,7 @@ def texts(study: Study, place: Place, tasks: Mapping[str, Task], needs: list[str
     folder = tasks["data"].folder
     needs.append("data")
     if "source" in study.data:
-        return {"data": corpus.located(study.data["source"], place.root), "tokens": str(folder / "tokens")}
+        return {"data": corpus.locate_path(study.data["source"], place.root), "tokens": str(folder / "tokens")}
     return {
         "data": str(folder / "text"),
         "tokens": str(folder / "tokens"),

@@ -121,7 +121,7 @@ def begin(
     if stop or len(running) >= how.jobs or any(state.get(name) != "done" for name in task.needs):
         return None
     try:
-        running.append(started(task, how))
+        running.append(start_task(task, how))
     except UserError as error:
         return Event(task, "failed", str(error))
     return Event(task, "started")
@@ -133,13 +133,13 @@ def progress(one: Running) -> Event:
     if code is None:
         return Event(task, "running", last_line(task.folder / LOG), seconds)
     one.held.close()
-    if code == 0 and finished(task):
+    if code == 0 and wrote_result(task):
         write_json(task.folder / DONE, {"command": list(task.command), "seconds": round(seconds, 2)})
         return Event(task, "done", seconds=seconds)
     return Event(task, "failed", reason(task, code), seconds)
 
 
-def started(task: Task, how: How) -> Running:
+def start_task(task: Task, how: How) -> Running:
     """Begin a task; what it needs is written first."""
     held = ExitStack()
     held.enter_context(locked(task.folder / LOCK))
@@ -150,9 +150,9 @@ def started(task: Task, how: How) -> Running:
         if not task.command:
             process: BaseProcess | Inside = Inside(0)
         elif how.inside:
-            process = Inside(called(how.command, task, how.threads))
+            process = Inside(call_command(how.command, task, how.threads))
         else:
-            process = spawned(task.command, task.folder / LOG, how, launch=task.kind != "data")
+            process = spawn_command(task.command, task.folder / LOG, how, launch=task.kind != "data")
     except OSError as error:
         held.close()
         raise UserError(f"could not start {task.name}: {error.strerror or error}.") from None
@@ -162,7 +162,7 @@ def started(task: Task, how: How) -> Running:
     return Running(task, process, began, held)
 
 
-def spawned(command: Sequence[str], log: Path, how: How, *, launch: bool) -> BaseProcess:
+def spawn_command(command: Sequence[str], log: Path, how: How, *, launch: bool) -> BaseProcess:
     """Run a command in a process of its own; what it prints goes to the end of the log."""
     context = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
     context.set_forkserver_preload([how.command.__module__, *how.imports])
@@ -189,7 +189,7 @@ def perform(command: list[str], log: Path, how: How, folder: Path, launch: bool)
     sys.exit(how.command(command))
 
 
-def called(command: Callable[[list[str]], int], task: Task, threads: int) -> int:
+def call_command(command: Callable[[list[str]], int], task: Task, threads: int) -> int:
     """Run a command in this process, with the same number of threads and its output in the same file."""
     with computing_with(threads), (task.folder / LOG).open("a", encoding="utf-8") as log:
         try:
@@ -206,7 +206,7 @@ def environment(threads: int) -> dict[str, str]:
 def prepare(task: Task, how: How) -> None:
     """Write what a command reads: the text, or the settings of a training."""
     if task.data is not None and "source" not in task.data:
-        corpus.assembled(task.data, how.root, task.folder / "text")
+        corpus.write_texts(task.data, how.root, task.folder / "text")
     if task.config is not None and not (task.folder / CONFIG).is_file():
         config = dict(task.config)
         if task.seconds:
@@ -221,7 +221,7 @@ def steps_within(task: Task, config: dict[str, Any], how: How) -> int:
     quiet = {"run": {**config.get("run", {}), "log_every": 1, "eval_every": 10**6, "save_every": 10**6, "preview": 0}}
     write_whole(trial / CONFIG, tomli_w.dumps({**config, **quiet, "steps": TRIAL}))
     command = ["train", "--config", str(trial / CONFIG), "--out", str(trial / MODEL)]
-    process = spawned(command, trial / LOG, how, launch=False)
+    process = spawn_command(command, trial / LOG, how, launch=False)
     process.join()
     if process.exitcode:
         raise UserError(last_line(trial / LOG).removeprefix("unmask: ") or f"{task.name}: failed")
@@ -231,7 +231,7 @@ def steps_within(task: Task, config: dict[str, Any], how: How) -> int:
     return max(2, int(task.seconds / times[len(times) // 2]))
 
 
-def finished(task: Task) -> bool:
+def wrote_result(task: Task) -> bool:
     """Whether a command that ended well has written what the study reads."""
     if task.kind == "measure":
         return task.result.is_file() and not read_json(task.result).get("partial")

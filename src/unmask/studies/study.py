@@ -21,7 +21,17 @@ from typing import Any, Literal
 
 from unmask.errors import UserError, unknown
 from unmask.settings import merged
-from unmask.studies.checks import Table, checked, chosen, listed, over, positive, table, text, whole_numbers
+from unmask.studies.checks import (
+    Table,
+    check_keys,
+    choose_from,
+    list_of_tables,
+    over,
+    positive,
+    table,
+    text,
+    whole_numbers,
+)
 from unmask.training.settings import Train
 from unmask.untrusted import read_toml_table
 
@@ -134,7 +144,7 @@ def read_study(path: Path, scale: str = "") -> Study:
 
 
 def study_of(content: Table, path: Path, scale: str) -> Study:
-    checked("key", content, (*TOP, *TABLES))
+    check_keys("key", content, (*TOP, *TABLES))
     scales = table(content.get("scale", {}), "scale")
     if scale and scale not in scales:
         raise (
@@ -143,12 +153,12 @@ def study_of(content: Table, path: Path, scale: str) -> Study:
     if not scale and scales:
         raise UserError(f"choose a scale: {', '.join(f'--scale {name}' for name in scales)}.")
     laid = table(scales.get(scale, {}), f"scale.{scale}")
-    checked(f"key of [scale.{scale}]", laid, [*TOP, *(name for name in TABLES if name != "scale")])
+    check_keys(f"key of [scale.{scale}]", laid, [*TOP, *(name for name in TABLES if name != "scale")])
     content = over({name: value for name, value in content.items() if name != "scale"}, laid)
     measures = tuple(measure_of(name, one) for name, one in table(content.get("measure", {}), "measure").items())
     if not measures:
         raise UserError("nothing is measured: add a table [measure.NAME] with a verb.")
-    columns = tuple(column_of(one, [one.name for one in measures]) for one in listed(content, "column"))
+    columns = tuple(column_of(one, [one.name for one in measures]) for one in list_of_tables(content, "column"))
     rows = rows_of(content, scale, columns, [one.name for one in measures])
     study = Study(
         path=path,
@@ -159,7 +169,7 @@ def study_of(content: Table, path: Path, scale: str) -> Study:
         hardware=text(content, "hardware"),
         seeds=whole_numbers(content.get("seeds", [1]), "seeds"),
         threads=whole_numbers([content.get("threads", 1)], "threads")[0],
-        budget=chosen(text(content, "budget", "steps"), "budget", ("steps", "flops", "seconds")),  # type: ignore[arg-type]
+        budget=choose_from(text(content, "budget", "steps"), "budget", ("steps", "flops", "seconds")),  # type: ignore[arg-type]
         seconds=positive(content.get("seconds", 0), "seconds"),
         like=text(content, "like", rows[0].name),
         compare=table(content.get("compare", {}), "compare"),
@@ -183,7 +193,7 @@ def check_references(study: Study) -> None:
         raise UserError('budget = "seconds" and seconds = N, of each training, belong together.')
     if study.like not in names:
         raise unknown("row for `like`", study.like, names)
-    checked("key of [compare]", study.compare, ("to", "measure"))
+    check_keys("key of [compare]", study.compare, ("to", "measure"))
     if study.compare:
         if study.compare.get("to") not in names:
             raise unknown("row for compare.to", str(study.compare.get("to")), names)
@@ -214,17 +224,17 @@ def check_row(study: Study, row: Row, names: Sequence[str]) -> None:
 
 def rows_of(content: Table, scale: str, columns: Sequence[Column], measures: Sequence[str]) -> tuple[Row, ...]:
     shared, rows = table(content.get("train", {}), "train"), []
-    for one in listed(content, "row"):
+    for one in list_of_tables(content, "row"):
         if not isinstance(one.get("name"), str) or not one["name"].strip():
             raise UserError("a row needs a name.")
         title = f"row {one['name']!r}"
-        checked(f"key of {title}", one, ROW)
+        check_keys(f"key of {title}", one, ROW)
         if scale and scale not in one.get("only", [scale]):
             continue
         laid = table(table(one.get("scale", {}), f"{title} scale").get(scale, {}), f"{title} scale.{scale}")
-        checked(f"key of {title}", laid, ROW)
+        check_keys(f"key of {title}", laid, ROW)
         one = over({name: value for name, value in one.items() if name != "scale"}, laid)
-        for own, changes in expanded(one, title):
+        for own, changes in expand_row(one, title):
             rows.append(row_of(own, changes, shared, columns, measures))
     if not rows:
         raise UserError("the study has no rows: add [[row]].")
@@ -240,12 +250,12 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column],
     if checkpoint and of:
         raise UserError(f"{title} has a checkpoint and is of another row: which is it?")
     options = table(one.get("options", {}), f"{title} options")
-    checked(f"measure in the options of {title}", options, measures)
+    check_keys(f"measure in the options of {title}", options, measures)
     for name in one.get("measures", []):
         if name not in measures:
             raise unknown(f"measure of {title}", str(name), measures)
     published = table(one.get("published", {}), f"{title} published")
-    checked(f"column published of {title}", published, [column.name for column in columns])
+    check_keys(f"column published of {title}", published, [column.name for column in columns])
     settings: Table | None = None
     if not checkpoint and not of:
         settings = over(shared, table(one.get("train", {}), f"{title} train"))
@@ -273,7 +283,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[Column],
     )
 
 
-def expanded(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
+def expand_row(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
     """A row for every combination of the values in `over`; its name may contain {setting}."""
     axes = table(one.get("over", {}), f"{title} over")
     if not axes:
@@ -299,7 +309,7 @@ def expanded(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
 
 def measure_of(name: str, one: Any) -> Measure:
     one = table(one, f"measure.{name}")
-    checked(f"key of [measure.{name}]", one, ("verb", "arguments", "options", "seeds"))
+    check_keys(f"key of [measure.{name}]", one, ("verb", "arguments", "options", "seeds"))
     verb = text(one, "verb")
     if verb not in VERBS:
         raise unknown(f"verb of [measure.{name}]", verb, VERBS)
@@ -313,7 +323,7 @@ def measure_of(name: str, one: Any) -> Measure:
 
 
 def column_of(one: Table, measures: Sequence[str]) -> Column:
-    checked("key of [[column]]", one, tuple(Column.__dataclass_fields__))
+    check_keys("key of [[column]]", one, tuple(Column.__dataclass_fields__))
     column = merged(Column("", "", ""), one, "column")
     if not (column.name and column.measure and column.value):
         raise UserError(f"a column needs a name, a measure and a value; saw {dict(one)}.")
@@ -328,7 +338,7 @@ def data_of(one: Any, here: Path) -> Table:
     {here} in a path or an option of `unmask prepare` is the folder of the study's file.
     """
     one = table(one, "data")
-    checked("key of [data]", one, (*SPLITS, "source", "prepare"))
+    check_keys("key of [data]", one, (*SPLITS, "source", "prepare"))
     if one and not any(name in one for name in ("train", "test", "source")):
         raise UserError(
             "[data] needs train = FILES, test = FILES or both; or source = FOLDER, with splits of its own."
@@ -338,9 +348,9 @@ def data_of(one: Any, here: Path) -> Table:
     data: dict[str, Any] = {}
     if one:
         options = table(one.get("prepare", {}), "data.prepare")
-        data["prepare"] = {key: placed(value, here) for key, value in options.items()}
+        data["prepare"] = {key: fill_here(value, here) for key, value in options.items()}
     if "source" in one:
-        data["source"] = placed(text(one, "source"), here)
+        data["source"] = fill_here(text(one, "source"), here)
     for split in SPLITS:
         files = one.get(split, [])
         files = files if isinstance(files, list) else [files]
@@ -351,13 +361,13 @@ def data_of(one: Any, here: Path) -> Table:
 
 def source_of(one: Any, title: str, here: Path) -> Table:
     one = {"path": one} if isinstance(one, str) else table(one, title)
-    checked(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
+    check_keys(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
-    return {**one, "path": placed(one["path"], here)}
+    return {**one, "path": fill_here(one["path"], here)}
 
 
-def placed(value: Any, here: Path) -> Any:
+def fill_here(value: Any, here: Path) -> Any:
     """A text with {here} replaced; anything else as it is."""
     return value.replace("{here}", str(here.absolute())) if isinstance(value, str) else value
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.studies.isoflop import fitted
-from unmask.studies.pairing import Paired, by_trial, paired
+from unmask.studies.isoflop import fit_scaling
+from unmask.studies.pairing import Paired, by_trial, paired_difference
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
 from unmask.studies.run import is_done, read_json
 from unmask.studies.study import Column, Row, Study
@@ -140,7 +140,7 @@ def fits_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     if study.picture.get("kind") != "isoflop":
         return []
     names = [column.name for column in study.columns]
-    return fitted(rows, names.index(study.picture.get("y", names[0])))
+    return fit_scaling(rows, names.index(study.picture.get("y", names[0])))
 
 
 def compared_to(study: Study) -> dict[str, Any] | None:
@@ -162,7 +162,7 @@ def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: M
         "difference": None if difference is None else asdict(difference),
         "complete": len(done) == len(own),
         "failure": reasons[0] if reasons else "",
-        "trained": trained(study, row) if row.train is not None else None,
+        "trained": training_summary(study, row) if row.train is not None else None,
         "checkpoint": row.checkpoint,
         "train_seconds": statistics.fmean(seconds) if seconds else None,
         "curve": curve_of(study, row, tasks) if study.picture.get("kind") == "curves" else [],
@@ -191,7 +191,7 @@ def curve_of(study: Study, row: Row, tasks: Sequence[Task]) -> list[dict[str, fl
     ]
 
 
-def trained(study: Study, row: Row) -> dict[str, Any]:
+def training_summary(study: Study, row: Row) -> dict[str, Any]:
     """What a row's training amounts to."""
     train, steps = train_of(row), steps_of(study, row)
     return {
@@ -218,5 +218,5 @@ def difference_of(study: Study, row: Row, tasks: Sequence[Task]) -> Paired | Non
     ]
     if not all(files):
         return None
-    difference = paired(*files)
+    difference = paired_difference(*files)
     return difference if difference is not None and math.isfinite(difference.error) else None

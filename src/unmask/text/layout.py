@@ -25,8 +25,8 @@ from unmask.registry import Registry, derived
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
 from unmask.text.row import Role, Row, predicted
-from unmask.text.stretch import Document, Stretch, joined
-from unmask.text.tokens.alphabets import alphabet_of, undrawn, unscored
+from unmask.text.stretch import Document, Stretch, join_documents
+from unmask.text.tokens.alphabets import alphabet_of, undrawn, unscored_ids
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -43,7 +43,7 @@ class Marks(NamedTuple):
     def of(cls, tokenizer: Tokenizer | None, *, leads: bool = False) -> "Marks":
         if tokenizer is None:
             return cls(leads=leads)
-        return cls(tokenizer.bos, tokenizer.eos, tokenizer.pad, unscored(tokenizer), leads)
+        return cls(tokenizer.bos, tokenizer.eos, tokenizer.pad, unscored_ids(tokenizer), leads)
 
     @property
     def lead(self) -> list[int]:
@@ -160,7 +160,7 @@ class Layout(ABC):
 
     def stretch(self, documents: Sequence[Document], *, separate: bool, first: int = 0) -> Stretch:
         end = self.marks.eos if separate else None
-        return joined(documents, end=end, unscored=self.marks.unscored, first=first)
+        return join_documents(documents, end=end, unscored=self.marks.unscored, first=first)
 
     # Rows of requests
 

@@ -56,7 +56,7 @@ class Stretch(NamedTuple):
         return Row(tokens, roles, size, words, self.document_at(start))
 
 
-def joined(
+def join_documents(
     documents: Sequence[Document],
     *,
     end: int | None,

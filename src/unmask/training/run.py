@@ -10,7 +10,7 @@ from typing import Any
 from unmask import settings as toml
 from unmask.errors import how_many
 from unmask.processes.device import compute_type, device_of
-from unmask.processes.signals import halted, stopping
+from unmask.processes.signals import halt_signal, stopping
 from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
@@ -90,7 +90,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
             log.say(f"warning: {data.warning}")
         with stopping() as stop, computing_with(threads_of(asked)), watched_threads(log.say):
             point = yield from run_plans(asked, data, log, stop, team)
-            number = halted(stop, team)
+            number = halt_signal(stop, team)
         if number:
             log.say(f"stopped at step {point.step}: continue with `unmask train --out {asked.out} --resume`")
         else:
@@ -110,7 +110,7 @@ def run_plans(asked: Train, data: Data, log: Log, stop: list[int], team: Team) -
     while True:
         log.asked = planned
         point = yield from run_phases(Job(planned, data, log, stop, team, deadline))
-        if with_plan(asked, point) == planned or halted(stop, team):
+        if with_plan(asked, point) == planned or halt_signal(stop, team):
             return point
         planned = with_plan(asked, point)
 

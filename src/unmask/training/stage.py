@@ -10,7 +10,7 @@ from typing import Any
 from unmask.model import checkpoint
 from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
-from unmask.processes.signals import halted
+from unmask.processes.signals import halt_signal
 from unmask.processes.team import Team
 from unmask.settings import described
 from unmask.training import ema, state
@@ -41,7 +41,7 @@ class Job:
 
     @property
     def halted(self) -> int:
-        return halted(self.stop, self.team)
+        return halt_signal(self.stop, self.team)
 
 
 @dataclass(frozen=True)

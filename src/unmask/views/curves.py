@@ -73,7 +73,7 @@ def read_curve(folder: Path) -> Curve:
     return Curve(str(folder), steps, valid)
 
 
-def smoothed(values: Sequence[float], keep: float) -> list[float]:
+def smooth_curve(values: Sequence[float], keep: float) -> list[float]:
     """An exponential moving average, corrected for its start (as Adam corrects its moments)."""
     total = weight = 0.0
     means = []
@@ -107,7 +107,7 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
 def draw_phase(axes: Any, part: Curve, at: Mapping[int, Any], smooth: float, **style: str) -> None:
     """A part of a curve that has one objective; `at`: where each step is drawn."""
     places, valid = ([at[line["step"]] for line in some] for some in part.lines)
-    axes.plot(places, smoothed(part.values, smooth), lw=1, alpha=0.6, **style)
+    axes.plot(places, smooth_curve(part.values, smooth), lw=1, alpha=0.6, **style)
     values, errors = [line["valid"] for line in part.valid], [line["error"] for line in part.valid]
     axes.errorbar(valid, values, yerr=errors, color=style["color"], fmt="o-", ms=3, lw=1.2, capsize=2)
 
@@ -130,7 +130,7 @@ def row(curve: Curve) -> list[str]:
     return [*cells, f"{curve.hours[-1]:.2f}"]
 
 
-def compared(curves: Sequence[Curve], drawn: "Figure") -> Part:
+def compare_runs(curves: Sequence[Curve], drawn: "Figure") -> Part:
     """Several runs as a part of a page: the figure and a table."""
     return Part(picture=svg(drawn), head=HEAD, rows=[row(curve) for curve in curves])
 

@@ -50,7 +50,7 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
     """The film of a sample or an infilled template."""
     trace = list(trace)
     came = settling(trace)
-    past = replaced(tokenizer, tokens, trace, came)
+    past = earlier_texts(tokenizer, tokens, trace, came)
     cells = []
     for position, piece in enumerate(pieces(tokenizer, tokens)):
         event, before = came.get(position), tuple(past.get(position, ()))
@@ -70,7 +70,7 @@ def settling(trace: Iterable[Event]) -> dict[int, Event]:
     return came
 
 
-def replaced(
+def earlier_texts(
     tokenizer: Tokenizer, tokens: Sequence[int], trace: Sequence[Event], came: Mapping[int, Event]
 ) -> dict[int, list[Past]]:
     """The texts that stood at each position before its last one: all of them, or those at `MOST` moments."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.text.tokens.alphabets import unscored
+from unmask.text.tokens.alphabets import unscored_ids
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.views.figure import COLOURS, INK, panels, require_matplotlib
 
@@ -18,7 +18,7 @@ LEAST = 0.01  # letters of a smaller share of the height are not drawn
 
 def letters_of(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
     """The ids that are single letters, and the letters; N and X stand for any of them and are none."""
-    none = tokenizer.specials | set(unscored(tokenizer))
+    none = tokenizer.specials | set(unscored_ids(tokenizer))
     letters = [(id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in none]
     return [id for id, _ in letters], [piece for _, piece in letters]
 

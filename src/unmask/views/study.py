@@ -6,7 +6,7 @@ from typing import Any
 from unmask.errors import how_many
 from unmask.views.figure import svg
 from unmask.views.page import Part, page
-from unmask.views.study_picture import drawable, has_published, picture, written
+from unmask.views.study_picture import drawable, format_number, has_published, picture
 
 Table = Mapping[str, Any]
 
@@ -49,9 +49,9 @@ def cells(table: Table, row: Table) -> list[str]:
 
 
 def shown(cell: Table, digits: int) -> str:
-    error = "" if cell["error"] is None else f" ± {written(cell['error'], digits)}"
+    error = "" if cell["error"] is None else f" ± {format_number(cell['error'], digits)}"
     seeds = f" ({len(cell['values'])} seeds)" if len(cell["values"]) > 1 else ""
-    return f"{written(cell['value'], digits)}{error}{seeds}"
+    return f"{format_number(cell['value'], digits)}{error}{seeds}"
 
 
 def difference(paired: Table | None, digits: int = 4) -> str:

@@ -42,7 +42,9 @@ def bars(table: Table) -> "Figure":
         if drawn:
             axes.barh(at, cell["value"], height=0.6, color=COLOURS[0], alpha=0.85)
             axes.errorbar(cell["value"], at, xerr=error, color=INK, capsize=2, lw=1)
-        write_beside(axes, written(cell["value"], column["digits"]), (cell["value"] + error if drawn else 0, at))
+        write_beside(
+            axes, format_number(cell["value"], column["digits"]), (cell["value"] + error if drawn else 0, at)
+        )
     if has_published(table, number):
         axes.plot([], [], "D", color=COLOURS[1], label="published")
         legend(axes)
@@ -261,6 +263,6 @@ def has_published(table: Table, number: int) -> bool:
     return any(row["cells"][number]["published"] is not None for row in table["rows"])
 
 
-def written(value: float, digits: int) -> str:
+def format_number(value: float, digits: int) -> str:
     """A number with its digits; a huge one, as a model that has learned nothing may have, by its power of ten."""
     return f"{value:.{digits}f}" if abs(value) < HUGE else f"{value:.1e}"

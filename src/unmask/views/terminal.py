@@ -49,14 +49,14 @@ def picture(moment: Moment, traces: Sequence[Sequence[Event]], tokenizer: Tokeni
     step = moment.step
     hidden = int(step.canvas.hidden.sum())
     rows = [
-        painted(tokenizer, tokens, {event.position: event for event in trace}, call=step.call)
+        paint_row(tokenizer, tokens, {event.position: event for event in trace}, call=step.call)
         for tokens, trace in zip(step.canvas.tokens[:most].tolist(), traces, strict=False)
     ]
     line = Text(f"pass {step.call}, {hidden:,} masks left", style=MASK)
     return Group(line, *(part for row in rows for part in (row, Text(""))))
 
 
-def painted(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
+def paint_row(tokenizer: Tokenizer, tokens: Sequence[int], came: Mapping[int, Event], *, call: int) -> Text:
     """A row in colours; `came` has the event of each position that was drawn."""
     text = Text()
     for position, (token, piece) in enumerate(zip(tokens, pieces(tokenizer, tokens), strict=True)):

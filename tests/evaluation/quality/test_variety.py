@@ -7,7 +7,7 @@ import pytest
 
 from unmask.evaluation.quality.assessment import SampleText, assess
 from unmask.evaluation.quality.copies import copies, hashes
-from unmask.evaluation.quality.variety import collapsed, distinct, row_entropy, variety
+from unmask.evaluation.quality.variety import collapse_warning, distinct, row_entropy, variety
 
 
 def test_entropy_is_that_of_the_counts():
@@ -71,10 +71,10 @@ def test_equal_windows_and_only_they_have_equal_hashes(n):
 
 def test_a_collapse_of_entropy_is_told():
     dull, rich = [np.array([1, 1, 1, 1, 2, 1, 1, 1])] * 2, [np.arange(8)] * 2
-    assert "collapsed" in str(collapsed(row_entropy(dull[0]), dull, None))
-    assert collapsed(row_entropy(rich[0]), rich, None) is None
-    assert "real text" in str(collapsed(1.7, rich, 2.0))
-    assert collapsed(1.9, rich, 2.0) is None
+    assert "collapsed" in str(collapse_warning(row_entropy(dull[0]), dull, None))
+    assert collapse_warning(row_entropy(rich[0]), rich, None) is None
+    assert "real text" in str(collapse_warning(1.7, rich, 2.0))
+    assert collapse_warning(1.9, rich, 2.0) is None
 
 
 def test_samples_are_compared_with_training_text_as_long():

@@ -24,7 +24,7 @@ from models import saved
 from servers import serving
 
 from unmask.cli import serve as serve_verb
-from unmask.cli.main import main, parsed
+from unmask.cli.main import main, parse_settings
 from unmask.errors import UserError
 from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
@@ -303,7 +303,7 @@ def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path
     monkeypatch.setattr(Workers, "run", lambda self: works.append(pickle.loads(pickle.dumps(self.work))))
     assert main(["serve", *words]) == 0
     (service,) = works[0].args
-    asked = parsed("serve", words)
+    asked = parse_settings("serve", words)
     assert service.settings == asked.server
     assert service.load.__self__ == asked.place
     assert (service.folder, service.key) == (masked.folder.resolve(), "correct horse")

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.random import SMALL, shuffled
 from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.packed import length_for, packed, packing_for
+from unmask.text.corpus.packed import length_for, pack_corpus, packing_for
 from unmask.text.corpus.shards import Shard
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
@@ -38,9 +38,9 @@ def test_wrap_gives_the_blocks_of_the_reference(case, tmp_path):
     corpus = corpus_of(tmp_path, case["docs"], bos=case["bos"], eos=case["eos"])
     if not case["out"]:
         with pytest.raises(UserError, match="not one row of 200"):
-            packed(corpus, case["block_size"], "wrap")
+            pack_corpus(corpus, case["block_size"], "wrap")
         return
-    rows = packed(corpus, case["block_size"], "wrap")
+    rows = pack_corpus(corpus, case["block_size"], "wrap")
     batch = rows.rows(range(len(rows)))
     assert batch.tokens.tolist() == case["out"]
     assert batch.real.all()
@@ -48,13 +48,13 @@ def test_wrap_gives_the_blocks_of_the_reference(case, tmp_path):
 
 def test_stream_cuts_the_documents_and_their_ends_without_adding_anything(tmp_path):
     corpus = corpus_of(tmp_path, CASES[0]["docs"])
-    rows = packed(corpus, 8, "stream")
+    rows = pack_corpus(corpus, 8, "stream")
     flat = [id for document in CASES[0]["docs"] for id in document]
     assert rows.rows(range(len(rows))).tokens.flatten().tolist() == flat[: len(flat) // 8 * 8]
 
 
 def test_padded_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_path):
-    rows = packed(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "padded")
+    rows = pack_corpus(corpus_of(tmp_path, [[7, 8, 1], [5, 6, 7, 8, 9, 1], [4, 1]]), 6, "padded")
     batch = rows.rows([0, 1, 2])
     tokens, real = batch.tokens, batch.real
     assert tokens.tolist() == [[0, 7, 8, 1, 58, 58], [0, 5, 6, 7, 8, 1], [0, 4, 1, 58, 58, 58]]
@@ -66,7 +66,7 @@ def test_padded_puts_one_document_between_bos_and_eos_and_pads_or_cuts_it(tmp_pa
 
 
 def test_without_a_pad_token_padded_rows_are_filled_with_eos_and_still_not_real(tmp_path):
-    rows = packed(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "padded")
+    rows = pack_corpus(corpus_of(tmp_path, [[7, 1]], pad=None), 5, "padded")
     batch = rows.rows([0])
     tokens, real = batch.tokens, batch.real
     assert tokens.tolist() == [[0, 7, 1, 1, 1]]
@@ -74,7 +74,7 @@ def test_without_a_pad_token_padded_rows_are_filled_with_eos_and_still_not_real(
 
 
 def test_rows_learn_eos_up_to_the_end_and_count_the_document_and_its_first_eos(tmp_path):
-    rows = packed(corpus_of(tmp_path, [[7, 8, 1], [4, 1]]), 6, "rows")
+    rows = pack_corpus(corpus_of(tmp_path, [[7, 8, 1], [4, 1]]), 6, "rows")
     batch = rows.rows([0, 1])
     tokens, real, free = batch.tokens, batch.real, ~batch.frozen
     assert tokens.tolist() == [[0, 7, 8, 1, 1, 1], [0, 4, 1, 1, 1, 1]]
@@ -83,7 +83,7 @@ def test_rows_learn_eos_up_to_the_end_and_count_the_document_and_its_first_eos(t
 
 
 def test_a_document_that_does_not_fit_into_rows_is_cut_and_has_not_ended(tmp_path):
-    rows = packed(corpus_of(tmp_path, [[5, 6, 7, 1], [5, 6, 7, 8, 1], [5, 6, 7, 8, 9, 1]]), 5, "rows")
+    rows = pack_corpus(corpus_of(tmp_path, [[5, 6, 7, 1], [5, 6, 7, 8, 1], [5, 6, 7, 8, 9, 1]]), 5, "rows")
     batch = rows.rows([0, 1, 2])
     tokens, real = batch.tokens, batch.real
     assert tokens.tolist() == [[0, 5, 6, 7, 1], [0, 5, 6, 7, 8], [0, 5, 6, 7, 8]]
@@ -114,16 +114,16 @@ def test_lengths_are_those_of_the_documents(tmp_path):
 def test_impossible_packings_are_refused(tmp_path):
     corpus = corpus_of(tmp_path, CASES[0]["docs"])
     with pytest.raises(UserError, match="Did you mean 'stream'"):
-        packed(corpus, 8, "streams")
+        pack_corpus(corpus, 8, "streams")
     with pytest.raises(UserError, match="at least 3 tokens"):
-        packed(corpus, 2)
+        pack_corpus(corpus, 2)
     with pytest.raises(UserError, match="needs a tokenizer with bos and eos"):
-        packed(corpus_of(tmp_path, [[3, 4, 5]], bos=None), 3, "wrap")
+        pack_corpus(corpus_of(tmp_path, [[3, 4, 5]], bos=None), 3, "wrap")
     with pytest.raises(UserError, match="needs whole documents"):
-        packed(corpus.divided(20)[1], 8, "rows")
-    assert len(packed(corpus.divided(0)[0], 8, "rows")) == corpus.documents
+        pack_corpus(corpus.divided(20)[1], 8, "rows")
+    assert len(pack_corpus(corpus.divided(0)[0], 8, "rows")) == corpus.documents
     with pytest.raises(UserError, match="at least one row"):
-        Batches(packed(corpus, 8), 0)
+        Batches(pack_corpus(corpus, 8), 0)
 
 
 @given(st.integers(1, 3 * SMALL), st.integers(0, 2**40), st.integers(0, 9))
@@ -162,7 +162,7 @@ def test_orders_look_random(n):
 @pytest.fixture
 def batches(tmp_path):
     corpus = corpus_of(tmp_path, [[10 + i, 20 + i, 30 + i % 7, 1] for i in range(23)])
-    return Batches(packed(corpus, 4), 6, seed=5)
+    return Batches(pack_corpus(corpus, 4), 6, seed=5)
 
 
 def test_an_epoch_takes_every_row_once_and_the_next_in_another_order(batches):
@@ -202,7 +202,7 @@ def test_lanes_predict_every_token_once_and_each_row_goes_on_where_it_ended(tmp_
     """The first token of the stream is given; what does not fill a row of every lane is left over."""
     corpus = corpus_of(tmp_path, [[4 * i + j for j in range(4)] for i in range(25)])
     stream = corpus.read(0, corpus.tokens).tolist()
-    lanes = Lanes(packed(corpus, 5), 3)
+    lanes = Lanes(pack_corpus(corpus, 5), 3)
     assert (lanes.rows, lanes.tokens) == ((len(stream) - 1) // 4 // 3, 4 * lanes.rows)
     seen, before = [], None
     for step in range(lanes.rows):
@@ -220,7 +220,7 @@ def test_lanes_predict_every_token_once_and_each_row_goes_on_where_it_ended(tmp_
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_lanes_of_all_ranks_are_those_of_one_process(tmp_path, world):
-    lanes = Lanes(packed(corpus_of(tmp_path, [list(range(100))]), 5), 6)
+    lanes = Lanes(pack_corpus(corpus_of(tmp_path, [list(range(100))]), 5), 6)
     for step in (0, 3, 1000):
         ranks = [lanes.at(step, rank=rank, world=world).tokens for rank in range(world)]
         assert torch.equal(torch.cat(ranks), lanes.at(step).tokens)
@@ -231,9 +231,9 @@ def test_lanes_of_all_ranks_are_those_of_one_process(tmp_path, world):
 def test_text_too_short_for_its_lanes_and_separate_documents_are_refused(tmp_path):
     corpus = corpus_of(tmp_path, [list(range(30))])
     with pytest.raises(UserError, match=r"too few for 9 texts of one row of 5 .*use a smaller batch"):
-        Lanes(packed(corpus, 5), 9)
+        Lanes(pack_corpus(corpus, 5), 9)
     with pytest.raises(UserError, match=r"--text\.pack stream, not wrap"):
-        Lanes(packed(corpus, 5, "wrap"), 2)
+        Lanes(pack_corpus(corpus, 5, "wrap"), 2)
 
 
 @pytest.mark.slow
@@ -249,23 +249,23 @@ def test_a_share_of_the_rows_is_cut_to_a_random_length_whatever_the_world(batche
     halves = [short.at(3, rank=rank, world=2).real for rank in (0, 1)]
     assert torch.equal(torch.cat(halves), steps[3].real)
     with pytest.raises(UserError, match="rows of a stream"):
-        replace(short, packed=packed(short.packed.corpus, 8, "wrap"))
+        replace(short, packed=pack_corpus(short.packed.corpus, 8, "wrap"))
 
 
 def test_windows_are_cut_within_documents_and_hold_no_marks(tmp_path):
-    rows = packed(corpus_of(tmp_path, [[4, 5, 6, 7, 8, 9, 10, 1], [4, 5, 1], [11, 12, 13, 1]]), 3, "windows")
+    rows = pack_corpus(corpus_of(tmp_path, [[4, 5, 6, 7, 8, 9, 10, 1], [4, 5, 1], [11, 12, 13, 1]]), 3, "windows")
     assert len(rows) == 3
     batch = rows.rows([0, 1, 2])
     assert batch.tokens.tolist() == [[4, 5, 6], [7, 8, 9], [11, 12, 13]]
     assert batch.real.all()
     with pytest.raises(UserError, match=r"not one row of 9 \(windows\)"):
-        packed(rows.corpus, 9, "windows")
+        pack_corpus(rows.corpus, 9, "windows")
 
 
 @pytest.mark.parametrize("way", ["stream", "rows", "padded", "windows"])
 def test_unscored_ids_are_seen_but_neither_hidden_nor_counted(way, tmp_path):
     corpus = corpus_of(tmp_path, [[4, 11, 6, 7, 1], [11, 11, 8, 9, 1]])
-    plain, batch = (packed(corpus, 4, way, unscored=ids).rows([0, 1]) for ids in ((), (11,)))
+    plain, batch = (pack_corpus(corpus, 4, way, unscored=ids).rows([0, 1]) for ids in ((), (11,)))
     known = plain.tokens == 11
     assert known.any()
     assert torch.equal(batch.tokens, plain.tokens)
@@ -280,7 +280,7 @@ def test_half_of_the_rows_are_the_other_strand_and_ranks_agree(way, tmp_path):
     corpus = corpus_of(tmp_path, [[4, 5, 6, 4, 1]] * 40)
     complement = np.arange(20)
     complement[[4, 5]] = 5, 4
-    batches = Batches(packed(corpus, 4 if way == "windows" else 6, way), 8, 3, complement=complement)
+    batches = Batches(pack_corpus(corpus, 4 if way == "windows" else 6, way), 8, 3, complement=complement)
     plain = Batches(batches.packed, 8, 3)
     turned = 0
     for step in range(10):

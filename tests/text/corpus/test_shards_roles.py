@@ -9,7 +9,7 @@ from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus, verify
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import MANIFEST
-from unmask.text.corpus.packed import packed
+from unmask.text.corpus.packed import pack_corpus
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import SHARDS, Shard, write_shard
 from unmask.text.corpus.sources import gather
@@ -45,7 +45,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "toy-layout"])
 def test_rows_of_every_layout_have_the_stored_roles_where_their_text_is(name, folder):
     corpus = Corpus.open(folder)
-    whole = packed(corpus, 3 if name == "windows" else 7, name)
+    whole = pack_corpus(corpus, 3 if name == "windows" else 7, name)
     rows = whole.rows(range(len(whole)))
     for number, (tokens, roles) in enumerate(zip(rows.tokens, rows.roles, strict=True)):
         start, stop = whole.spans.span(number)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.prompt.template import Blank, Template, healed, parse
+from unmask.text.prompt.template import Blank, Template, heal_spaces, parse
 from unmask.text.tokens.vocabulary import bpe, byte, character, text8
 
 
@@ -88,7 +88,7 @@ def test_text_that_a_vocabulary_would_read_as_unknown_is_refused():
 
 def test_a_space_before_a_blank_becomes_part_of_it_where_words_begin_with_their_space():
     words = bpe(["the cat sat on the mat " * 9], 300)
-    assert healed(parse("the [2] [1]. ___ ok"), words).parts == (
+    assert heal_spaces(parse("the [2] [1]. ___ ok"), words).parts == (
         "the",
         Blank(2, 2, spaced=True),
         Blank(1, 1, spaced=True),
@@ -96,14 +96,16 @@ def test_a_space_before_a_blank_becomes_part_of_it_where_words_begin_with_their_
         Blank(1, 8, spaced=True),
         " ok",
     )
-    assert healed(parse(" [2]s\n[1]a[1]"), words) == parse(" [2]s\n[1]a[1]"), "nothing to move, or at the very start"
+    assert heal_spaces(parse(" [2]s\n[1]a[1]"), words) == parse(" [2]s\n[1]a[1]"), (
+        "nothing to move, or at the very start"
+    )
     for others in (byte(), character(["the cat"]), text8()):
-        assert healed(parse("the [2] at"), others) == parse("the [2] at")
+        assert heal_spaces(parse("the [2] at"), others) == parse("the [2] at")
 
 
 def test_a_healed_template_says_where_a_token_must_begin_with_a_space():
     words = bpe(["the cat sat on the mat " * 9], 300)
-    template = healed(parse("the [2] sat[1]"), words)
+    template = heal_spaces(parse("the [2] sat[1]"), words)
     ids, spaced = template.tokens(words, (2, 1)), template.spaced(words, (2, 1))
     first = len(words.encode("the"))
     assert ids == [*words.encode("the"), words.mask, words.mask, *words.encode(" sat"), words.mask]

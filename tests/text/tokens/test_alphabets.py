@@ -4,7 +4,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.tokens import vocabulary
-from unmask.text.tokens.alphabets import DNA, PROTEIN, letters_of, undrawn, unscored
+from unmask.text.tokens.alphabets import DNA, PROTEIN, letters_of, undrawn, unscored_ids
 from unmask.text.tokens.tokenizer import Tokenizer
 
 OURS, PUBLISHED, AMINO = vocabulary.dna(), vocabulary.caduceus(), vocabulary.protein()
@@ -28,13 +28,13 @@ def test_a_saved_vocabulary_keeps_its_alphabet(tmp_path):
     AMINO.save(tmp_path)
     again = Tokenizer.load(tmp_path)
     assert again.fingerprint == AMINO.fingerprint
-    assert unscored(again) == unscored(AMINO) == (20,)
+    assert unscored_ids(again) == unscored_ids(AMINO) == (20,)
 
 
 def test_letters_that_stand_for_no_letter_are_never_scored():
-    assert unscored(OURS) == (4,)
-    assert unscored(PUBLISHED) == (11, 6)
-    assert unscored(vocabulary.character(["ACGTX"])) == ()
+    assert unscored_ids(OURS) == (4,)
+    assert unscored_ids(PUBLISHED) == (11, 6)
+    assert unscored_ids(vocabulary.character(["ACGTX"])) == ()
 
 
 def test_a_vocabulary_of_the_letters_in_the_data_is_no_alphabet_of_proteins():
@@ -42,7 +42,7 @@ def test_a_vocabulary_of_the_letters_in_the_data_is_no_alphabet_of_proteins():
     own = vocabulary.character([TWENTY + "X"])
     assert letters_of(own, PROTEIN) is None
     assert letters_of(own, DNA) is None
-    assert unscored(own) == undrawn(own, ends=False) == ()
+    assert unscored_ids(own) == undrawn(own, ends=False) == ()
 
 
 @pytest.mark.parametrize("tokenizer", [OURS, PUBLISHED, AMINO], ids=["dna", "caduceus", "protein"])

@@ -23,13 +23,13 @@ from unmask.registry import derived
 MOST = 1 / math.pi  # with a larger λ a token could become visible again
 
 
-def kept(t: Float[Tensor, "*b"], centred: Float[Tensor, "*b"], *, strength: float) -> Float[Tensor, "*b"]:
+def visible_chance(t: Float[Tensor, "*b"], centred: Float[Tensor, "*b"], *, strength: float) -> Float[Tensor, "*b"]:
     """k: the chance that a token is still visible at t; all are at t = 0, none at t = 1. [DiffusionBERT]"""
     k = (1 - t + strength * torch.sin(math.pi * t) * centred).clamp(0, 1)
     return torch.where(t <= 0, 1.0, torch.where(t >= 1, 0.0, k))
 
 
-def revealed(k_s: Float[Tensor, "*b"], k_t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+def spindle_reveal_chance(k_s: Float[Tensor, "*b"], k_t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """r = (k_s − k_t)/(1 − k_t): the chance that a token hidden at t is visible at s < t; a visible one never is."""
     return ((k_s - k_t) / (1 - k_t).clamp(min=1e-12)).clamp(0, 1)
 
@@ -69,14 +69,16 @@ class Spindle(Kernel):
     def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
         x0, u = clean.x0, clean.noise.u
         shift = torch.zeros_like(u) if self.shift is None else self.shift.to(t)[x0]
-        chosen = u < 1 - kept(t[:, None].expand(x0.shape), shift, strength=self.strength)
+        chosen = u < 1 - visible_chance(t[:, None].expand(x0.shape), shift, strength=self.strength)
         return torch.where(chosen & clean.free, clean.mask, x0)
 
     def reveals(self, s: Float[Tensor, " n"], t: Float[Tensor, " n"], *, vocab: int) -> Float[Tensor, "n v"]:
         """r_v of the steps from t to s, for every id."""
         shift = t.new_zeros(vocab) if self.shift is None else self.shift.to(t)
-        k_s, k_t = (kept(*torch.broadcast_tensors(one[:, None], shift), strength=self.strength) for one in (s, t))
-        return revealed(k_s, k_t)
+        k_s, k_t = (
+            visible_chance(*torch.broadcast_tensors(one[:, None], shift), strength=self.strength) for one in (s, t)
+        )
+        return spindle_reveal_chance(k_s, k_t)
 
     def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
         x_t, mask = step.x_t, step.mask

@@ -23,7 +23,7 @@ def random_ids(u: Float[Tensor, "*shape"], *, vocab: int, mask: int) -> Int[Tens
     return place + (place >= mask)
 
 
-def scrambled(
+def replace_tokens(
     x0: Int[Tensor, "b l"],
     hidden: Float[Tensor, " b"],
     u: Float[Tensor, "b l"],
@@ -71,7 +71,7 @@ class Uniform(Kernel):
         return random_ids(u, vocab=self.vocab, mask=mask)
 
     def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
-        drawn = scrambled(clean.x0, self.level(t).hidden, clean.noise.u, vocab=self.vocab, mask=clean.mask)
+        drawn = replace_tokens(clean.x0, self.level(t).hidden, clean.noise.u, vocab=self.vocab, mask=clean.mask)
         return drawn if clean.frozen is None else torch.where(clean.frozen, clean.x0, drawn)
 
     def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:

@@ -164,7 +164,7 @@ def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:
     return [things[i * len(things) // number] for i in range(number)]
 
 
-def measured(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
+def run_measurement(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
     """Score rows until the precision, the time or the number of passes is reached; yields after every batch.
 
     The processes of a team must stop together, so a team checks the time only after a complete pass.

@@ -242,7 +242,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
     if not seen.any():
         raise UserError("nothing has been scored yet.")
     documents = np.array([p.document for p in passages])[seen] if by_document else np.arange(len(tokens))
-    total, error, freedom, gap = _combined(nats, tokens, times, estimator)
+    total, error, freedom, gap = _combine_passes(nats, tokens, times, estimator)
     return Likelihood(
         nats_per_token=total,
         standard_error=error,
@@ -262,7 +262,7 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
     )
 
 
-def _combined(
+def _combine_passes(
     nats: np.ndarray, tokens: np.ndarray, times: np.ndarray, estimator: Estimator
 ) -> tuple[float, float, float, float | None]:
     """Nats per token, their standard error and its degrees of freedom, and Jensen's gap if orders are compared."""

@@ -30,7 +30,7 @@ from unmask.random import Noise
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.records import rows_of
 from unmask.text.row import Row
-from unmask.text.tokens.alphabets import check_alphabet, unscored
+from unmask.text.tokens.alphabets import check_alphabet, unscored_ids
 from unmask.text.tokens.bases import complement
 
 BY = ("auto", "pseudo", "bound")
@@ -86,7 +86,7 @@ def read_variants(what: str, names: Sequence[str]) -> Listed:
     """
     path = Path(what)
     if path.is_file():
-        return _listed(path)
+        return _read_substitutions(path)
     variants = []
     for part in filter(None, re.split(r"[,\s]+", what)):
         match = INLINE.fullmatch(part)
@@ -103,7 +103,7 @@ def read_variants(what: str, names: Sequence[str]) -> Listed:
     return Listed(variants, {})
 
 
-def _listed(path: Path) -> Listed:
+def _read_substitutions(path: Path) -> Listed:
     """The substitutions of a file, and a count of its other lines."""
     cases, skipped = [], Counter[str]()
     for variant in _table(path):
@@ -206,7 +206,9 @@ def effects(
     score = _pseudo if by == "pseudo" or (by == "auto" and hides) else _likelihoods
     options = {"passes": passes, "seed": seed, "budget": batch_tokens}
     one = score(model, cases, **options)
-    other = None if partners is None else score(model, [_turned(case, partners) for case in cases], **options)
+    other = (
+        None if partners is None else score(model, [_on_other_strand(case, partners) for case in cases], **options)
+    )
     for number, variant in enumerate(variants):
         forward, error = one[number]
         back, back_error = (None, 0.0) if other is None else other[number]
@@ -233,14 +235,14 @@ def _case(variant: Variant, text: str, ids: np.ndarray, model: Model, length: in
             "Is the position counted from 1, and the sequence the right one?"
         )
     ref, alt = (int(tokenizer.encode_batch([letter])[0][0]) for letter in (variant.ref, variant.alt))
-    if {ref, alt} & set(unscored(tokenizer)):
+    if {ref, alt} & set(unscored_ids(tokenizer)):
         raise UserError(f"{variant.where}: {variant.ref} to {variant.alt} has a letter that stands for no base.")
     room = length - len(model.layout.part([]).tokens)
     start = min(max(0, at - room // 2), max(0, len(ids) - room))
     return Case(ids[start : start + room], at - start, ref, alt)
 
 
-def _turned(case: Case, partners: np.ndarray) -> Case:
+def _on_other_strand(case: Case, partners: np.ndarray) -> Case:
     """The same variant on the other strand."""
     tokens = partners[case.tokens][::-1]
     return Case(tokens, len(tokens) - 1 - case.at, int(partners[case.ref]), int(partners[case.alt]))

@@ -165,7 +165,7 @@ def chosen_sets(names: tuple[str, ...]) -> list[TextSet]:
     return [known[name] for name in names] if names else list(SUITE)
 
 
-def found(one: TextSet, root: Path) -> tuple[Path, Local] | None:
+def find_file(one: TextSet, root: Path) -> tuple[Path, Local] | None:
     """The first of a set's files that exists."""
     for local in one.local:
         for path in [root / local.path, *(root / f"{local.path}.{ending}" for ending in COMPRESSIONS)]:
@@ -183,7 +183,7 @@ def set_texts(one: TextSet, root: Path | None) -> tuple[Iterator[str], str, str]
     if root is not None and not root.is_dir():
         raise UserError(f"there is no folder {root}.")
     place = data_root(root)
-    there = found(one, place)
+    there = find_file(one, place)
     if there is not None:
         path, local = there
         return map(repair, local.read(path)), path.relative_to(place).as_posix(), local.differs

@@ -144,7 +144,7 @@ def assess(
         "entropy_of_training_text": real,
         "mauve": likeness,
         "mauve_is": why,
-        "warning": variety.collapsed(various.entropy.value, rows, real),
+        "warning": variety.collapse_warning(various.entropy.value, rows, real),
         "copies": asdict(copies([sample.joined for sample in samples], training)) if training else None,
     }
     return result

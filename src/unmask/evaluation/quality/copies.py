@@ -38,7 +38,7 @@ def copies(samples: Sequence[str], training: Iterable[str]) -> Copies:
     """How much of the samples occurs in the training documents."""
     words = WordIds()
     rows = [words(text) for text in samples]
-    corpus = _joined([words(text) for text in training])
+    corpus = _join_documents([words(text) for text in training])
     values = np.random.Generator(np.random.Philox(key=0)).integers(0, 2**64, len(words.ids) + 1, np.uint64)
     known = cache(lambda n: np.unique(hashes(values[corpus], n)))  # most samples need the same few lengths
     inside = [values[row] for row in rows]
@@ -46,7 +46,7 @@ def copies(samples: Sequence[str], training: Iterable[str]) -> Copies:
     which = int(np.argmax([size for size, _ in longest]))
     size, start = longest[which]
     return Copies(
-        share=mean_number([_covered(row, known) for row in inside]),
+        share=mean_number([_copied_share(row, known) for row in inside]),
         longest=mean_number([float(size) for size, _ in longest]),
         most=size,
         text=" ".join(samples[which].split()[start : start + size]),
@@ -95,14 +95,14 @@ def longest_copy(row: np.ndarray, known: Callable[[int], np.ndarray]) -> tuple[i
     return size, start
 
 
-def _covered(row: np.ndarray, known: Callable[[int], np.ndarray]) -> float:
+def _copied_share(row: np.ndarray, known: Callable[[int], np.ndarray]) -> float:
     """The share of the row that is in copied windows."""
     copied = among(hashes(row, GRAM), known(GRAM))
     covered = np.convolve(copied, np.ones(GRAM)) > 0 if len(copied) else np.zeros(len(row))
     return float(covered.mean()) if len(row) else 0.0
 
 
-def _joined(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _join_documents(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Documents in one row, separated by the last value, which no sample contains."""
     wall = np.array([-1])
     return np.concatenate([part for row in rows for part in (row, wall)]) if rows else wall

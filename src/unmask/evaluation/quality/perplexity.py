@@ -78,16 +78,16 @@ def read_by_judge(
     if not any(len(row) > 1 for row in rows):
         raise UserError(f"none of the {len(rows)} samples has two tokens for the judge to score.")
     cuts = [[(start, 1, start + context) for start in range(0, len(row), context)] for row in rows]
-    blocks = _scored(judge, rows, cuts, after)
+    blocks = _token_nats(judge, rows, cuts, after)
     sliding = blocks
     if any(len(row) > context for row in rows):
         half = max(1, context // 2)
         cuts = [list(windows(len(row), length=context, stride=half, given=1)) for row in rows]
-        sliding = _scored(judge, rows, cuts, after)
+        sliding = _token_nats(judge, rows, cuts, after)
     return Read(rows, blocks, sliding, context, judge.eos, sum(map(len, whole)) - sum(map(len, rows)))
 
 
-def _scored(
+def _token_nats(
     judge: Judge,
     rows: Sequence[np.ndarray],
     cuts: Sequence[Sequence[tuple[int, int, int]]],

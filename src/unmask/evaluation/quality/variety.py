@@ -76,7 +76,7 @@ def distinct(rows: Sequence[np.ndarray], n: int) -> Number:
     return Number(different / total, error)
 
 
-def collapsed(entropy: float, rows: Sequence[np.ndarray], real: float | None) -> str | None:
+def collapse_warning(entropy: float, rows: Sequence[np.ndarray], real: float | None) -> str | None:
     """A warning if the entropy is far below that of text; `real` is that of real text of that length, if known."""
     length = float(np.mean([len(row) for row in rows]))
     if real is not None and entropy < REAL * real:

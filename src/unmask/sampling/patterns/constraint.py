@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.sampling.patterns.regex import LARGEST, Check, check_pattern_length, machine_of, short, unchecked
+from unmask.sampling.patterns.regex import LARGEST, Check, check_pattern_length, machine_of, no_check, short
 from unmask.sampling.patterns.tokens import (
     BREAK,
     CELLS,
@@ -345,7 +345,7 @@ def matching(
     whole: bool = False,
     ends: bool = True,
     largest: int = LARGEST,
-    check: Check = unchecked,
+    check: Check = no_check,
 ) -> Constraint:
     """Text that matches a regular expression. `ends`: shorter text is followed by the end token."""
     automaton = over_tokens(machine_of(pattern, largest=largest, check=check), words, ends=ends, check=check)
@@ -359,7 +359,7 @@ def one_of(
     whole: bool = False,
     ends: bool = True,
     largest: int = LARGEST,
-    check: Check = unchecked,
+    check: Check = no_check,
 ) -> Constraint:
     """Text that is one of a list."""
     if not texts:

@@ -109,17 +109,17 @@ class Repeat:
 Sequence = list[Character | Choice | Repeat]
 
 
-def unchecked() -> None:
+def no_check() -> None:
     """A `Check` that lets all work go on."""
 
 
-def machine_of(pattern: str, *, largest: int = LARGEST, check: Check = unchecked) -> Machine:
+def machine_of(pattern: str, *, largest: int = LARGEST, check: Check = no_check) -> Machine:
     """The machine of a regular expression, with at most `largest` states; a syntax error names its column."""
     check_pattern_length(len(pattern))
     net = Net()
     start = net.state()
     try:
-        end = sequence(net, parsed(pattern), start)
+        end = sequence(net, parse_regex(pattern), start)
     except RecursionError:
         raise UserError("the pattern has too many groups within groups: use fewer.") from None
     return minimal(deterministic(net, start, end, largest, check), check)
@@ -132,7 +132,7 @@ def check_pattern_length(length: int) -> None:
         )
 
 
-def parsed(pattern: str) -> Sequence:
+def parse_regex(pattern: str) -> Sequence:
     """A regular expression as a tree of what an automaton can express."""
     try:
         with warnings.catch_warnings():
@@ -148,7 +148,7 @@ def parsed(pattern: str) -> Sequence:
         raise too_large() from None
     except ValueError as error:
         raise UserError(f"the regular expression {short(pattern)!r} is not valid: {error}.") from None
-    return simplified(tree, tree.state.flags)
+    return simplify_items(tree, tree.state.flags)
 
 
 def short(text: str) -> str:
@@ -161,7 +161,7 @@ def too_large(largest: int = LARGEST) -> UserError:
     )
 
 
-def simplified(items: Any, flags: int) -> Sequence:
+def simplify_items(items: Any, flags: int) -> Sequence:
     """Items of Python's parser, without groups and without what matches only nothing."""
     simple: Sequence = []
     for op, value in items:
@@ -169,13 +169,13 @@ def simplified(items: Any, flags: int) -> Sequence:
             raise UserError(f"a pattern cannot use {UNSUPPORTED[op]}.")
         if op is ops.SUBPATTERN:
             _, added, removed, inner = value
-            simple += simplified(inner, (flags | added) & ~removed)
+            simple += simplify_items(inner, (flags | added) & ~removed)
         elif op is ops.BRANCH:
-            choices = [simplified(choice, flags) for choice in value[1]]
+            choices = [simplify_items(choice, flags) for choice in value[1]]
             simple += [Choice(choices)] if any(choices) else []
         elif op in REPEATS:
             least, most, inner = value
-            inner = simplified(inner, flags)
+            inner = simplify_items(inner, flags)
             simple += [Repeat(least, None if most is ops.MAXREPEAT else most, inner)] if inner and most else []
         else:
             simple.append(Character(list(utf8(code_points(op, value, flags)))))
@@ -193,7 +193,7 @@ def sequence(net: Net, items: Sequence, state: int) -> int:
         elif isinstance(item, Choice):
             state = join_states(net, [sequence(net, one, free_step(net, state)) for one in item.choices])
         else:
-            state = repeated(net, item, state)
+            state = repeat_item(net, item, state)
     return state
 
 
@@ -211,7 +211,7 @@ def join_states(net: Net, states: Iterable[int]) -> int:
     return end
 
 
-def repeated(net: Net, item: Repeat, state: int) -> int:
+def repeat_item(net: Net, item: Repeat, state: int) -> int:
     for _ in range(item.least):
         state = sequence(net, item.inner, state)
     if item.most is None:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.sampling.patterns.regex import Check, Machine, unchecked
+from unmask.sampling.patterns.regex import Check, Machine, no_check
 from unmask.text.tokens.tokenizer import Tokenizer
 
 # Decoders in which a token's text depends at most on whether the token is the first one.
@@ -217,14 +217,14 @@ def anything(size: int, *, mask: int, banned: tuple[int, ...] = ()) -> Automaton
 
 
 def over_tokens(
-    machine: Machine, words: Words, *, ends: bool = True, banned: tuple[int, ...] = (), check: Check = unchecked
+    machine: Machine, words: Words, *, ends: bool = True, banned: tuple[int, ...] = (), check: Check = no_check
 ) -> Automaton:
     """The automaton over tokens of a machine over bytes.
 
     ends    a match that is shorter than its blank may be followed by the end token
     banned  tokens that are never used
     """
-    states, classes, small = explored(machine, words, check)
+    states, classes, small = explore_states(machine, words, check)
     accepts = np.array([machine.accepts[0], machine.accepts[0], *machine.accepts[states], True, False])
     end, dead, count = len(small), len(small) + 1, small.shape[1]
     table = np.full((dead + 1, count + 2), dead, np.int64)  # two more classes: the end token, and those banned
@@ -241,7 +241,7 @@ def over_tokens(
     )
 
 
-def explored(machine: Machine, words: Words, check: Check) -> tuple[list[int], np.ndarray, np.ndarray]:
+def explore_states(machine: Machine, words: Words, check: Check) -> tuple[list[int], np.ndarray, np.ndarray]:
     """The machine's states between tokens; the tokens' classes; and a table of FIRST, INSIDE and each state by class.
 
     The table has 2 + the index of the next state, or −1. Some rows are made at a time, and a class is split as soon

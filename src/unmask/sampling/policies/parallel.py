@@ -41,7 +41,7 @@ def certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
     return doubt.cumsum(1) + doubt.cummax(1).values <= 1
 
 
-def bounded(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]:
+def bounded_prefix(gamma: float) -> Callable[[Float[Tensor, "b w"]], Bool[Tensor, "b w"]]:
     """Σ H − max H ≤ γ over a prefix, given −H: bounds the dependence that independent draws ignore."""
 
     def allows(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
@@ -114,7 +114,7 @@ class EntropyBound(Looking):
         self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         score = table(-entropy(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
-        return prefix(score, bounded(self.gamma)).flatten()[rows], view.memory
+        return prefix(score, bounded_prefix(self.gamma)).flatten()[rows], view.memory
 
 
 @POLICIES.register("klass", "confident and stable positions at once")

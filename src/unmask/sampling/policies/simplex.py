@@ -16,7 +16,7 @@ from unmask.sampling.policy import POLICIES
 Projection = Literal["sampling", "even", "uneven"]
 
 
-def projected(reading: VectorPrediction, kind: Projection, p: float, draw: Draw) -> Float[Tensor, "b s v"]:
+def project_prediction(reading: VectorPrediction, kind: Projection, p: float, draw: Draw) -> Float[Tensor, "b s v"]:
     """The prediction as a point of the cube, in units of K.
 
     sampling  a corner: one token of the nucleus, drawn
@@ -60,5 +60,5 @@ class SimplexSteps(VectorSteps):
 
     def moved(self, step: Move) -> Float[Tensor, "b s v"]:
         """√ᾱ_s ŵ + √(1 − ᾱ_s) z with fresh z: nothing of the old noise is kept."""
-        corner = projected(step.reading, self.projection, self.p, step.draw)
+        corner = project_prediction(step.reading, self.projection, self.p, step.draw)
         return step.normal.mul_(sigma(step.gamma_s).to(step.z.dtype)).add_(corner, alpha=float(alpha(step.gamma_s)))

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
-from unmask.sampling.tasks.rows import Event, Moment, TaskRow, draw_rows, shortened
+from unmask.sampling.tasks.rows import Event, Moment, TaskRow, draw_rows, drop_unneeded_blanks
 from unmask.text.prompt.canvas import Canvas
 from unmask.text.prompt.stop import Until
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
@@ -136,7 +136,7 @@ def generate(
     task = Continue(prompt, length, document=document)
     row = task.row(model, constrained=constrained)
     method = method_for(model, recipe, healed=row.heals, ends=task.ends(model, until))
-    row = shortened(row, method.constraint, mask=model.mask, device=model.device)
+    row = drop_unneeded_blanks(row, method.constraint, mask=model.mask, device=model.device)
     if recipe.control.guidance != 1 and row.start <= row.closing:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
     if until is None and task.begins_document(model) and tokenizer.eos is not None:

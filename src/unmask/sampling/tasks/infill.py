@@ -32,7 +32,7 @@ from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_passes, log_likelihoods, scored_by
 from unmask.sampling.tasks.lengths import Posterior, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of, draw_rows
-from unmask.text.prompt.template import Lengths, Template, healed, parse
+from unmask.text.prompt.template import Lengths, Template, heal_spaces, parse
 from unmask.text.row import Role
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
@@ -59,7 +59,7 @@ class Infill:
 
     @cached_property
     def template(self) -> Template:
-        return self.given if self.constrained else healed(self.given, self.model.text_tokenizer())
+        return self.given if self.constrained else heal_spaces(self.given, self.model.text_tokenizer())
 
     def row(self, lengths: Lengths) -> TaskRow:
         """The row to be filled, with blanks of these lengths."""
@@ -115,7 +115,7 @@ class Infill:
 
     def blanks(self, lengths: Lengths, tokens: list[int]) -> tuple[str, ...]:
         """The text of each blank of a filled row, without the space that the template gave."""
-        return filled(self.model.text_tokenizer(), self.row(lengths).tokens, tokens, self.template, lengths)
+        return blank_texts(self.model.text_tokenizer(), self.row(lengths).tokens, tokens, self.template, lengths)
 
     def text(self, lengths: Lengths, tokens: list[int]) -> str:
         """A filled row as text. What was given stays as it was written, even if the vocabulary has no capitals."""
@@ -332,7 +332,7 @@ def estimates(
     return [by_row[number] for number in range(len(rows))]
 
 
-def filled(
+def blank_texts(
     tokenizer: Tokenizer, start: list[int], tokens: list[int], template: Template, lengths: Lengths
 ) -> tuple[str, ...]:
     """The text of each blank, without the space that the template gave."""

@@ -50,7 +50,7 @@ def canvas_of(rows: list[TaskRow], *, mask: int, device: torch.device) -> Canvas
     return of_rows([row.tokens for row in rows], mask=mask, spaced=spaced).to(device)
 
 
-def shortened(row: TaskRow, constraint: Constraint | None, *, mask: int, device: torch.device) -> TaskRow:
+def drop_unneeded_blanks(row: TaskRow, constraint: Constraint | None, *, mask: int, device: torch.device) -> TaskRow:
     """The row without blanks at its end that no match can need: after the longest match and its end token."""
     end = len(row.tokens) - row.closing
     if constraint is None or row.tokens[end - 1] != mask:

@@ -12,7 +12,7 @@ from unmask.model.predictor import load_guide
 from unmask.registry import own_fields
 from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
-from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recorded
+from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recipe_record
 from unmask.serving.http import answers
 from unmask.serving.http.classifying import predictor_of
 from unmask.serving.http.errors import check_name
@@ -96,7 +96,7 @@ def described_field(kind: Any, name: str) -> answers.SamplerField:
 
 def defaults_of(model: Model) -> answers.Defaults:
     """The sampling settings in force unless a request gives others; refuses a model whose own are not valid."""
-    law, options = method_for(model, Recipe()).law, recorded(model, Recipe())
+    law, options = method_for(model, Recipe()).law, recipe_record(model, Recipe())
     return answers.Defaults(law=law, **{name: options[name] for name in DEFAULTS})
 
 

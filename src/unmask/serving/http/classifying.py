@@ -23,7 +23,7 @@ def predictor_of(requests: Requests) -> Predictor | None:
     return of_model(model) if is_predictor(model.folder) else None
 
 
-async def classified(
+async def classify_texts(
     engine: Engine, requests: Requests, predictor: Predictor, body: ClassifyRequest
 ) -> list[answers.ClassAnswer]:
     """The answers to all texts, some between two ticks, so that classification and sampling share the machine."""
@@ -37,7 +37,7 @@ async def classified(
         if monotonic() > deadline:
             raise late(requests.limits.seconds)
         some = rows[low : low + size]
-        values = await engine.between(partial(answered, predictor, some), again=True)
+        values = await engine.between(partial(predict_rows, predictor, some), again=True)
         for row, length, one in zip(some, lengths[low:], values, strict=False):
             prediction = predictor.answer.prediction(one)
             replies.append(
@@ -53,7 +53,7 @@ async def classified(
     return replies
 
 
-def answered(predictor: Predictor, rows: list[Encoded]) -> list[list[float]]:
+def predict_rows(predictor: Predictor, rows: list[Encoded]) -> list[list[float]]:
     with torch.inference_mode():
         return predictor.answers(rows, batch=len(rows)).tolist()
 
@@ -67,5 +67,5 @@ def add_classifying(app: FastAPI, engine: Engine, requests: Requests, name: str)
         check_name(body.model, name)
         if predictor is None:
             raise wrong("the served model is no classifier: serve a folder that `unmask classify` wrote.")
-        data = await unless_gone(request, classified(engine, requests, predictor, body))
+        data = await unless_gone(request, classify_texts(engine, requests, predictor, body))
         return answers.Classes(model=name, labels=list(predictor.answer.labels), data=data)

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from unmask.serving.limits import Limits
 from unmask.serving.log import log
-from unmask.serving.refusal import crowded
+from unmask.serving.refusal import crowded_refusal
 
 try:
     import resource
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
 
 def full() -> bytes:
     """The answer to a connection for which there is no room."""
-    body = json.dumps(crowded().body())
+    body = json.dumps(crowded_refusal().body())
     head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\nconnection: close"
     return f"{head}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 

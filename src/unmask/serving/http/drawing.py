@@ -42,7 +42,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         patterned = field_of(body) is not None
         ready: list[Constraint | None] = []
         if patterned:  # compiled while ticks continue; `make` then finds it
-            ready.append(await compiled(engine, requests, body))
+            ready.append(await compile_constraint(engine, requests, body))
         lengths: list[Lengths] = []
         rated = None
         if isinstance(body, InfillRequest):
@@ -94,7 +94,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
         return await answer(request, body, "infill")
 
 
-async def compiled(engine: Engine, requests: Requests, body: Drawing) -> Constraint | None:
+async def compile_constraint(engine: Engine, requests: Requests, body: Drawing) -> Constraint | None:
     """The constraint of a request, made beside the ticks; given up when the request ends first."""
     over = Event()
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from unmask.errors import UserError, unknown
 from unmask.serving.http import answers
-from unmask.serving.refusal import Refusal, failed, wrong
+from unmask.serving.refusal import Refusal, server_failure, wrong
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": answers.Error, "description": about}
@@ -43,14 +43,14 @@ def add_errors(app: FastAPI) -> None:
         return shown(error)
 
     async def broken(_: Request, error: Exception) -> Response:
-        return shown(failed())  # the guard logs it
+        return shown(server_failure())  # the guard logs it
 
     async def mistaken(_: Request, error: Exception) -> Response:
         return shown(wrong(str(error)))
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return shown(explained(error))
+        return shown(explain_error(error))
 
     async def by_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -74,7 +74,7 @@ def no_address(app: FastAPI) -> str:
     )
 
 
-def explained(error: RequestValidationError) -> Refusal:
+def explain_error(error: RequestValidationError) -> Refusal:
     """The first error in a body, without repeating the body."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"][1:2] if isinstance(part, str)]

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unmask.serving.log import Report, log, request_id
 from unmask.serving.metrics import Metrics
-from unmask.serving.refusal import Refusal, closing, failed, no_entry, slow, wrong
+from unmask.serving.refusal import Refusal, closing, no_entry, server_failure, slow, wrong
 from unmask.serving.settings import ServerSettings
 
 HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")  # a name or an address, and perhaps a port
@@ -91,7 +91,7 @@ class Guard:
         except Exception as error:
             self.report(error)
             if not seen.status:
-                await refuse(failed(), sending)
+                await refuse(server_failure(), sending)
         except asyncio.CancelledError:  # the server ends, and this request has outlasted the grace
             await cut_off(seen, sending)
         finally:

@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.sampling.control import Control
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.patterns.regex import Check, unchecked
+from unmask.sampling.patterns.regex import Check, no_check
 from unmask.sampling.patterns.tokens import anything
 from unmask.sampling.policies.parallel import Klass
 from unmask.sampling.recipe import Method, Recipe, method_for
@@ -23,7 +23,7 @@ from unmask.sampling.score import log_likelihood
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
-from unmask.sampling.tasks.rows import TaskRow, canvas_of, shortened
+from unmask.sampling.tasks.rows import TaskRow, canvas_of, drop_unneeded_blanks
 from unmask.serving.batch import Job
 from unmask.serving.cache import Cache
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
@@ -78,7 +78,7 @@ class Controls:
             raise wrong("this server has no classifier: start it with --classifier.", param="classifier_label")
         return body.recipe(classifier=None if body.classifier_label is None else self.classifier)
 
-    def constraint(self, body: Drawing, check: Check = unchecked) -> Constraint | None:
+    def constraint(self, body: Drawing, check: Check = no_check) -> Constraint | None:
         """The constraint on the text. A new pattern may take seconds to compile; the network is not called.
 
         `check` is called all the while, and ends the work by raising: nobody waits for it any more.
@@ -217,7 +217,7 @@ class Requests:
         """Rows as long as the longest match."""
         mask, device = self.model.mask, self.model.device
         try:
-            return [shortened(row, method.constraint, mask=mask, device=device) for row in rows]
+            return [drop_unneeded_blanks(row, method.constraint, mask=mask, device=device) for row in rows]
         except UserError as error:  # no filling matches
             raise wrong(str(error), param=field_of(body)) from None
 

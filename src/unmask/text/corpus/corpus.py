@@ -38,7 +38,7 @@ class Corpus:
             raise unknown(f"split of {folder}", split, manifest["splits"])
         shards = tuple(Shard(**shard) for shard in manifest["shards"] if shard["split"] == split)
         if check_shards(folder, shards, size=manifest["tokenizer"]["size"]):
-            _mapped.cache_clear()  # the maps of files that were replaced
+            _map_shard.cache_clear()  # the maps of files that were replaced
         return cls(folder, manifest["tokenizer"], manifest["dtype"], shards)
 
     @property
@@ -142,7 +142,7 @@ class Corpus:
 
     def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         shard = self.shards[index]
-        return _mapped(self.folder / SHARDS / shard.name, shard.documents, self.dtype)
+        return _map_shard(self.folder / SHARDS / shard.name, shard.documents, self.dtype)
 
 
 def verify(folder: str | Path) -> None:
@@ -167,7 +167,7 @@ def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1) -> tuple[
 
 
 @lru_cache(maxsize=4096)  # well below the number of maps that a process may hold
-def _mapped(path: Path, documents: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def _map_shard(path: Path, documents: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """A shard's document ends and its tokens, mapped into memory."""
     data = np.memmap(path, np.uint8, "r").view(np.ndarray)
     return data[: 4 * documents].view("<u4"), data[4 * documents :].view(np.dtype(dtype).newbyteorder("<"))

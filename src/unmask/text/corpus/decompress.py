@@ -27,7 +27,7 @@ def chunks(path: Path) -> Iterator[Chunk]:
     """The text of a file, plain or gz / xz / zst (recognised by its first bytes, not by its name)."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     seen = 0  # decompressed bytes before this chunk
-    with _opened(path) as (raw, stream):
+    with _open_streams(path) as (raw, stream):
         while True:
             data = _read(stream, path)
             if seen == 0:
@@ -80,7 +80,7 @@ def needs(module: str, purpose: str) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
+def _open_streams(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
     """The raw file, whose position shows the progress, and the stream of its decompressed bytes."""
     with open_regular(path) as raw:
         try:

@@ -111,11 +111,11 @@ def _text(path: Path, layout: FileLayout) -> Iterator[Piece]:
         unit = "separator" if layout.separator in first.text else "file"
         stream = _again(first, stream)
     if unit == "file":
-        yield from _joined(stream)
+        yield from _join_stream(stream)
     else:
         between = {"line": "\n", "paragraph": r"\r?\n[ \t]*\r?\n", "separator": re.escape(layout.separator)}
         longest = 64 if unit == "paragraph" else len(layout.separator)
-        yield from _split(stream, re.compile(between[unit]), longest)
+        yield from _split_stream(stream, re.compile(between[unit]), longest)
 
 
 def _smiles(path: Path, layout: FileLayout) -> Iterator[Piece]:
@@ -133,7 +133,7 @@ def _again(first: Chunk, rest: Iterator[Chunk]) -> Iterator[Chunk]:
     yield from rest
 
 
-def _joined(stream: Iterator[Chunk]) -> Iterator[Piece]:
+def _join_stream(stream: Iterator[Chunk]) -> Iterator[Piece]:
     """A whole stream as one document."""
     held, at = "", 0
     for text, at in stream:
@@ -143,23 +143,23 @@ def _joined(stream: Iterator[Chunk]) -> Iterator[Piece]:
     yield Piece(held, True, at)
 
 
-def _split(stream: Iterator[Chunk], between: re.Pattern[str], longest: int) -> Iterator[Piece]:
+def _split_stream(stream: Iterator[Chunk], between: re.Pattern[str], longest: int) -> Iterator[Piece]:
     """Split a stream into documents without the white space around them; no separator is longer than `longest`."""
     held, at, begun = "", 0, False
     for text, at in stream:
         *whole, held = between.split(held + text)
         for document in whole:
-            yield from _trimmed(document, at, begun)
+            yield from _trim(document, at, begun)
             begun = False
         # Text that may be the start of a separator is held back, so that no cut falls inside a separator.
         *cut, held = _cuts(held, spare=longest)
         for piece in cut:
             yield Piece(piece if begun else piece.lstrip(), False, at)
             begun = True
-    yield from _trimmed(held, at, begun)
+    yield from _trim(held, at, begun)
 
 
-def _trimmed(text: str, at: int, begun: bool) -> Iterator[Piece]:
+def _trim(text: str, at: int, begun: bool) -> Iterator[Piece]:
     yield from cut_up(text.rstrip() if begun else text.strip(), at)
 
 

@@ -106,7 +106,7 @@ def alike(rows: Iterable[Record], name: str) -> Iterator[Record]:
 def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
     """A record as an example."""
     content, where = row.content, row.where
-    text = text_of(content, chosen(content, columns.field, where), where)
+    text = text_of(content, choose_field(content, columns.field, where), where)
     pair = text_of(content, columns.pair, where) if columns.pair else None
     if columns.label not in content:
         if labels:
@@ -119,7 +119,7 @@ def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
     return Example(text, pair, check_text(name, where), where)
 
 
-def chosen(content: dict[str, Any], name: str, where: str) -> str:
+def choose_field(content: dict[str, Any], name: str, where: str) -> str:
     """The field of the text."""
     if name != "auto":
         return name
@@ -144,7 +144,7 @@ def table(path: Path, columns: Columns, left: list[str] | None = None) -> Iterat
     """
     plain = format_of(path.name)[1] == "tsv"
     names: Sequence[str] | None = None
-    for row in tabbed(path) if plain else rows_of(path):
+    for row in rows_with_tabs(path) if plain else rows_of(path):
         if not row.cells:
             continue
         if names is None:
@@ -159,7 +159,7 @@ def table(path: Path, columns: Columns, left: list[str] | None = None) -> Iterat
         yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)
 
 
-def tabbed(path: Path) -> Iterator[Row]:
+def rows_with_tabs(path: Path) -> Iterator[Row]:
     """The rows of a file with tabs between its cells; empty lines have none."""
     for number, (line, at) in enumerate(lines(path), 1):
         yield Row(line.split("\t") if line else [], f"line {number} of {path}", at)

@@ -44,7 +44,7 @@ class Named:
 
     def pieces(self, path: Path, asked: FileLayout) -> Iterator[Piece]:
         """The documents of one of its files, before they are detokenized."""
-        layout = completed(asked, self.layout)
+        layout = complete_layout(asked, self.layout)
         if self.line_ends and layout.documents == "line" and format_of(path.name)[0] in (None, "text"):
             return kept_lines(path)
         return document_pieces(path, layout)
@@ -144,7 +144,7 @@ def matches(folder: Path, glob: str) -> list[Path]:
     return [path for path in sorted(folder.glob(glob)) if path.is_file()]
 
 
-def completed(asked: FileLayout, own: FileLayout) -> FileLayout:
+def complete_layout(asked: FileLayout, own: FileLayout) -> FileLayout:
     """The corpus's layout, with what was asked for."""
     usual = FileLayout()
     changed = {name: value for name, value in vars(asked).items() if value != getattr(usual, name)}
@@ -157,7 +157,7 @@ def kept_lines(path: Path) -> Iterator[Piece]:
         yield Piece(line + "\n" if line.strip() else "", True, at)
 
 
-def repaired(pieces: Iterator[Piece], repair: Callable[[str], str]) -> Iterator[Piece]:
+def repair_documents(pieces: Iterator[Piece], repair: Callable[[str], str]) -> Iterator[Piece]:
     """Documents after a detokenizer."""
     held: list[str] = []
     for text, last, at, _ in pieces:

@@ -30,7 +30,7 @@ def length_for(lengths: np.ndarray, *, most: int, share: float = FIT) -> int:
     return min(most, -(-wanted // 8) * 8)
 
 
-def packed(
+def pack_corpus(
     corpus: Corpus, length: int, layout: str | Layout = "stream", *, unscored: tuple[int, ...] = ()
 ) -> "Packed":
     """A corpus as rows of a layout, with the marks of its vocabulary."""

@@ -127,7 +127,7 @@ def prepare(
                 shards: list[Shard] = []
                 documents = tokens = 0
                 groups = text_groups(sources, layout, division, part=part)
-                for at, written in _located(_written(groups, tokenizer, out, workers), mine, layout):
+                for at, written in _locate_errors(_write_groups(groups, tokenizer, out, workers), mine, layout):
                     shards += written
                     documents += sum(shard.documents for shard in written)
                     tokens += sum(shard.tokens for shard in written)
@@ -154,7 +154,7 @@ def _failing_cleanly(out: Path, job: dict[str, Any], part: Part) -> Iterator[Non
         raise
 
 
-def _located(steps: Iterator[T], sources: Sequence[Source], layout: FileLayout) -> Iterator[T]:
+def _locate_errors(steps: Iterator[T], sources: Sequence[Source], layout: FileLayout) -> Iterator[T]:
     """The steps; the error for a letter without a token says where in the sources it is."""
     try:
         yield from steps
@@ -162,7 +162,7 @@ def _located(steps: Iterator[T], sources: Sequence[Source], layout: FileLayout) 
         raise error.found(placed_texts(sources, layout)) from None
 
 
-def _written(
+def _write_groups(
     todo: Iterator[TextGroup], tokenizer: Tokenizer, out: Path, workers: int
 ) -> Iterator[tuple[int, list[Shard]]]:
     """The position of each group in the sources and its shards, in order, written now or by an earlier run."""

@@ -26,7 +26,7 @@ from unmask.text.corpus.intervals import (
     read_bed,
     region_pieces,
 )
-from unmask.text.corpus.named import NAMED, Named, completed, corpus_name, home, part_of, repaired
+from unmask.text.corpus.named import NAMED, Named, complete_layout, corpus_name, home, part_of, repair_documents
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def gather(where: str | Path, layout: FileLayout | None = None) -> Iterator[list
         yield _regions(_files(place), layout)
     elif place == "-":
         with TemporaryDirectory(prefix="unmask-") as folder:
-            yield [_spooled(Path(folder))]
+            yield [_spool_input(Path(folder))]
     elif place.startswith("hf:"):
         yield [Source(parse_data_set(place).pinned().name, None, 0)]
     elif (name := corpus_name(place)) is not None and not Path(place).exists():
-        yield _named(name)
+        yield _named_sources(name)
     else:
         yield _files(place)
 
@@ -122,7 +122,7 @@ def check_readable(sources: Sequence[Source], layout: FileLayout) -> None:
             next(source.pieces(layout), None)
 
 
-def _named(name: str) -> list[Source]:
+def _named_sources(name: str) -> list[Source]:
     """The sources of a named corpus: its files below the data root, else the hub."""
     corpus, folder = NAMED[name], home(name)
     files = corpus.found(folder)
@@ -135,7 +135,7 @@ def _named(name: str) -> list[Source]:
         sources.append(Source(shown, path, path.stat().st_size, None if alone else split, read))
     if sources:
         return sorted(sources, key=lambda source: source.name)
-    with _advised(corpus, name):
+    with _advice(corpus, name):
         pinned = corpus.hub.pinned()
     for split, of_hub in corpus.splits.items():
         data, part = replace(pinned, split=of_hub), corpus.characters.get(split)
@@ -152,16 +152,16 @@ def _as_published(
     pieces = read(layout)
     if part is not None:
         return part_of(pieces, *part)
-    return pieces if corpus.detokenizer == "none" else repaired(pieces, detokenizer(corpus.detokenizer))
+    return pieces if corpus.detokenizer == "none" else repair_documents(pieces, detokenizer(corpus.detokenizer))
 
 
 def _from_hub(corpus: Named, name: str, data: DataSet, layout: FileLayout) -> Iterator[Piece]:
-    with _advised(corpus, name):
-        yield from documents.hub_pieces(data, completed(layout, corpus.layout))
+    with _advice(corpus, name):
+        yield from documents.hub_pieces(data, complete_layout(layout, corpus.layout))
 
 
 @contextmanager
-def _advised(corpus: Named, name: str) -> Iterator[None]:
+def _advice(corpus: Named, name: str) -> Iterator[None]:
     try:
         yield
     except Unreadable as error:
@@ -244,7 +244,7 @@ def _split_in(name: str) -> str | None:
     return words[-1] if words else None
 
 
-def _spooled(folder: Path) -> Source:
+def _spool_input(folder: Path) -> Source:
     """Standard input, kept in a file so that it can be read twice."""
     path = folder / "stdin"
     with path.open("wb") as file:

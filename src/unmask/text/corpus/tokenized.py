@@ -45,7 +45,7 @@ def read_documents(
     In prepared folders, and if file names contain splits, the default of `split` is valid, else test, else train.
     """
     if (folder := prepared_folder(where)) is not None:
-        return _prepared(folder, tokenizer, split, limit)
+        return _prepare_text(folder, tokenizer, split, limit)
     with gather(where, layout) as sources:
         sources, chosen = of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or FileLayout()))
@@ -58,7 +58,7 @@ def tokenized(
     """Texts as documents of tokens, at most `limit` of them."""
     documents: list[Document] = []
     replaced = Counter[str]()
-    for some in _batched(texts, limit):
+    for some in _batches(texts, limit):
         try:
             encoded = tokenizer.encode_batch(some)
             replaced.update(tokenizer.replaced(some))
@@ -80,7 +80,7 @@ def whole_documents(pieces: Iterable[Piece]) -> Iterator[str]:
             held = []
 
 
-def _batched(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
+def _batches(texts: Iterable[str], limit: int | None) -> Iterator[list[str]]:
     held: list[str] = []
     for number, text in enumerate(texts):
         if limit is not None and number >= limit:
@@ -111,7 +111,7 @@ def default_split(known: Iterable[str]) -> str:
     return next((name for name in ("valid", "test") if name in known), "train")
 
 
-def _prepared(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> TokenizedText:
+def _prepare_text(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> TokenizedText:
     split = split or default_split(read_json(folder / MANIFEST)["splits"])
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)

@@ -9,7 +9,7 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans, Stretches
 from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.row import Role, Row
-from unmask.text.stretch import Document, joined
+from unmask.text.stretch import Document, join_documents
 
 GROUP = 1000  # documents that the reference wraps together; the incomplete last row of a group is dropped
 
@@ -38,7 +38,7 @@ class WrapLayout(Layout):
         for first in range(0, len(documents), GROUP):
             end = eos if separate else None
             some = documents[first : first + GROUP]
-            stretch = joined(some, end=end, unscored=self.marks.unscored, first=first, empty=True)
+            stretch = join_documents(some, end=end, unscored=self.marks.unscored, first=first, empty=True)
             for start in range(0, len(stretch.tokens) - inner + 1, inner):
                 row = stretch.between(start, start + inner, [bos], [eos], Role.FREE)
                 if self.marks.leads:

@@ -7,7 +7,7 @@ r"""Template: a text with blanks, "The ___ sat on the [5]."
 
 Any other bracket, "[sic]", is text. The given text never changes, and each part of it is tokenized separately. In BPE
 vocabularies a word begins with its space, and a space before a blank would be a separate token, which such models
-have hardly seen: `healed` removes it and lets the blank begin with a space.
+have hardly seen: `heal_spaces` removes it and lets the blank begin with a space.
 """
 
 import re
@@ -96,7 +96,7 @@ class Template:
 
 def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
     """Parse a template; `___` is a blank of `least` to `most` tokens."""
-    parts = tuple(_joined(_marks(text, Blank(least, most))))
+    parts = tuple(_join_texts(_marks(text, Blank(least, most))))
     if not any(isinstance(part, Blank) for part in parts):
         raise UserError(
             f"the template {_short(text)!r} has no blank: write ___ for a blank of any length, "
@@ -105,7 +105,7 @@ def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
     return Template(parts)
 
 
-def healed(template: Template, tokenizer: Tokenizer) -> Template:
+def heal_spaces(template: Template, tokenizer: Tokenizer) -> Template:
     """Move the space before a blank into the blank, if the vocabulary has tokens that begin with a space."""
     if not tokenizer.spacers:
         return template
@@ -135,7 +135,7 @@ def _marks(text: str, free: Blank) -> Iterator[str | Blank]:
     yield text[at:]
 
 
-def _joined(parts: Iterator[str | Blank]) -> Iterator[str | Blank]:
+def _join_texts(parts: Iterator[str | Blank]) -> Iterator[str | Blank]:
     """Join neighbouring texts, so that they are tokenized together, and drop empty ones."""
     text = ""
     for part in parts:

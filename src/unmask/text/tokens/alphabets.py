@@ -48,7 +48,7 @@ def check_alphabet(tokenizer: Tokenizer, text: str) -> None:
         )
 
 
-def unscored(tokenizer: Tokenizer) -> tuple[int, ...]:
+def unscored_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The ids of a vocabulary of sequences that stand for no letter: N or X, and the unknown token."""
     alphabet = alphabet_of(tokenizer)
     if alphabet is None:
@@ -67,4 +67,4 @@ def undrawn(tokenizer: Tokenizer, *, ends: bool) -> tuple[int, ...]:
     if alphabet_of(tokenizer) is None:
         return ()
     silent = tokenizer.specials - {tokenizer.mask} - ({tokenizer.eos} if ends else set())
-    return tuple(sorted(silent | set(unscored(tokenizer))))
+    return tuple(sorted(silent | set(unscored_ids(tokenizer))))

@@ -43,7 +43,7 @@ def check_regex(pattern: str) -> None:
             group.varies, group.longest, group.path, group.last = True, max(group.longest, group.path), 0, None
             at += 1
         elif letter == "(":
-            at = opened(pattern, at, stack)
+            at = open_group(pattern, at, stack)
         elif letter == ")":
             if len(stack) == 1:
                 raise refusal(pattern, "a bracket is not opened")
@@ -52,7 +52,7 @@ def check_regex(pattern: str) -> None:
             add(stack[-1], group, pattern)
             at += 1
         elif (repeat := REPEAT.match(pattern, at)) and group.last is not None:
-            at = repeated(pattern, repeat, group)
+            at = apply_repeat(pattern, repeat, group)
         else:
             at = atom_end(pattern, at)
             add(group, Item(), pattern)
@@ -70,7 +70,7 @@ def add(group: Item, item: Item, pattern: str) -> None:
         raise refusal(pattern, f"more than {UNBOUNDED} unbounded repeats follow each other")
 
 
-def opened(pattern: str, at: int, stack: list[Item]) -> int:
+def open_group(pattern: str, at: int, stack: list[Item]) -> int:
     if match := FLAGS.match(pattern, at):
         return match.end()
     match = OPENING.match(pattern, at)
@@ -80,7 +80,7 @@ def opened(pattern: str, at: int, stack: list[Item]) -> int:
     return match.end()
 
 
-def repeated(pattern: str, match: re.Match[str], group: Item) -> int:
+def apply_repeat(pattern: str, match: re.Match[str], group: Item) -> int:
     """Apply a repeat to the last item of a group; returns where the pattern goes on."""
     item, at = group.last, match.end()
     assert item is not None

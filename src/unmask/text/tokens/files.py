@@ -40,8 +40,8 @@ def read_tokenizer_files(path: str | Path, *, mask: int | None = None) -> tuple[
     core = _core(path)
     check_ids(list(core.get_vocab(with_added_tokens=True).values()))
     names = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
-    named = {role: _named(names, f"{role}_token", folder) for role in ROLES}
-    named |= {role: named[role] or _named(names, f"{also}_token", folder) for role, also in ALSO.items()}
+    named = {role: _token_for_role(names, f"{role}_token", folder) for role in ROLES}
+    named |= {role: named[role] or _token_for_role(names, f"{also}_token", folder) for role, also in ALSO.items()}
     roles = {role: _find(core, named[role], usual) for role, usual in ROLES.items()}
     if mask is not None and core.id_to_token(mask) is not None:
         roles["mask"] = mask
@@ -148,7 +148,7 @@ def described_in(path: Path) -> Tokenizer:
     return core
 
 
-def _named(names: dict[str, Any], key: str, folder: Path) -> str | None:
+def _token_for_role(names: dict[str, Any], key: str, folder: Path) -> str | None:
     """The token that a config names for a role."""
     named = names.get(key)
     if isinstance(named, dict):  # some configs describe the token instead of naming it
