@@ -8,7 +8,7 @@ import pytest
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import FileLayout
-from unmask.text.corpus.packed import packed
+from unmask.text.corpus.packed import pack_corpus
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
@@ -57,7 +57,7 @@ def test_a_document_that_spans_shards_has_its_whole_length_and_all_its_windows(t
     assert len(corpus.shards) > corpus.documents
     assert corpus.lengths().tolist() == [len(text) for text in texts]
     assert corpus.lengths(most=1).tolist()[:1] == [333_000]
-    rows = packed(corpus, 40_000, "windows")
+    rows = pack_corpus(corpus, 40_000, "windows")
     letters = [set(map(chr, row)) for row in rows.rows(range(len(rows))).tokens.tolist()]
     assert letters == [{"x"}] * 8 + [{"z"}] * 3
 

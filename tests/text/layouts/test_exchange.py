@@ -9,7 +9,7 @@ from unmask.errors import UserError
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout as Files
-from unmask.text.corpus.packed import packed
+from unmask.text.corpus.packed import pack_corpus
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.shards import Division
 from unmask.text.corpus.sources import gather
@@ -40,7 +40,9 @@ def layout(word="exchange", **marks):
 
 
 def test_rows_of_training_token_by_token(tmp_path):
-    rows = packed(corpus_of(tmp_path, [("ab", "cde"), ("", "ab"), ("abcdefgh", "c")]), 12, "exchange").rows([0, 1, 2])
+    rows = pack_corpus(corpus_of(tmp_path, [("ab", "cde"), ("", "ab"), ("abcdefgh", "c")]), 12, "exchange").rows(
+        [0, 1, 2]
+    )
     assert [letters(roles) for roles in rows.roles] == ["mggmffffeeee", "mfffeeeeeeee", "mggggggggmff"]
     bos, eos = TOKENIZER.bos, TOKENIZER.eos
     assert rows.tokens[0].tolist() == [bos, *TOKENIZER.encode("ab"), eos, *TOKENIZER.encode("cde"), *[eos] * 5]
@@ -51,7 +53,7 @@ def test_rows_of_training_token_by_token(tmp_path):
 
 
 def test_the_room_of_an_answer_is_drawn_between_its_own_size_and_the_rest_of_the_row(tmp_path):
-    batches = Batches(packed(corpus_of(tmp_path, [("ab", "cde")]), 40, "exchange"), 8, seed=3)
+    batches = Batches(pack_corpus(corpus_of(tmp_path, [("ab", "cde")]), 40, "exchange"), 8, seed=3)
     rooms = []
     for step in range(60):
         rows = batches.at(step)
@@ -77,7 +79,7 @@ def test_evaluation_has_the_row_of_training_and_scores_the_answer(tmp_path):
     corpus = corpus_of(tmp_path, [("ab", "cde")])
     document = Document.of("cde", corpus.document(0), 3)
     (row,), left_out = cut([document], layout(), length=12)
-    trained = packed(corpus, 12, "exchange").rows([0])
+    trained = pack_corpus(corpus, 12, "exchange").rows([0])
     assert row.tokens.tolist() == trained.tokens[0].tolist()
     assert row.roles.tolist() == trained.roles[0].tolist()
     assert (row.scored, row.bytes, left_out) == (4, 3, 2 + 1)
@@ -96,7 +98,7 @@ def test_a_prompt_and_a_template_stand_as_in_training():
 
 
 def test_long_prompts_lose_their_beginning(tmp_path):
-    whole = packed(corpus_of(tmp_path, [("abcdefgh" * 3, "cde"), ("a", "b")]), 12, "exchange")
+    whole = pack_corpus(corpus_of(tmp_path, [("abcdefgh" * 3, "cde"), ("a", "b")]), 12, "exchange")
     rows = whole.rows([0, 1])
     assert letters(rows.roles[0]) == "mggggggmffff"
     assert rows.tokens[0, 1:7].tolist() == TOKENIZER.encode("cdefgh")
@@ -110,17 +112,17 @@ def test_long_prompts_lose_their_beginning(tmp_path):
 
 def test_pairs_that_do_not_fit_are_dropped_or_refused_by_rule(tmp_path):
     corpus = corpus_of(tmp_path, [("abcdefgh" * 3, "cde"), ("a", "b"), ("a", "abcdefghab")])
-    dropped = packed(corpus, 12, "exchange:long=drop")
+    dropped = pack_corpus(corpus, 12, "exchange:long=drop")
     assert len(dropped) == 1
     assert letters(dropped.rows([0]).roles[0]) == "mgmff" + "e" * 7
     assert "2 of 3 pairs" in dropped.spans.left_out
     with pytest.raises(UserError, match="--length 30 or more"):
-        packed(corpus, 12, "exchange:long=refuse")
+        pack_corpus(corpus, 12, "exchange:long=refuse")
     with pytest.raises(UserError, match=r"pair 3 .* has 10 tokens, and rows of 12 have room for 9: give --length 13"):
-        packed(corpus, 12, "exchange")
-    assert len(packed(corpus, 13, "exchange")) == 3
+        pack_corpus(corpus, 12, "exchange")
+    assert len(pack_corpus(corpus, 13, "exchange")) == 3
     with pytest.raises(UserError, match="never"):
-        packed(corpus, 12, "exchange:long=never")
+        pack_corpus(corpus, 12, "exchange:long=never")
 
 
 def test_texts_that_look_like_marks_are_letters(tmp_path):
