@@ -26,7 +26,7 @@ class Settings:
     target: Annotated[Path, tyro.conf.Positional]  # the folder to write, which must not exist yet
     to: str = "unmask"  # layout to write: unmask, official, or another that is registered
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # type to round the weights to; empty: no rounding
-    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
+    dialect: str = ""  # the family of a published model whose files do not say it: llama or diffullama
     recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
 

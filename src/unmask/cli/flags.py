@@ -46,7 +46,7 @@ class Place:
 
     device: Device = "auto"  # auto: a GPU if there is one
     dtype: Dtype = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
-    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
+    dialect: str = ""  # the family of a published model whose files do not say it: llama or diffullama
     threads: Threads = "auto"  # on the CPU; auto: one for a few texts of a small network, else one per core
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Describe a model: its network, cost, tokenizer and self-test; without a model, what is installed here.
 
-A published model is described without reading its weights, however large they are.
+A large published model is described without reading its weights.
 
 unmask inspect                                      versions, devices, and what to install for what
 unmask inspect stories
@@ -22,11 +22,13 @@ from unmask.model.description import Description, describe
 from unmask.model.formats.dialects import DIALECTS
 from unmask.settings import described
 
+READ = 256 << 20  # bytes of weights that are read although no self-test is recorded: to name those that are NaN
+
 
 @dataclass(frozen=True)
 class Settings:
     model: Annotated[str, tyro.conf.Positional] = ""  # a folder, or a name on the hub: owner/name#REVISION
-    dialect: str = ""  # the family of a published model whose files do not say it: llama, diffullama, ...
+    dialect: str = ""  # the family of a published model whose files do not say it: llama or diffullama
 
 
 def facts(about: Description) -> Iterator[tuple[str, str]]:
@@ -70,15 +72,18 @@ def published_facts(about: Description) -> Iterator[tuple[str, str]]:
         yield "chat template", family.template
 
 
-def tested_facts(name: str) -> Iterator[tuple[str, str]]:
-    """What is known of a checkpoint of ours once its weights are read."""
-    model = load(name)
+def tested_facts(name: str, dialect: str) -> Iterator[tuple[str, str]]:
+    """What is known of a checkpoint once its weights are read."""
+    model = load(name, dialect=dialect)
     if broken := [name for name, weights in model.network.named_parameters() if not weights.isfinite().all()]:
         more = f" and {len(broken) - 3:,} more" if len(broken) > 3 else ""
         yield "warning", f"NaN or infinite weights in {', '.join(broken[:3])}{more}: this model cannot be used"
     if model.step is not None:
         yield "step", f"{model.step:,}" + (" (EMA weights)" if model.ema else "")
-    yield "self-test", f"passed: largest difference {model.self_test:.1e}"
+    if model.self_test is None:
+        yield "self-test", "none recorded (`unmask convert` adds one)"
+    else:
+        yield "self-test", f"passed: largest difference {model.self_test:.1e}"
 
 
 def run(settings: Settings) -> None:
@@ -86,8 +91,8 @@ def run(settings: Settings) -> None:
         return print_installation()
     about = describe(settings.model, dialect=settings.dialect)
     rows = list(facts(about))
-    if about.proven:
-        rows += tested_facts(settings.model)
+    if about.proven or about.bytes <= READ:
+        rows += tested_facts(settings.model, settings.dialect)
     else:
         rows.append(("self-test", "none recorded (`unmask convert` adds one); weights are not read"))
     width = max(len(name) for name, _ in rows)

@@ -220,7 +220,7 @@ def test_a_diffusion_sampler_is_not_for_an_autoregressive_model(tmp_path):
     reader = tiny.model(tmp_path / "ar", objective="ar")
     with pytest.raises(UserError, match="Known for it: autoregressive"):
         unmask.sample(reader, sampler="first-hitting")
-    with pytest.raises(UserError, match="one network call per token"):
+    with pytest.raises(UserError, match="one forward pass per token"):
         unmask.sample(reader, steps=8)
 
 
