@@ -5,10 +5,11 @@ import os
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import appearing, clear_drafts, draft_of, is_draft, write_whole
+from unmask.files import appearing, clear_drafts, draft_of, is_draft, write_json, write_whole
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was_and_leaves_no_draft(tmp_path, monkeypatch):
+@pytest.mark.parametrize("write", [write_whole, lambda path, text: write_json(path, {"text": text})])
+def test_a_file_that_cannot_be_written_stays_as_it_was_and_leaves_no_draft(tmp_path, monkeypatch, write):
     path = tmp_path / "file"
     write_whole(path, "old")
 
@@ -17,7 +18,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was_and_leaves_no_draft(tmp_p
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"could not write .*file: No space left"):
-        write_whole(path, "new")
+        write(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

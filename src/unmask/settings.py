@@ -87,11 +87,13 @@ def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
     return values
 
 
-def merged(default: T, values: Mapping[str, Any], title: str = "") -> T:
+def merged(default: T, values: object, title: str = "") -> T:
     """The default with some values replaced; names and types are checked.
 
     A table that names another component than the default's starts from that component's own defaults.
     """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{title or 'the settings'} must be a table of names and values; saw {values!r:.80}.")
     values, given = dict(values), title
     if hasattr(default, "registry"):
         name = values.pop("name", default.name)  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ REFUSED = {
     "five million labels": ({"answer": {"labels": [""] * 5_000_000}}, "labels|larger|lists"),
     "equal labels": ({"answer": {"labels": ["a", "a"]}}, "label"),
     "minus one separators": ({"texts": {"separators": -1}}, "separators"),
+    "a list of texts": ({"texts": [1, 2]}, "table"),
 }
 
 
@@ -29,7 +30,7 @@ def test_a_hostile_note_is_refused_in_words(name, tmp_path):
     target = shutil.copytree(bases() / "labels", tmp_path / "labels")
     note = json.loads((target / "classify.json").read_text())
     for key, value in changes.items():
-        note[key] |= value
+        note[key] = note[key] | value if isinstance(value, dict) else value
     (target / "classify.json").write_text(json.dumps(note))
     said = tmp_path / "said"
 
