@@ -134,7 +134,9 @@ def test_blanks_of_given_lengths_are_filled_alike(stories, address, capsys):
 
 def test_every_drawing_option_is_declared_once_and_reaches_the_server():
     declared = {one.name for kind in (Recipe, Control) for one in fields(kind)}
-    assert LOCAL.keys() == {"batch", "control", "classifier"}, "what a client may not set"
+    assert LOCAL.keys() == {"batch", "control", "classifier", "json_schema"}, (
+        "what a client may not set, or sets by another name"
+    )
     assert declared - LOCAL.keys() == OPTIONS.keys()
     assert OPTIONS.keys() <= CompletionRequest.model_fields.keys()
     assert all(CompletionRequest.model_fields[name].description for name in OPTIONS)

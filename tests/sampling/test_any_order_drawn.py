@@ -12,6 +12,7 @@ from diffusion.test_block_exact import small_network
 from exact import chi_square_p, every_text
 from model.passes.test_doubled import random_network
 from unmask.diffusion.any_order import AnyOrder
+from unmask.diffusion.clean import CleanRows
 from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 from unmask.sampling.any_order import AnyOrderProcess
@@ -36,8 +37,8 @@ def law(network, texts, orders, frozen=None):
     for order in orders:
         noise = Noise(torch.full((len(texts),), 0.5), (torch.tensor(order) / len(order)).expand(texts.shape))
         with torch.no_grad():
-            ask = AnyOrder(left=0, ramp=0).nats
-            nats = ask(partial(logits_at, network), texts, noise=noise, mask=3, frozen=frozen).bound
+            clean = CleanRows(texts, noise, mask=3, frozen=frozen)
+            nats = AnyOrder(left=0, ramp=0).nats(partial(logits_at, network), clean).bound
         total += (-nats.sum(1).double()).exp()
     return {tuple(text): float(p) / len(orders) for text, p in zip(texts.tolist(), total, strict=True)}
 

@@ -293,7 +293,7 @@ def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path
     with bound("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     given = {
-        **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide},
+        **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide, "dialect": "unmask"},
         **{"port": port, "host": "127.0.0.2", "threads": 1},
     }
     default = serve_verb.Settings("")

@@ -232,7 +232,7 @@ def test_text_too_short_for_its_lanes_and_separate_documents_are_refused(tmp_pat
     corpus = corpus_of(tmp_path, [list(range(30))])
     with pytest.raises(UserError, match=r"too few for 9 texts of one row of 5 .*use a smaller batch"):
         Lanes(pack_corpus(corpus, 5), 9)
-    with pytest.raises(UserError, match=r"--text\.pack stream, not wrap"):
+    with pytest.raises(UserError, match=r"--pack stream, not wrap"):
         Lanes(pack_corpus(corpus, 5, "wrap"), 2)
 
 
