@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 CALM = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
-PATHS = ["/v1/completions", "/v1/infill", "/v1/score", "/v1/classify"]
+PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/infill", "/v1/score", "/v1/classify"]
 FIELDS = [
     *("model", "prompt", "suffix", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream"),
     *("stream_options", "sampler", "steps", "events", "draft", "text", "tokens", "texts", "passes", "other"),
