@@ -101,7 +101,7 @@ def guided(base: Path, target: Path) -> list[str]:
 
 
 def sign(target: Path, before: str) -> None:
-    """Put the damaged head's sha256 into the notes, so that the checks behind it are reached."""
+    """Put the damaged head's sha256 into the notes, so that the checks after it are reached."""
     if (target / HEAD).is_file():
         now = fingerprint(target / HEAD)
         for path in target.glob("*.json"):

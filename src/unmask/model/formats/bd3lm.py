@@ -23,7 +23,8 @@ from unmask.errors import UserError, unknown
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.official import architecture_of, config_flag, config_of, is_published, mask_of
+from unmask.model.formats.keys import flag
+from unmask.model.formats.official import architecture_of, config_of, is_published, mask_of
 
 KIND = "bd3lm"
 SCALARS = ("sampling_eps_min", "sampling_eps_max")
@@ -84,7 +85,7 @@ def objective_of_class(config: dict[str, Any], spec: Architecture) -> Objective:
     """What a network of this class was trained for."""
     if spec.causal:
         return Autoregressive()
-    if not config_flag(config, "cross_attn", True):
+    if not flag(config, "cross_attn", True):
         return named(config, spec)
     size = config.get("block_size")
     if type(size) is not int or size < 1:

@@ -10,6 +10,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, HEADER, Files, Format, Found
+from unmask.model.formats.keys import flag, number
 
 # Architecture's fields by their key in config.json; the second name is that of the training configs.
 KEYS = {
@@ -69,15 +70,15 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
         if type(seen[0]) is not int:
             raise UserError(f"config.json says {names[0]} = {seen[0]!r:.60}: it must be a whole number.")
         found[field] = seen[0]
-    causal = config_flag(config, "causal", not modulated)
+    causal = flag(config, "causal", not modulated)
     return Architecture(
         **found,
-        dropout=_number(config, "dropout", 0.0),
-        time_conditioning=modulated and config_flag(config, "time_conditioning", False),
-        tied=config_flag(config, "tied", False),
+        dropout=number(config, "dropout", 0.0),
+        time_conditioning=modulated and flag(config, "time_conditioning", False),
+        tied=flag(config, "tied", False),
         causal=causal,
         # The published causal network predicts, at each position, the token after it.
-        reads_before=config_flag(config, "reads_before", causal),
+        reads_before=flag(config, "reads_before", causal),
     )
 
 
@@ -104,17 +105,3 @@ def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") 
 def is_published(config: dict[str, Any]) -> bool:
     """Whether the published code supports this network: it needs none of our keys except the mask's id."""
     return not {"causal", "reads_before", "tied"} & config.keys()
-
-
-def config_flag(config: dict[str, Any], key: str, usual: bool) -> bool:
-    value = config.get(key, usual)
-    if type(value) is not bool:
-        raise UserError(f"config.json says {key} = {value!r:.60}: it must be true or false.")
-    return value
-
-
-def _number(config: dict[str, Any], key: str, usual: float) -> float:
-    value = config.get(key, usual)
-    if type(value) not in (int, float):
-        raise UserError(f"config.json says {key} = {value!r:.60}: it must be a number.")
-    return float(value)

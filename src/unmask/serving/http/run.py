@@ -165,5 +165,7 @@ def shared_numbers() -> Iterator[str]:
     """A folder through which the processes add up their metrics."""
     with tempfile.TemporaryDirectory(prefix="unmask-") as folder:
         os.environ[SHARED] = folder
-        yield folder
-        del os.environ[SHARED]
+        try:
+            yield folder
+        finally:
+            del os.environ[SHARED]

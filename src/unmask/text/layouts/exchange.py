@@ -25,6 +25,7 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
 from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
+from unmask.text.layouts.rows import write_with_ends
 from unmask.text.row import Role, Row, predicted
 from unmask.text.stretch import Document
 
@@ -64,15 +65,7 @@ class ExchangeLayout(Layout):
         return Answers(corpus, length - 2, starts_in(corpus, length - 2, self.long))
 
     def write(self, contents: Sequence[np.ndarray], length: int) -> Written:
-        bos, eos = self.marks.both
-        tokens = np.full((len(contents), length), eos, np.int64)
-        tokens[:, 0] = bos
-        for into, content in zip(tokens, contents, strict=True):
-            into[1 : len(content) + 1] = content
-        ends = np.array([len(content) + 2 for content in contents])[:, None]
-        roles = np.where(np.arange(length) < ends, Role.FREE, Role.END).astype(np.int8)
-        roles[:, 0] = Role.MARK
-        return Written(tokens, roles)
+        return write_with_ends(self.marks, contents, length)
 
     def room(self, roles: np.ndarray, u: float) -> int:
         """The tokens of a row of training that are read, for a uniform number: what is given, and the drawn room."""

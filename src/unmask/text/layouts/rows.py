@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Documents, Spans
-from unmask.text.layout import LAYOUTS, Layout, Written
+from unmask.text.layout import LAYOUTS, Layout, Marks, Written
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
 from unmask.text.layouts.stream import cut_stretches
 from unmask.text.row import Role, Row
@@ -45,15 +45,7 @@ class RowsLayout(Layout):
         return Documents(corpus, length - 1)
 
     def write(self, contents: Sequence[np.ndarray], length: int) -> Written:
-        bos, eos = self.marks.both
-        tokens = np.full((len(contents), length), eos, np.int64)
-        tokens[:, 0] = bos
-        for into, content in zip(tokens, contents, strict=True):
-            into[1 : len(content) + 1] = content
-        ends = np.array([len(content) + 2 for content in contents])[:, None]
-        roles = np.where(np.arange(length) < ends, Role.FREE, Role.END).astype(np.int8)
-        roles[:, 0] = Role.MARK  # the bos is given, also when a text is sampled
-        return Written(tokens, roles)
+        return write_with_ends(self.marks, contents, length)
 
     def cut(self, documents: Sequence[Document], *, length: int, stride: int | None, separate: bool) -> Iterator[Row]:
         if self.marks.leads:
@@ -78,3 +70,16 @@ class RowsLayout(Layout):
         """The row with eos up to a length; a causal network reads none after the first."""
         unread = self.marks.leads and role is Role.END
         return with_ends(row, 0 if unread else max(0, length - len(row.tokens)), self.marks.both[1], role)
+
+
+def write_with_ends(marks: Marks, contents: Sequence[np.ndarray], length: int) -> Written:
+    """A bos, a content and eos up to the end of each row; the first eos is counted, the others are not."""
+    bos, eos = marks.both
+    tokens = np.full((len(contents), length), eos, np.int64)
+    tokens[:, 0] = bos
+    for into, content in zip(tokens, contents, strict=True):
+        into[1 : len(content) + 1] = content
+    ends = np.array([len(content) + 2 for content in contents])[:, None]
+    roles = np.where(np.arange(length) < ends, Role.FREE, Role.END).astype(np.int8)
+    roles[:, 0] = Role.MARK  # the bos is given, also when a text is sampled
+    return Written(tokens, roles)
