@@ -9,8 +9,9 @@ from unmask.errors import UserError
 from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
 from unmask.model.passes.together import run_together
+from unmask.model.passes.visible import without_masks
 from unmask.model.passes.whole import logits_at, whole
-from unmask.model.passing import ATTENTION, Apart, Blocks, Causal, Empty, Full, Pass, Rule, Within
+from unmask.model.passing import ATTENTION, Apart, Blocks, Causal, Empty, Full, Pass, Rule, VisibleKeys, Within
 
 pytestmark = pytest.mark.parametrize(("name", "causal"), CASES)
 SIZE = 4
@@ -53,6 +54,20 @@ def test_who_sees_whom_is_a_value_of_the_pass_and_a_mismatch_is_refused_by_name(
         found = run(net, x, sees).hidden
         if Rule in net.spec.abilities.sees:
             close(found, run(net, x, Rule(rule_by_hand(sees))).hidden)
+
+
+def test_masks_are_hidden_from_each_other_and_may_be_left_out(net, x):
+    if not (net.spec.abilities.positions and VisibleKeys in net.spec.abilities.sees):
+        return
+    mask = LETTERS.mask
+    x[:, ::2] = mask
+    told = run(net, x, Rule((x != mask)[:, None] | torch.eye(LENGTH, dtype=torch.bool))).hidden.flatten(0, 1)
+    wanted = torch.tensor([3, 4, 20, 26])
+    short = without_masks(Pass(x, VisibleKeys(mask), wanted=wanted), mask)
+    assert short.x.shape[1] < LENGTH
+    close(run(net, x, VisibleKeys(mask)).hidden.flatten(0, 1), told)
+    with torch.no_grad():
+        close(net.run(short).hidden, told[wanted])
 
 
 def test_what_a_network_cannot_do_is_refused_in_one_place(net, x, name):

@@ -1,8 +1,9 @@
 """Any-order diffusion: its bound is the mean over orders, each order is a distribution, left to right is exact."""
 
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from exact import every_text
 from unmask.diffusion.any_order import AnyOrder, LeftToRight, ranks
 from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
+from unmask.evaluation.likelihood.error_bars import tangent_bound
 from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 
@@ -40,6 +42,17 @@ def test_the_bound_is_the_mean_over_orders():
     many = texts[0].expand(6000, -1)
     drawn = nats(AnyOrder(left=0, ramp=0), many, u=torch.rand(many.shape, generator=generator)).sum(1)
     assert float(abs(drawn.mean() - mean[0])) < 4 * float(drawn.std()) / 6000**0.5
+
+
+def test_the_bounds_of_random_orders_hold_log_p_between_them_for_every_text():
+    texts = every_text(3, 3)
+    orders = [torch.tensor(order) / 3 for order in permutations(range(3))]
+    each = torch.stack([nats(AnyOrder(left=0, ramp=0), texts, u=order).sum(1).double() for order in orders]).numpy()
+    truth = -np.log(np.exp(-each).mean(0))
+    below = np.mean([tangent_bound(each[list(drawn)]) for drawn in product(range(6), repeat=3)], 0)
+    assert bool((below <= truth + 1e-6).all())
+    assert bool((truth <= each.mean(0) + 1e-6).all())
+    assert truth.sum() - below.sum() > 1e-3
 
 
 def test_left_to_right_is_the_order_of_the_text_whatever_the_noise():

@@ -57,6 +57,12 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "perplexity", f"{answer['perplexity_per_word']:.2f} per word (between white space)"
     if answer["bits_per_byte"] is not None:
         yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
+    if answer["at_least"] is not None:
+        error_below = number(answer["at_least_error"])
+        yield (
+            "at least",
+            f"{answer['at_least']:.4f} ± {error_below} nats per token (TUBE, in expectation; heavy tails)",
+        )
     if answer["jensen_gap"] is not None:
         yield "Jensen gap", f"{answer['jensen_gap']:.4f} nats per token between the mean of orders and their mixture"
     yield "this is", answer["means"]

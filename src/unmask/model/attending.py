@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.model.key_values import KeyValues, Writing
-from unmask.model.passing import Apart, Causal, Memories, Pass, States, Within
-from unmask.model.rules import both_rules, rule_of
+from unmask.model.passing import Apart, Causal, Memories, Pass, States, VisibleKeys, Within
+from unmask.model.rules import both_rules, rule_of, visible_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +186,8 @@ def attend_in(p: Pass) -> Attending:
     if isinstance(p.sees, Apart):
         parts = tuple(attend_in(part) for part in p.sees.parts)
         return Attending(b, m, position, None, False, None, p.wanted, None, parts=parts)
+    if isinstance(p.sees, VisibleKeys):
+        p = replace(p, sees=visible_keys(p.x, p.sees.mask))
     writing = None if p.memory is None else write_in(p)
     real = None
     # Padding comes after the real positions, so a causal pass never sees it.

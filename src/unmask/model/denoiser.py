@@ -17,7 +17,7 @@ from unmask.model.backbone import Backbone
 from unmask.model.learner import Learner
 from unmask.model.passes.segments import segment
 from unmask.model.passes.whole import hidden_states, logits_at
-from unmask.model.passing import Segment
+from unmask.model.passing import Segment, VisibleKeys
 from unmask.random import Noise
 
 
@@ -91,6 +91,7 @@ class Denoiser(Learner):
         state: Mapping[str, Tensor] | None = None,
     ) -> None:
         check_vectors(backbone, objective)
+        check_visible_keys(backbone, objective)
         if parts is None:
             parts = objective.parts(vocab=backbone.spec.vocab, width=backbone.spec.width)
         super().__init__(backbone, parts)
@@ -133,6 +134,15 @@ class Denoiser(Learner):
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of a weights file by name: `backbone.`, `parts.` and `state.`."""
         return {**self.state_dict(), **{f"state.{name}": value for name, value in self.state.items()}}
+
+
+def check_visible_keys(backbone: Backbone, objective: Objective) -> None:
+    """Refuse a network that hides masks from each other, where the objective says itself who sees whom."""
+    if isinstance(backbone.spec.own_rule, VisibleKeys) and (objective.facts.reads_twice or objective.facts.vectors):
+        raise UserError(
+            f"model.visible_keys is for objectives that read a row with masks once, such as mdlm; {objective.name} "
+            "does not. Leave visible_keys out."
+        )
 
 
 def check_vectors(backbone: Backbone, objective: Objective) -> None:

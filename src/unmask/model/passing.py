@@ -46,6 +46,14 @@ class Within:
     meaning: ClassVar[str] = "see their neighbourhood"
 
 
+@dataclass(frozen=True)
+class VisibleKeys:
+    """An element sees what is remembered, the elements whose token is not the mask, and itself."""
+
+    mask: int
+    meaning: ClassVar[str] = "see no masks but their own"
+
+
 @dataclass(frozen=True, eq=False)
 class Rule:
     """visible[.., i, j]: element i sees element j. With more columns, those of the memory by position come first.
@@ -65,8 +73,8 @@ class Apart:
     meaning: ClassVar[str] = "belong to several passes"
 
 
-Sees = Full | Causal | Blocks | Within | Rule | Apart
-ATTENTION: frozenset[type] = frozenset({Full, Causal, Blocks, Within, Rule, Apart})
+Sees = Full | Causal | Blocks | Within | VisibleKeys | Rule | Apart
+ATTENTION: frozenset[type] = frozenset({Full, Causal, Blocks, Within, VisibleKeys, Rule, Apart})
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.errors import UserError
 from unmask.model.key_values import Writing
 from unmask.model.passing import Blocks, Causal, Full, Rule, Sees, Within
 
@@ -71,6 +72,16 @@ def by_position(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "..
         case Within(n):
             return (query - key).abs() <= n
     raise TypeError(f"{sees} is no rule of positions")
+
+
+def visible_keys(x: Tensor, mask: int) -> Rule:
+    """Who sees whom where a masked element is a key for itself alone."""
+    if x.is_floating_point():
+        raise UserError(
+            "this network hides masks from each other (model.visible_keys), so it reads tokens: it cannot be given "
+            "vectors in their place, as embedding diffusion and guidance by a classifier's gradient do."
+        )
+    return Rule((x != mask)[:, None, :] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device))
 
 
 def both_rules(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -1,6 +1,7 @@
 """Estimators against enumeration: nothing is drawn where everything can be counted."""
 
-from itertools import permutations
+import math
+from itertools import permutations, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import SCHEDULES
 from unmask.errors import UserError
-from unmask.evaluation.likelihood.error_bars import log_mean
+from unmask.evaluation.likelihood.error_bars import log_mean, of_tangent_bound, tangent_bound
 from unmask.evaluation.likelihood.estimators import (
     LAST,
     ByOrder,
@@ -201,6 +202,41 @@ def test_orders_of_an_inconsistent_network_have_a_jensen_gap_and_weighted_orders
     assert mean.jensen_gap is not None
     assert mean.jensen_gap > 0.05
     assert weighted.nats_per_token == pytest.approx(mean.nats_per_token - mean.jensen_gap)
+
+
+@pytest.mark.parametrize("passes", [2, 3])
+def test_the_tangent_bound_lies_below_and_the_mean_above_for_every_text_by_enumeration(passes):
+    """Every way to draw the orders of three tokens, for every text of a world whose orders disagree."""
+    world = TableWorld.random()
+    for text, p in law_of_random_order(world).items():
+        nats = []
+        for order in permutations(range(3)):
+            states = [torch.tensor([world.mask if i in order[j:] else text[i] for i in range(3)]) for j in range(3)]
+            nats.append(-sum(float(log_p_hidden(world, x, i)[text[i]]) for x, i in zip(states, order, strict=True)))
+        assert np.exp(-np.array(nats)).mean() == pytest.approx(p)
+        every_draw = np.array(list(product(nats, repeat=passes))).T
+        assert tangent_bound(every_draw).mean() < -math.log(p) < np.mean(nats)
+
+
+def test_the_tangent_bound_is_tight_and_sure_where_all_orders_agree():
+    nats = np.full((4, 5), 3.25)
+    assert tangent_bound(nats) == pytest.approx(nats[0])
+    assert of_tangent_bound(nats, np.ones(5)) == pytest.approx(0)
+    assert of_tangent_bound(nats[:2], np.ones(5)) == math.inf
+
+
+def test_a_likelihood_has_two_sides_and_a_consistent_network_none_between_them():
+    world, texts = TableWorld.random(), every_text(3, 3)
+    truth = -sum(math.log(p) for p in law_of_random_order(world).values()) / texts.numel()
+    number = number_of(world, passages_of(texts), "order", passes=64)
+    assert number.at_least < truth < number.nats_per_token
+    assert truth - number.at_least < 0.1
+    assert 0 < number.at_least_error < 0.1
+    chain = ChainWorld.random(letters=3, length=4)
+    exact = number_of(chain, passages_of(texts_of(chain, 20)), "order", passes=3)
+    assert exact.at_least == pytest.approx(exact.nats_per_token, abs=1e-6)
+    assert number_of(world, passages_of(texts), "count", passes=3).at_least is None
+    assert number_of(world, passages_of(texts), "order", passes=1).at_least is None
 
 
 @pytest.mark.parametrize("name", ["count", "time", "order", "duel", "pseudo"])

@@ -90,6 +90,30 @@ def log_mean(nats: np.ndarray) -> np.ndarray:
     return low - np.log(np.exp(low - nats).mean(0))
 
 
+def tangent_bound(nats: np.ndarray) -> np.ndarray:
+    """A lower bound on −log p of each row, in expectation: −log ψ − p_s/ψ + 1, for any ψ > 0. [TUBE]
+
+    nats (passes, rows) are −log p_s of random orders s, and p = E p_s. The logarithm lies below its tangent at ψ, the
+    mean of the other passes. It is raised by its own relative variance: too small a ψ costs more than too great one.
+    """
+    bounds = []
+    for i, own in enumerate(nats):
+        others = np.delete(nats, i, 0)
+        mean = log_mean(others)
+        level = mean - np.log1p(np.exp(mean - others).var(0) / len(others))  # −log ψ
+        bounds.append(level - np.exp(np.minimum(level - own, 700.0)) + 1)
+    return np.mean(bounds, 0)
+
+
+def of_tangent_bound(nats: np.ndarray, tokens: np.ndarray) -> float:
+    """Its standard error by the jackknife over passes."""
+    passes = len(nats)
+    if passes < 3:
+        return float("inf")
+    without = np.stack([tangent_bound(np.delete(nats, i, 0)) for i in range(passes)]).sum(1)
+    return float(np.sqrt(np.square(without - without.mean()).sum() * (passes - 1) / passes) / tokens.sum())
+
+
 def of_the_data(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray, cluster: np.ndarray) -> float:
     """The standard error of the choice of text, Monte Carlo error included: as if rows were drawn from a larger text.
 

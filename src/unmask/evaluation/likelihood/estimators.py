@@ -42,6 +42,7 @@ class Estimator(ABC):
     chance: bool = True  # whether the number depends on the seed
     weighted: bool = False  # passes are averaged as probabilities, not as nats
     likelihood: bool = True  # −log p or a bound on it; False: no perplexity and no bits per byte
+    orders: bool = False  # a pass is −log p of a row in a random order, and p is the mean of these probabilities
 
     @property
     @abstractmethod
@@ -118,6 +119,10 @@ class Own(Estimator):
         return self.objective.facts.likelihood
 
     @property
+    def orders(self) -> bool:  # type: ignore[override]
+        return "orders" in self.objective.facts.gives and self.chance
+
+    @property
     def means(self) -> str:
         return self.objective.means + (f", t >= {self.low:g}" if self.low else "")
 
@@ -164,6 +169,8 @@ class ByOrder(Estimator):
     schedule: Schedule = LogLinear()
     budget: int = 8192  # the most tokens of a forward pass
     weighted: bool = False
+
+    orders = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", "weighted" if self.weighted else "order")  # one class, two names

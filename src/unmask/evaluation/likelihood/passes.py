@@ -61,7 +61,9 @@ class Likelihood:
     means: str
     partial: bool = False  # stopped before every row was scored once: only the scored rows count
     likelihood: bool = True  # False: the number is no likelihood, so it has no perplexity and no bits per byte
-    jensen_gap: float | None = None  # estimator `order`: how far it lies above `weighted`, nats per token
+    jensen_gap: float | None = None  # of random orders: how far their mean lies above `weighted`, nats per token
+    at_least: float | None = None  # of random orders: a lower bound on the nats per token, in expectation
+    at_least_error: float | None = None  # its standard error, Monte Carlo; heavy tails: it may be too small
 
     @property
     def perplexity(self) -> float | None:
@@ -259,7 +261,16 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
         partial=partial,
         likelihood=estimator.likelihood,
         jensen_gap=gap,
+        **_other_side(nats, tokens, estimator),
     )
+
+
+def _other_side(nats: np.ndarray, tokens: np.ndarray, estimator: Estimator) -> dict[str, float]:
+    """The bound from the other side, where passes are random orders."""
+    if not estimator.orders or len(nats) < 2 or not np.isfinite(nats).all():
+        return {}
+    below = float(error_bars.tangent_bound(nats).sum() / tokens.sum())
+    return {"at_least": below, "at_least_error": error_bars.of_tangent_bound(nats, tokens)}
 
 
 def _combine_passes(
@@ -270,7 +281,7 @@ def _combine_passes(
     weighted = float(error_bars.log_mean(nats).sum() / tokens.sum())
     if estimator.weighted:
         return weighted, error_bars.of_weighted_orders(nats, tokens), float(nats.size), mean - weighted
-    gap = mean - weighted if estimator.name == "order" and len(nats) > 1 else None
+    gap = mean - weighted if estimator.orders and len(nats) > 1 else None
     if not estimator.chance:
         return mean, 0.0, 1.0, gap
     error, freedom = error_bars.monte_carlo(nats, tokens, times)

@@ -22,8 +22,9 @@ from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
 from unmask.model.backbones.rotary import Rotary
-from unmask.model.passing import ATTENTION, Abilities, Pass, States
+from unmask.model.passing import ATTENTION, Abilities, Pass, Sees, States, VisibleKeys
 from unmask.registry import derived
+from unmask.text.tokens.tokenizer import Tokenizer
 
 COND = 128  # default features of the noise level, as in the paper
 SINUSOID = 256  # sinusoidal features of the noise level, before the MLP
@@ -47,6 +48,8 @@ class Architecture(Spec):
     time_conditioning: bool = False  # give the network the noise level as input; needs cond > 0
     causal: bool = derived(False)  # a position sees only itself and what is before it
     reads_before: bool = False  # predict position i from the hidden state of i − 1; always true if causal
+    visible_keys: bool = False  # a masked position is seen by itself alone: half of the arithmetic of sampling
+    mask: int = derived(-1)  # the mask's id, where masks are not seen
 
     def __post_init__(self) -> None:
         for name in ("vocab", "length", "width", "blocks", "heads"):
@@ -83,6 +86,13 @@ class Architecture(Spec):
     @property
     def before(self) -> bool:
         return self.reads_before
+
+    @property
+    def own_rule(self) -> Sees:
+        return VisibleKeys(self.mask) if self.visible_keys and not self.causal else super().own_rule
+
+    def reading(self, tokenizer: Tokenizer) -> "Architecture":
+        return replace(self, mask=tokenizer.mask) if self.visible_keys else self
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "Architecture":
         """With the sizes of the data. A network that has predicted position i at i − 1 continues to do so."""

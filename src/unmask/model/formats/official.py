@@ -1,6 +1,7 @@
 """The layout of the published MDLM checkpoints (kuleshov-group/mdlm-owt): config.json, with a few keys of ours."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from unmask.diffusion.autoregressive import Autoregressive
@@ -27,7 +28,7 @@ FIXED = {  # the same in every published config
     "torch_dtype": "float32",
     "return_dict": False,
 }
-OURS = ("causal", "reads_before", "tied", "mask_index")  # keys that published configs do not have
+OURS = ("causal", "reads_before", "tied", "visible_keys", "mask_index")  # keys that published configs do not have
 
 
 @FORMATS.register("official", "the published MDLM checkpoints")
@@ -71,7 +72,7 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
             raise UserError(f"config.json says {names[0]} = {seen[0]!r:.60}: it must be a whole number.")
         found[field] = seen[0]
     causal = flag(config, "causal", not modulated)
-    return Architecture(
+    spec = Architecture(
         **found,
         dropout=number(config, "dropout", 0.0),
         time_conditioning=modulated and flag(config, "time_conditioning", False),
@@ -79,6 +80,9 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
         causal=causal,
         # The published causal network predicts, at each position, the token after it.
         reads_before=flag(config, "reads_before", causal),
+    )
+    return (
+        replace(spec, visible_keys=True, mask=mask_of(config, spec)) if flag(config, "visible_keys", False) else spec
     )
 
 
@@ -97,11 +101,11 @@ def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") 
     config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED, "torch_dtype": dtype}
     if not a.cond:
         del config["cond_dim"]
-    said = {"causal": a.causal, "reads_before": a.reads_before, "tied": a.tied, "mask_index": mask}
-    usual = {"causal": not a.cond, "reads_before": a.causal, "tied": False, "mask_index": a.vocab - 1}
-    return config | {key: said[key] for key in OURS if said[key] != usual[key]}
+    said = {**{key: getattr(a, key) for key in OURS if key != "mask_index"}, "mask_index": mask}
+    usual = {"causal": not a.cond, "reads_before": a.causal, "mask_index": a.vocab - 1}
+    return config | {key: said[key] for key in OURS if said[key] != usual.get(key, False)}
 
 
 def is_published(config: dict[str, Any]) -> bool:
     """Whether the published code supports this network: it needs none of our keys except the mask's id."""
-    return not {"causal", "reads_before", "tied"} & config.keys()
+    return not (set(OURS) - {"mask_index"}) & config.keys()

@@ -10,7 +10,9 @@ from torch import Tensor
 from unmask.model.backbone import Backbone, Spec
 from unmask.model.passes.doubled import doubled
 from unmask.model.passes.ordered import ordered
-from unmask.model.passing import Causal, Memory, Pass, Rule
+from unmask.model.passes.visible import without_masks
+from unmask.model.passing import Causal, Memory, Pass, Rule, VisibleKeys
+from unmask.model.rules import visible_keys
 
 
 def whole(
@@ -28,11 +30,16 @@ def whole(
     x        tokens, or vectors in place of their embeddings
     sigma    the noise level of each row (b) or of each position (b l); ignored where `spec.shown_sigma` is False
     lengths  real positions of each row; the rest is padding at its end that no position sees
-    allowed  allowed[i, j]: position i sees position j; replaces the network's own rule
+    allowed  allowed[i, j]: position i sees position j; replaces the network's own rule, but masks stay unseen
+
+    Networks with visible keys are not shown masks that are not asked for.
     """
     wanted = rows_before(rows, x.shape[1]) if rows is not None and spec.before else rows
-    sees = spec.own_rule if allowed is None else Rule(allowed)
-    return Pass(x, sees, sigma=sigma, lengths=lengths, segments=segments, wanted=wanted)
+    sees = spec.own_rule
+    if allowed is not None:
+        sees = Rule(allowed & visible_keys(x, sees.mask).visible if isinstance(sees, VisibleKeys) else allowed)
+    p = Pass(x, sees, sigma=sigma, lengths=lengths, segments=segments, wanted=wanted)
+    return without_masks(p, sees.mask) if isinstance(sees, VisibleKeys) and not x.is_floating_point() else p
 
 
 def hidden_states(
