@@ -2,7 +2,7 @@
 
     python bench/visible_keys.py --rounds 3 --out docs/records/visible_keys.json
 
-Both networks have the same random weights (time does not depend on what they say), and the texts are drawn in turns, so
+Both networks have the same random weights (time does not depend on what they say). The texts are drawn in turns, so
 that a busy moment hits both alike. The ratio is that of the medians of processor time.
 """
 
