@@ -19,7 +19,7 @@ from unmask.hub import origin_of
 from unmask.model import cost
 from unmask.model.checkpoint import load
 from unmask.model.description import Description, describe
-from unmask.model.formats.dialects import DIALECTS
+from unmask.model.formats.dialects import family_of
 from unmask.settings import described
 
 READ = 256 << 20  # bytes of weights that are read although no self-test is recorded: to name those that are NaN
@@ -59,15 +59,15 @@ def facts(about: Description) -> Iterator[tuple[str, str]]:
 
 def published_facts(about: Description) -> Iterator[tuple[str, str]]:
     """What is known of the family of a published model."""
-    family = DIALECTS.get(str(about.found.settings.get("dialect")))
+    family = family_of(about.found.settings)
     if family is None:
         return
     yield "dialect", family.about
     yield "its number", family.bound
     if family.sampling:
         yield "its sampler", ", ".join(f"{name} {value}" for name, value in family.sampling.items())
-    if family.stops:
-        yield "texts end at", ", ".join(map(str, family.stops))
+    if ends := about.found.settings.get("ends"):
+        yield "texts end at", ", ".join(map(str, ends))
     if family.template:
         yield "chat template", family.template
 

@@ -7,7 +7,7 @@ the noise of each other, so one pass over the noisy and the clean row gives the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.diffusion import mdlm
 from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
-from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
+from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows, opening_tokens
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
@@ -52,9 +52,12 @@ class BlockDiffusion(Objective):
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
 
     given_first: bool = False  # the first token of a row is given and never predicted, as in the published models
+    opens: bool = field(default=False, metadata={"hidden": True})  # the first token of a block comes before the others
 
     def __post_init__(self) -> None:
         check_size(self.size)
+        if self.opens and not self.given_first:
+            raise UserError("blocks that open with a token predicted from the one before need objective.given-first.")
 
     @property
     def means(self) -> str:
@@ -72,7 +75,7 @@ class BlockDiffusion(Objective):
         return self.given_first
 
     def estimators(self) -> Mapping[str, Objective]:
-        exact = (kind(self.size, self.given_first) for kind in (ExactBound, ExactLikelihood))
+        exact = (kind(self.size, self.given_first, self.opens) for kind in (ExactBound, ExactLikelihood))
         return {self.name: replace(self, times=Count()), **{one.name: one for one in exact}}
 
     def seen(self, frozen: Bool[Tensor, " l"]) -> Bool[Tensor, " l"]:
@@ -81,7 +84,7 @@ class BlockDiffusion(Objective):
         return frozen & (number <= number[~frozen].amin()) if bool((~frozen).any()) else frozen
 
     def context(self, x0: Int[Tensor, "b l"]) -> Mapping[str, Any]:
-        return {"clean": x0, "size": self.size}
+        return {"clean": x0, "size": self.size, **({"opens": True} if self.opens else {})}
 
     def remark(self, length: int) -> str:
         if self.size > length:
@@ -98,6 +101,8 @@ class BlockDiffusion(Objective):
         x0, noise, mask = clean.x0, clean.noise, clean.mask
         size = min(self.size, x0.shape[1])
         given = given_tokens(clean, first=self.given_first)
+        opening = opening_tokens(given, size) if self.opens else None
+        given = given if opening is None else given | opening
         x, u, frozen = in_blocks(x0, size, 0), in_blocks(noise.u, size, 1.0), in_blocks(given, size, True)
         when = self.times.at(block_times(noise.t, len(x) // len(x0)).flatten())
         free = (~frozen).sum(1)
@@ -106,12 +111,12 @@ class BlockDiffusion(Objective):
             x_t, weight = hide_count(x, k, u, mask=mask, frozen=frozen), free.to(u.dtype) / k.clamp(min=1)
         else:
             x_t, weight = hide(x, when.t, u, mask=mask, frozen=frozen), 1 / when.t.clamp(min=1e-12)
-        ce = block_nats(network, x0, in_rows(x_t, x0).contiguous(), size=size, mask=mask)
+        ce = block_nats(network, x0, in_rows(x_t, x0).contiguous(), size=size, mask=mask, opening=opening)
         bound = in_rows((weight / when.density)[:, None].expand_as(u), x0) * ce
         # As many nats as the bound on average: k is (n + 1)/2, so that one token alone has weight 1.
         even = 2 * free.to(u.dtype) / (free + 1)
         loss = in_rows((weight if self.weight == "bound" else even)[:, None].expand_as(u), x0) * ce
-        return Nats(loss, bound)
+        return Nats(loss, bound) if opening is None else Nats(*(torch.where(opening, ce, n) for n in (loss, bound)))
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int

@@ -11,6 +11,7 @@ The second is −log p of what first-hitting draws. It is at most the bound, and
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import comb, inf, log
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows
+from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows, opening_tokens
 from unmask.diffusion.bound import every_mask
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Facts, Nats, Objective
@@ -85,6 +86,7 @@ class ExactBound(Objective):
     facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "blocks"}), noisy=False)
     size: int = 4
     given_first: bool = False  # the first token of a row is given
+    opens: bool = False  # the first token of a block comes before the others
 
     def __post_init__(self) -> None:
         check_size(self.size)
@@ -95,8 +97,14 @@ class ExactBound(Objective):
 
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token, whatever the noise."""
-        given = given_tokens(clean, first=self.given_first)
-        nats = self.by_sets(network, clean.x0, given, size=min(self.size, given.shape[1]), mask=clean.mask)
+        given, x0, mask = given_tokens(clean, first=self.given_first), clean.x0, clean.mask
+        size = min(self.size, given.shape[1])
+        if not self.opens:
+            nats = self.by_sets(network, x0, given, size=size, mask=mask)
+            return Nats(nats, nats)
+        opening = opening_tokens(given, size)
+        nats = self.by_sets(partial(network, opens=True), x0, given | opening, size=size, mask=mask)
+        nats = nats + block_nats(network, x0, x0, size=size, mask=mask, opening=opening)
         return Nats(nats, nats)
 
     by_sets = staticmethod(bound_by_sets)

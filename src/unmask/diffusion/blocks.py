@@ -27,15 +27,29 @@ def given_tokens(clean: CleanRows, *, first: bool) -> Bool[Tensor, "b l"]:
     return given | (torch.arange(given.shape[1], device=given.device) == 0) if first else given
 
 
+def opening_tokens(given: Bool[Tensor, "b l"], size: int) -> Bool[Tensor, "b l"]:
+    """The first token of each block, where it is not given."""
+    return ~given & (torch.arange(given.shape[1], device=given.device) % size == 0)
+
+
 def block_nats(
-    network: Network, x0: Int[Tensor, "b l"], x_t: Int[Tensor, "b l"], *, size: int, mask: int
+    network: Network,
+    x0: Int[Tensor, "b l"],
+    x_t: Int[Tensor, "b l"],
+    *,
+    size: int,
+    mask: int,
+    opening: Bool[Tensor, "b l"] | None = None,
 ) -> Float[Tensor, "b l"]:
-    """−log p(x_i | x_t^b, x^{<b}) at hidden positions, 0 elsewhere: one pass for all blocks."""
-    rows = rows_where(x_t == mask)
+    """−log p(x_i | x_t^b, x^{<b}) at hidden positions, 0 elsewhere: one pass for all blocks.
+
+    At `opening` positions, which x_t shows, it is −log p(x_i | x^{<b}).
+    """
+    rows = rows_where((x_t == mask) if opening is None else (x_t == mask) | opening)
     if not len(rows):
         return torch.zeros(x0.shape, device=x0.device)
     sigma = torch.zeros(len(x0), device=x0.device)
-    logits = network(x_t, sigma, rows, clean=x0, size=size)
+    logits = network(x_t, sigma, rows, clean=x0, size=size, **({} if opening is None else {"opens": True}))
     return spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
 
 

@@ -118,6 +118,7 @@ class Objective(ABC):
     times: Times | None = None  # how training draws the times, where it draws them
     steps: int | None = None  # T, the steps of a discrete-time process; None: continuous time, or no time
     block: int | None = None  # tokens that are drawn at once, given the text before them; None: all of them
+    opens: bool = False  # the first token of a block is predicted from the text before it alone, before the others
 
     @abstractmethod
     def nats(self, network: Any, clean: CleanRows) -> Nats:

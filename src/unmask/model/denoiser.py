@@ -41,6 +41,7 @@ class NetworkView:
         *,
         clean: Int[Tensor, "b l"] | None = None,
         size: int = 0,
+        opens: bool = False,
         rank: Int[Tensor, "b l"] | None = None,
     ) -> Float[Tensor, "n v"]:
         """The logits; `clean` with `size` for networks that look block by block, with `rank` for any order."""
@@ -54,7 +55,7 @@ class NetworkView:
             self.carried.append(states.memory.states.detach())
             return self.module.head(states.hidden)
         how = {"lengths": self.lengths, "allowed": self.allowed, "clean": clean, "rank": rank}
-        return logits_at(self.module, x, sigma, rows, size=size, **how)
+        return logits_at(self.module, x, sigma, rows, size=size, opens=opens, **how)
 
     def trunk(
         self,

@@ -8,13 +8,15 @@ A block is given the text before its end. Text after it, as around a blank in th
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.model.formats.dialects import family_of
 from unmask.model.model import Model
 from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
@@ -32,10 +34,21 @@ class BlockSpans:
     """Blocks from left to right; the network sees what is before the end of a block."""
 
     size: int
+    part: int = 0  # tokens of a block that are filled before the next ones of it; 0: all
+    opens: bool = False  # the first token of a block is drawn before the others are seen
+    short: int = 0  # tokens that the first block has less than the others
 
     def spans(self, length: int) -> list[Span]:
-        ends = [min(first + self.size, length) for first in range(0, length, self.size)]
-        return [Span(0, end, first, end) for first, end in zip(range(0, length, self.size), ends, strict=True)]
+        spans = []
+        for begin in range(-self.short, length, self.size):
+            end = min(begin + self.size, length)
+            for low, high in pairwise([*range(begin, end, self.part or self.size), end]):
+                if self.opens and low == begin > 0:
+                    spans.append(Span(0, low + 1, low, low + 1))
+                    low += 1
+                if max(0, low) < high:
+                    spans.append(Span(0, end, max(0, low), high))
+        return spans
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ class BlockWork:
 
     work: Work
     memories: tuple[Memory | None, ...]
+    short: int = 0  # tokens that the first block has less than the others
 
 
 @PROCESSES.register("blockwise", "block diffusion: blocks from left to right, each token read once")
@@ -60,6 +74,9 @@ class Blockwise(Process):
     policy: Policy = field(default_factory=FirstHitting)
     options: LogitOptions = field(default_factory=LogitOptions)
     cached: bool = True  # False: read everything again in each call
+    part: int = 0  # tokens of a block that are filled before the next ones of it; 0: all
+    opens: bool = False  # the first token of a block is drawn before the others are seen [Fast-dLLM v2]
+    aligned: bool = False  # a block begins where the prompt ends, so that the first one may be short [Tiny-A2D]
 
     def __post_init__(self) -> None:
         if self.window < 2 * self.size:
@@ -76,11 +93,13 @@ class Blockwise(Process):
         if windows is not None and windows.stride != Sliding.usual(windows.context).stride:
             raise UserError("the window of a block model moves on by one block at a time: leave the stride out.")
         window = max(model.spec.length, 2 * size) if windows is None else windows.context
-        return cls(size, window, model.spec.before, policy, options)
+        family, opens = family_of(model.settings), model.objective.opens
+        own: dict[str, Any] = {} if family is None else {"part": family.part, "aligned": family.aligned}
+        return cls(size, window, model.spec.before, policy, options, opens=opens, **own)
 
     @property
     def inner(self) -> Masked:
-        return Masked(self.policy, BlockSpans(self.size), self.options)
+        return Masked(self.policy, BlockSpans(self.size, self.part, self.opens), self.options)
 
     @property
     def law(self) -> str:
@@ -96,7 +115,16 @@ class Blockwise(Process):
         return self.inner.settled
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> BlockWork:
-        return BlockWork(self.inner.begin(canvas, seed=seed, ids=ids), (None,) * len(canvas.tokens))
+        short = self.short(canvas) if self.aligned else 0
+        inner = replace(self.inner, windows=BlockSpans(self.size, self.part, self.opens, short))
+        return BlockWork(inner.begin(canvas, seed=seed, ids=ids), (None,) * len(canvas.tokens), short)
+
+    def short(self, canvas: Canvas) -> int:
+        """The tokens that the first block lacks, where a block begins at the end of the prompt."""
+        given = set(canvas.frozen.long().cumprod(1).sum(1).tolist())
+        if len(given) > 1:
+            raise UserError("this model's blocks begin after the prompt: draw prompts of several lengths one by one.")
+        return -given.pop() % self.size
 
     def done(self, state: BlockWork) -> bool:
         return self.inner.done(state.work)
@@ -105,11 +133,12 @@ class Blockwise(Process):
         asked = self.inner.ask(state.work)
         if asked is None:
             return None
-        first, width = state.work.spans[0].first, asked.tokens.shape[1]
+        begun, width = state.work.spans[0].first + state.short, asked.tokens.shape[1]
+        first = max(0, begun // self.size * self.size - state.short)
         stops = [width] * len(asked.tokens) if asked.lengths is None else asked.lengths.tolist()
         counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
         wanted = (asked.rows % width - first).split(counts)
-        rule, passes = BlockRule(self.size, self.window, self.before), []
+        rule, passes = BlockRule(self.size, self.window, self.before, state.short), []
         for i, row in enumerate(asked.live.tolist()):
             memory = state.memories[row] or Empty()
             tokens = asked.tokens[i, memory.filled : stops[i]]
@@ -123,7 +152,7 @@ class Blockwise(Process):
         going = work.canvas.hidden.any(1).tolist()
         for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
             memories[row] = memory if self.cached and going[row] else None
-        return BlockWork(work, tuple(memories)), brought
+        return BlockWork(work, tuple(memories), state.short), brought
 
     def canvas(self, state: BlockWork) -> Canvas:
         return state.work.canvas

@@ -32,7 +32,7 @@ from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Threshold
 from unmask.sampling.process import run
-from unmask.text.prompt.canvas import of_tokens
+from unmask.text.prompt.canvas import of_rows, of_tokens
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dialects"
 NAMED = {"diffullama": "diffullama", "a2d_qwen3": "a2d-mdlm"}  # whose files do not say what they are
@@ -253,6 +253,71 @@ def test_sdar_sees_blocks_and_the_clean_text_before_them(tmp_path):
         rows = torch.arange(x.numel())
         found = logits_at(model.network, x, None, rows, clean=clean, size=4).view(*x.shape, -1)
     close(found, recorded["logits_given_clean_blocks"])
+
+
+def test_tiny_a2d_runs_token_by_token_in_blocks(tmp_path):
+    """Its blocks begin where the prompt ends; the original fills the first one with padding at its left."""
+    model, recorded = model_of("a2d_qwen3", tmp_path / "m", "a2d-bd3lm", block_size=8), cases("a2d_qwen3")
+    policy = Ordered(by="confidence", calls=4, draw_first=True)
+    process = Blockwise.of(policy=policy, options=GREEDY, windows=None, model=model)
+    for row in (0, 1):
+        prompt = recorded[f"gen_prompt{row}"][None]
+        for cached in (True, False):
+            canvas = canvas_after(prompt, 16, model.mask)
+            tokens = last(run(replace(process, cached=cached), model.network, canvas))
+            assert torch.equal(tokens[0, -16:], recorded["gen_bd3lm"][row, -16:].long())
+    both = of_rows([[1, 2, model.mask], [1, model.mask, model.mask]], mask=model.mask)
+    with pytest.raises(UserError, match="prompts of several lengths"):
+        process.begin(both)
+
+
+def test_fast_dllm_predicts_the_first_token_of_a_block_from_the_finished_text(tmp_path):
+    model, recorded = model_of("fast_dllm_v2", tmp_path / "m"), cases("fast_dllm_v2")
+    assert (model.objective.size, model.objective.opens, model.objective.leads) == (8, True, True)
+    x, clean = recorded["input_ids"].long(), recorded["x0"].long()
+    close(logits(model, clean, Blocks(8)), recorded["logits_clean"])
+    with torch.no_grad():
+        rows = torch.arange(x.numel())
+        found = logits_at(model.network, x, None, rows, **model.objective.context(clean)).view(*x.shape, -1)
+    first, others = [8, 16], [i for i in range(24) if i % 8]
+    close(found[:, first], recorded["logits_clean"][:, [7, 15]])
+    close(found[:, others], recorded["logits_given_clean_blocks"][:, [i - 1 for i in others]])
+
+
+def plain_run_of_fast_dllm(model, prompt, new, *, size, part, tau):
+    """Its sampler as a loop: a block's first token from the finished text, then parts of the block by a threshold."""
+    length, mask = len(prompt) + new, model.mask
+    row = torch.tensor([*prompt.tolist(), *[mask] * new])
+    for begin in range(0, length, size):
+        end = min(begin + size, length)
+        if begin and row[begin] == mask:
+            row[begin] = forbidden(logits(model, row[None, :begin], Blocks(size))[0, -1], mask).argmax()
+        for low in range(begin, end, part):
+            high = min(low + part, end)
+            while bool((row[low:high] == mask).any()):
+                p = forbidden(logits(model, row[None, :end], Blocks(size))[0], mask).softmax(-1)
+                sure, token = p[low - 1 : high - 1].max(-1) if low else p[[0, *range(high - 1)]].max(-1)
+                sure = torch.where(row[low:high] == mask, sure, -1.0)
+                taken = (sure >= tau) | (sure == sure.max())
+                row[low:high] = torch.where(taken & (row[low:high] == mask), token, row[low:high])
+    return row
+
+
+def forbidden(logits, mask):
+    return logits.index_fill(-1, torch.tensor([mask]), -torch.inf)
+
+
+@pytest.mark.parametrize("given", [3, 8, 13])
+def test_fast_dllms_sampler_is_its_loop(given, tmp_path):
+    model, recorded = model_of("fast_dllm_v2", tmp_path / "m"), cases("fast_dllm_v2")
+    process = replace(
+        Blockwise.of(policy=Threshold(tau=0.1), options=GREEDY, windows=None, model=model), part=4, window=64
+    )
+    prompt = recorded["x0"][0, :given].long()
+    wanted = plain_run_of_fast_dllm(model, prompt, 20, size=8, part=4, tau=0.1)
+    for cached in (True, False):
+        canvas = canvas_after(prompt[None], 20, model.mask)
+        assert torch.equal(last(run(replace(process, cached=cached), model.network, canvas))[0], wanted)
 
 
 def test_dplm_is_a_diffusion_model_whose_network_counts_the_masks(tmp_path):

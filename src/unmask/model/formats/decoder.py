@@ -62,7 +62,8 @@ class Published(Format):
             causal=d.causal,
             reads_before=d.shift or d.causal,
         )
-        settings = {"dialect": d.name, "sampling": dict(d.sampling)} if d.sampling else {"dialect": d.name}
+        settings: dict[str, Any] = {"dialect": d.name, "ends": end_ids(d, config, rows)}
+        settings |= {"sampling": dict(d.sampling)} if d.sampling else {}
         return Found(spec, mask, self.objective(config), settings, word=-1 if word is None else word)
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class Published(Format):
             return Autoregressive()
         if d.block:
             size = config.get("block_size", d.block) if isinstance(d.block, int) else whole(config, d.block)
-            return BlockDiffusion(whole({"block_size": size}, "block_size"), given_first=d.shift)
+            return BlockDiffusion(whole({"block_size": size}, "block_size"), given_first=d.shift, opens=d.opens)
         return MDLM(given_first=d.shift)
 
     def renamed(self, name: str) -> str | None:
@@ -147,6 +148,15 @@ def blank_of(d: Dialect, files: Files, rows: int) -> tuple[int | None, int | Non
             f"models: write {MASK} into config.json{'' if known else ', or put its tokenizer.json there'}."
         )
     return mask, None
+
+
+def end_ids(d: Dialect, config: Mapping[str, Any], rows: int) -> list[int]:
+    """The ids that end a text: those of the table and eos_token_id, as far as the vocabulary has them."""
+    eos = config.get("eos_token_id")
+    given = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(type(id) is int for id in given):
+        raise UserError(f"config.json says eos_token_id = {eos!r:.60}: it must be an id, or a list of ids.")
+    return sorted({id for id in (*given, *d.ends) if 0 <= id < rows})
 
 
 def rotation(config: Mapping[str, Any]) -> dict[str, Any]:

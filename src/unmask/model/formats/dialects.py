@@ -33,12 +33,15 @@ class Dialect:
     causal: bool = False  # autoregressive
     shift: bool = False  # position i is predicted at i − 1; the first token of a row is given
     block: int | str = 0  # tokens per block, or their key in config.json; 0: it sees both sides of everything
+    opens: bool = False  # the first token of a block is predicted before the others, from the finished text alone
+    part: int = 0  # tokens of a block that its authors' sampler fills before the next ones of it; 0: all
+    aligned: bool = False  # its authors' sampler begins a block where the prompt ends
     mask_row: bool = False  # the embedding has one row more than config.json says, and than the head: the mask's
     mask: Mapping[int, int] = field(default_factory=dict)  # the mask by the number of ids, where config.json has none
     word: Mapping[int, int] = field(default_factory=dict)  # the same, where it is an ordinary word: blanks get an id
     tokens: Mapping[int, int] = field(default_factory=dict)  # ids that have a token, by the number of ids
     sampling: Mapping[str, Any] = field(default_factory=dict)  # its authors' settings
-    stops: tuple[int, ...] = ()  # ids that end a text
+    ends: tuple[int, ...] = ()  # ids that end a text, of its published vocabulary; beside eos_token_id of config.json
     template: str = ""  # of conversations
     bound: str = "upper bound on -log p of the text"  # what its number means
 
@@ -206,7 +209,7 @@ LLADA = Dialect(
     tokens={126464: 126349},
     hub=("GSAI-ML/LLaDA-8B-Base", "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-1.5"),
     sampling={"sampler": "draw-then-keep", "temperature": 0.0},
-    stops=(126081, 126348),
+    ends=(126081, 126348),
     template="<|startoftext|><|start_header_id|>ROLE<|end_header_id|>, blank line, text, <|eot_id|>",
     bound="upper bound on -log p of the text; for Instruct and 1.5, of an answer given its prompt",
 )
@@ -226,9 +229,27 @@ DREAM = replace(
         "Dream-org/Dream-Coder-v0-Instruct-7B",
     ),
     sampling={"sampler": "entropy:falls=0.001", "steps": 512, "temperature": 0.2, "top_p": 0.95},
-    stops=(151643,),
+    ends=(151643,),
     template="ChatML",
     bound="upper bound on -log p of the text after its first token",
+)
+FAST_DLLM = replace(
+    QWEN2,
+    name="fast-dllm",
+    about="Fast-dLLM v2: Qwen2 turned into a block diffusion model, shifted",
+    kind="Fast_dLLM_Qwen",
+    causal=False,
+    stated=False,
+    shift=True,
+    block="bd_size",
+    opens=True,
+    part=8,
+    mask={151936: 151665, 152064: 151665},
+    hub=("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "Efficient-Large-Model/Fast_dLLM_v2_7B"),
+    sampling={"sampler": "threshold:tau=0.9", "temperature": 0.0},
+    ends=(151645,),
+    template="ChatML",
+    bound="upper bound on -log p of the text after its first token; it was not trained on a bound",
 )
 A2D = replace(
     QWEN3,
@@ -241,7 +262,7 @@ A2D = replace(
     tokens={151936: 151670},
     hub=("dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",),
     sampling={"sampler": "draw-then-keep", "steps": 128, "temperature": 0.0},
-    stops=(151645, 151643),
+    ends=(151645, 151643),
     template="ChatML with an empty think block",
     bound=ANSWERS,
 )
@@ -250,6 +271,7 @@ A2D_BLOCKS = replace(
     name="a2d-bd3lm",
     about="Tiny-A2D: Qwen3 turned into a block diffusion model",
     block=32,
+    aligned=True,
     hub=("dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1",),
     sampling={"sampler": "draw-then-keep", "temperature": 0.0},
 )
@@ -265,7 +287,7 @@ SDAR = replace(
     tokens={151936: 151670},
     hub=("JetLM/SDAR-1.7B-Chat", "JetLM/SDAR-4B-Chat", "JetLM/SDAR-8B-Chat"),
     sampling={"sampler": "threshold:tau=0.85", "temperature": 1.0},
-    stops=(151645, 151643),
+    ends=(151645, 151643),
     template="ChatML",
     bound=ANSWERS,
 )
@@ -309,7 +331,10 @@ SMDM = Dialect(
     mask_row=True,
     sampling={"sampler": "ancestral", "steps": 512},
 )
-DIALECTS = {
-    table.name: table
-    for table in (LLAMA, QWEN2, QWEN3, GPT2, LLADA, DREAM, DIFFULLAMA, DIFFUGPT, A2D, A2D_BLOCKS, SDAR, SMDM)
-}
+TABLES = (LLAMA, QWEN2, QWEN3, GPT2, LLADA, DREAM, DIFFULLAMA, DIFFUGPT, A2D, A2D_BLOCKS, SDAR, FAST_DLLM, SMDM)
+DIALECTS = {table.name: table for table in TABLES}
+
+
+def family_of(settings: Mapping[str, Any]) -> Dialect | None:
+    """The table of a model that was read by one; None: by none."""
+    return DIALECTS.get(str(settings.get("dialect")))

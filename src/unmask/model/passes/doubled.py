@@ -9,6 +9,9 @@ sees that one), and, where a network predicts position i from the state of i −
             blocks before the block, and the noisy block without its first position. That one is a mask whenever it is
             asked for, so nothing is lost; and in blocks of one token a lead is exactly the state of a causal network.
             Nothing sees a lead.
+
+A model that `opens` its blocks predicts a block's first token from the finished text alone, at the clean token before it;
+it has no leads. [Fast-dLLM v2]
 """
 
 from dataclasses import dataclass
@@ -34,16 +37,16 @@ class Elements:
 
 
 @lru_cache(maxsize=16)
-def halves(length: int, size: int, *, leads: bool, device: torch.device) -> Elements:
+def halves(length: int, size: int, *, leads: bool, device: torch.device, opens: bool = False) -> Elements:
     """The elements for rows of `length` tokens in blocks of `size`; the last block may be shorter."""
     with torch.inference_mode(False):  # kept for training too
-        return made(length, size, leads=leads, device=device)
+        return made(length, size, leads=leads, device=device, opens=opens)
 
 
-def made(length: int, size: int, *, leads: bool, device: torch.device) -> Elements:
+def made(length: int, size: int, *, leads: bool, device: torch.device, opens: bool) -> Elements:
     place = torch.arange(length, device=device)
     before = place[: (length - 1) // size * size]  # the clean text that some noisy block sees
-    first = place[size::size] if leads else place[:0]  # first positions of the blocks with a lead
+    first = place[size::size] if leads and not opens else place[:0]  # first positions of the blocks with a lead
     position = torch.cat([place, before, first - 1])
     source = torch.cat([place, before + length, first - 1 + length])
     kind = torch.tensor([0, 1, 2], device=device).repeat_interleave(
@@ -59,6 +62,8 @@ def made(length: int, size: int, *, leads: bool, device: torch.device) -> Elemen
     if leads:
         state = (place - 1).clamp(min=0)
         state = state.index_copy(0, first, length + len(before) + torch.arange(len(first), device=device))
+        if opens:
+            state[size::size] += length  # the clean token
     return Elements(source, position, visible, state)
 
 
@@ -71,6 +76,7 @@ def doubled(
     rows: Int[Tensor, " n"],
     lengths: Int[Tensor, " b"] | None = None,
     allowed: Bool[Tensor, "l l"] | None = None,
+    opens: bool = False,
 ) -> Pass:
     """The pass whose states predict flat positions of noisy blocks, each given the clean text before it.
 
@@ -78,7 +84,7 @@ def doubled(
     """
     check_blockwise(spec)
     l = noisy.shape[1]
-    both = halves(l, size, leads=spec.before, device=noisy.device)
+    both = halves(l, size, leads=spec.before, device=noisy.device, opens=opens)
     visible = both.visible if allowed is None else both.visible & allowed[both.position][:, both.position]
     wanted = rows // l * len(both.position) + both.state[rows % l]
     tokens = torch.cat([noisy, clean], 1)[:, both.source]

@@ -27,6 +27,7 @@ class BlockRule:
     size: int  # tokens per block
     window: int  # tokens that a block sees, its own included, in every layer: whole blocks of them
     before: bool = False  # position i is predicted from the state of i − 1
+    short: int = 0  # tokens that the first block has less than the others
 
 
 def piece(
@@ -50,8 +51,10 @@ def piece(
     columns = wanted.tolist()
     led = rule.before and lead is not None and 0 in columns
     seen = max(1, rule.window // rule.size)  # blocks
-    low = min(max(0, (filled if stored else first) // rule.size + 1 - seen) * rule.size, filled)
-    visible = visibility(filled - low, stored, block, led, rule.size, seen, tokens.device)
+    number = ((filled if stored else first) + rule.short) // rule.size
+    low = min(max(0, (number + 1 - seen) * rule.size - rule.short), filled)
+    lag = (low + rule.short) % rule.size
+    visible = visibility(filled - low, stored, block, led, rule.size, seen, lag, tokens.device)
     places = [*range(filled, first + block), *([first - 1] if led else [])]
     if led:
         tokens = torch.cat([tokens, tokens.new_tensor([lead])])
@@ -69,14 +72,16 @@ def piece(
 
 @lru_cache(maxsize=256)
 def visibility(
-    kept: int, stored: int, block: int, led: bool, size: int, seen: int, device: torch.device
+    kept: int, stored: int, block: int, led: bool, size: int, seen: int, lag: int, device: torch.device
 ) -> Bool[Tensor, "m keys"] | None:
-    """visible[i, j]: element i sees key j of [kept; finished; block; lead]. All but the last two are whole blocks."""
+    """visible[i, j]: element i sees key j of [kept; finished; block; lead]. All but the last two are whole blocks,
+    the first of them perhaps without its first `lag` tokens."""
     with torch.inference_mode(False):
         past = kept + stored
         key = torch.arange(past + block, device=device)
-        number = torch.where(key < past, key // size, past // size)
-        query = torch.cat([number[kept:], number.new_full((int(led),), past // size)])[:, None]
+        last = (past + lag) // size
+        number = torch.where(key < past, (key + lag) // size, last)
+        query = torch.cat([number[kept:], number.new_full((int(led),), last)])[:, None]
         visible = (number <= query) & (number > query - seen)
         if led:
             visible[-1] = visible[-1] & (key != past)  # the lead does not see the position that it predicts

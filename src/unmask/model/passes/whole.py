@@ -68,19 +68,20 @@ def logits_at(
     allowed: Bool[Tensor, "l l"] | None = None,
     clean: Int[Tensor, "b l"] | None = None,
     size: int = 0,
+    opens: bool = False,
     rank: Int[Tensor, "b l"] | None = None,
 ) -> Float[Tensor, "n v"]:
     """Logits (n v) that predict the flat positions `rows` only.
 
-    With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it, or with
-    `rank` each token of x from the clean tokens of lower rank.
+    With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it (`opens`: its
+    first token from that text alone), or with `rank` each token of x from the clean tokens of lower rank.
     """
     if clean is not None and rank is not None:
         p = ordered(network.spec, x, clean, rank, rows=rows, lengths=lengths, allowed=allowed)
     elif clean is None or size >= x.shape[1]:
         p = whole(network.spec, x, sigma, rows=rows, lengths=lengths, allowed=allowed)
     else:
-        p = doubled(network.spec, x, clean, size, rows=rows, lengths=lengths, allowed=allowed)
+        p = doubled(network.spec, x, clean, size, rows=rows, lengths=lengths, allowed=allowed, opens=opens)
     return network.head(network.run(p).hidden)
 
 
