@@ -69,7 +69,7 @@ def test_what_is_written_in_a_layout_is_recognised_as_it(name, tmp_path):
 
 def test_layouts_that_are_not_written_are_tables_of_published_models(tmp_path):
     """tests/model/formats/test_dialects.py and tests/model/backbones/test_decoder.py read all of them."""
-    assert set(FORMATS) - set(WRITTEN) == {*DIALECTS, "gguf", "sedd"}
+    assert set(FORMATS) - set(WRITTEN) == {*DIALECTS, "duo", "gguf", "sedd"}
     source = model_of(tmp_path / "ours", "mdlm", "decoder").folder
     for name in DIALECTS:
         with pytest.raises(UserError, match=f"the layout '{name}' can be read but not written"):

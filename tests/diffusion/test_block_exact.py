@@ -76,6 +76,21 @@ def test_likelihoods_given_some_tokens_sum_to_one_over_the_others():
     assert float((-exact.sum(1)).exp().sum()) == pytest.approx(1, abs=1e-9)
 
 
+def test_likelihoods_sum_to_one_where_blocks_open_with_a_token_from_the_finished_text():
+    network, texts = small_network(before=True), every_text(3, 5)
+    x0 = texts[texts[:, 0] == 1]
+    exact = nats(ExactLikelihood(3, True, True), network, x0, mask=3)
+    bound = nats(ExactBound(3, True, True), network, x0, mask=3)
+    assert float((-exact.sum(1)).exp().sum()) == pytest.approx(1, abs=1e-9)
+    assert (exact.sum(1) <= bound.sum(1) + 1e-9).all()
+    torch.testing.assert_close(exact[:, 3], bound[:, 3], rtol=1e-9, atol=1e-9)  # the first token of the second block
+    many = x0[:1].expand(4000, -1)
+    drawn = nats(BlockDiffusion(3, given_first=True, opens=True), network, many, mask=3).sum(1)
+    assert abs(float(drawn.mean() - bound[0].sum())) < 4 * float(drawn.std()) / 4000**0.5
+    with pytest.raises(UserError, match="given-first"):
+        BlockDiffusion(3, opens=True)
+
+
 @pytest.mark.slow
 def test_the_monte_carlo_bound_agrees_within_its_error():
     network, x0 = random_network(before=True), text(1, 12)

@@ -13,10 +13,10 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform
 from unmask.diffusion.kernel import Step
-from unmask.diffusion.kernels.uniform import Uniform, random_ids, replace_tokens
+from unmask.diffusion.kernels.uniform import Uniform, random_ids, rate_nats, replace_tokens
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
-from unmask.diffusion.times import stratified
+from unmask.diffusion.times import Cubed, Stratified, stratified
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.evaluation.likelihood.estimators import estimator
@@ -239,3 +239,66 @@ def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
     assert covered >= 0.91
     even = D3PMUniform(steps=1000)
     assert error_of(even)[0] > 2 * spread, "the error of steps drawn evenly"
+
+
+def test_the_rates_of_continuous_time_are_the_limit_of_short_steps():
+    p = torch.tensor([[0.2, 0.5, 0.3]], dtype=DOUBLE)
+    log_p = torch.cat((p.log(), torch.tensor([[-torch.inf]], dtype=DOUBLE)), 1)
+    t, step = torch.tensor([0.6], dtype=DOUBLE), 1e-6
+    for x_t, x0 in every_text(K, 2):
+        found = rate_nats(log_p, x0[None], x_t[None], LogLinear(eps=0).at(t))
+        kl = uniform(K + 1).kl(log_p, x0[None], Step(x_t[None], t - step, t, MASK))
+        assert float(found) == pytest.approx(float(kl) / step, rel=1e-4)
+
+
+def test_the_bound_in_continuous_time_is_tight_for_a_network_that_knows_the_others():
+    """E over texts of the bound is the entropy, if p(x_0^i | all others in x_t) is exact; every x_t enumerated."""
+    texts, generator = every_text(2, 2), torch.Generator().manual_seed(4)
+    p = torch.rand(4, generator=generator, dtype=DOUBLE)
+    joint = (p / p.sum()).view(2, 2)
+    points, weights = np.polynomial.legendre.leggauss(60)
+    total = 0.0
+    for point, weight in zip(points, weights, strict=True):
+        t = torch.tensor([(point + 1) / 2], dtype=DOUBLE)
+        q = (1 - t) * torch.eye(2, dtype=DOUBLE) + t / 2
+        for x0, chance in zip(texts, joint.flatten(), strict=True):
+            for x_t in texts:
+                reached = chance * q[x0[0], x_t[0]] * q[x0[1], x_t[1]]
+                exact = [joint @ q[:, x_t[1]], q[:, x_t[0]] @ joint]
+                log_p = torch.stack(
+                    [torch.cat(((one / one.sum()).log(), t.new_tensor([-torch.inf]))) for one in exact]
+                )
+                nats = rate_nats(log_p, x0, x_t, LogLinear(eps=0).at(t.expand(2)))
+                total += float(weight / 2 * reached * nats.sum())
+    assert total == pytest.approx(float(-(joint * joint.log()).sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize("times", [Stratified(), Cubed()])
+def test_the_bound_in_continuous_time_is_the_integral_of_the_rates(times):
+    world, texts, x0 = TableWorld.random(), every_text(3, 3), torch.tensor([2, 0, 1])
+    logits = world.network(texts, torch.zeros(27), torch.arange(81))
+    log_p = logits.index_fill(-1, torch.tensor([MASK]), -torch.inf).log_softmax(-1)
+    points, weights = np.polynomial.legendre.leggauss(40)
+    integral = 0.0
+    for point, weight in zip(points, weights, strict=True):
+        t = torch.tensor([(point + 1) / 2], dtype=DOUBLE)
+        reached = kernel(float(1 - t))[x0, texts].prod(1)
+        nats = rate_nats(log_p, x0.repeat(27), texts.flatten(), LogLinear(eps=0).at(t.expand(81)))
+        integral += float(weight / 2 * (reached * nats.view(27, 3).sum(1)).sum())
+    generator, rows = torch.Generator().manual_seed(0), 1 << 15
+    t, u = (torch.rand(rows, *more, dtype=DOUBLE, generator=generator) for more in ((), (3,)))
+    objective = D3PMUniform(schedule=LogLinear(eps=0), continuous=True, times=times)
+    clean = CleanRows(
+        x0.expand(rows, -1), noise=Noise(stratified(t), u), mask=MASK, parts=objective.parts(vocab=4, width=1)
+    )
+    found = objective.nats(world.network, clean).bound.sum(1)
+    assert float(found.mean()) == pytest.approx(integral, rel=0.03)
+    assert objective.means == "upper bound on -log p, uniform diffusion in continuous time"
+
+
+def test_rates_are_accurate_where_nearly_all_or_nothing_is_noise():
+    nearly = torch.tensor([1e-9, 1 - 1e-9], dtype=DOUBLE)
+    log_p = torch.full((2, 1001), -torch.inf).index_fill(1, torch.arange(1000), 0.0).log_softmax(-1)
+    nats = rate_nats(log_p, torch.tensor([3, 3]), torch.tensor([3, 4]), LogLinear(eps=0).at(nearly))
+    assert nats.isfinite().all()
+    assert float(nats[1]) == pytest.approx(0, abs=1e-3)

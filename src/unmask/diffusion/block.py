@@ -52,7 +52,9 @@ class BlockDiffusion(Objective):
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
 
     given_first: bool = False  # the first token of a row is given and never predicted, as in the published models
-    opens: bool = field(default=False, metadata={"hidden": True})  # the first token of a block comes before the others
+    opens: bool = field(
+        default=False, metadata={"hidden": True}
+    )  # the first token of a block comes before the others
 
     def __post_init__(self) -> None:
         check_size(self.size)

@@ -1,6 +1,7 @@
-"""D3PM with a uniform kernel: T steps in which tokens become random tokens; there is no mask. [D3PM]
+"""D3PM with a uniform kernel: T steps, or continuous time, in which tokens become random tokens. [D3PM, UDLM, Duo]
 
-Nothing says which tokens are noise, so every position is predicted and pays in every step (`kernels.uniform`).
+There is no mask, and nothing says which tokens are noise, so every position is predicted and pays in every step
+(`kernels.uniform`).
 """
 
 from collections.abc import Mapping
@@ -11,9 +12,10 @@ from torch import nn
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
-from unmask.diffusion.kernels.uniform import Uniform
+from unmask.diffusion.kernels.uniform import Uniform, gathered, rate_nats
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.rows import forbid, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import Cubed, Stratified, Times, check_total
 from unmask.shapes import Network
@@ -30,6 +32,7 @@ class D3PMUniform(Objective):
 
     schedule: Schedule = LogLinear()  # α_t, the share that is not replaced; stretched to end at 0
     steps: int = 1000  # T, the number of steps
+    continuous: bool = False  # the bound of continuous time, as Duo; the steps are then those of the sampler
     times: Times = Stratified()  # stratified:low=0, cubed, bell:mean=0,spread=1,floor=0.2
     hybrid: float = 0.0  # λ of the hybrid loss: the KL of a step + λ · cross-entropy at all positions
 
@@ -39,6 +42,8 @@ class D3PMUniform(Objective):
 
     @property
     def means(self) -> str:
+        if self.continuous:
+            return "upper bound on -log p, uniform diffusion in continuous time"
         return f"upper bound on -log p, D3PM with a uniform kernel and {self.steps} steps"
 
     def estimators(self) -> Mapping[str, Objective]:
@@ -56,7 +61,21 @@ class D3PMUniform(Objective):
 
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t, at every position."""
+        if self.continuous:
+            return self.by_rates(network, clean)
         at = draw_steps(self.times, clean.noise, self.steps)
         kl, ce = step_nats(network, clean, self.kernel(clean.parts), at, everywhere=True)
         bound = at.weight * kl
         return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
+
+    def by_rates(self, network: Network, clean: CleanRows) -> Nats:
+        """Nats per token: what each pays per unit of time at t."""
+        kernel, when = self.kernel(clean.parts), self.times.at(clean.noise.t)
+        x_t, rows = kernel.forward(clean, when.t), rows_where(clean.free)
+        logits = network(x_t, kernel.sigma(when.t).to(clean.noise.t), rows)
+        log_p, true = forbid(logits, clean.mask).log_softmax(-1), clean.x0.flatten()[rows]
+        level = kernel.level(when.t).take(rows // x_t.shape[1])
+        bound = spread(rate_nats(log_p, true, x_t.flatten()[rows], level), rows, x_t) / when.density[:, None]
+        if not self.hybrid:
+            return Nats(bound, bound)
+        return Nats(bound - self.hybrid * spread(gathered(log_p, true), rows, x_t) / when.density[:, None], bound)

@@ -71,6 +71,14 @@ class Model:
             raise UserError(f"the default sampling settings must be a table; saw {said!r}.")
         return said
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Ids that end a text, by the files of a published model."""
+        said = self.settings.get("ends") or ()
+        if not isinstance(said, list | tuple) or not all(type(id) is int for id in said):
+            raise UserError(f"the ids that end a text must be a list of numbers; saw {said!r:.60}.")
+        return frozenset(said)
+
     def with_sampling(self, **settings: Any) -> "Model":
         """The model with these default sampling settings and no others: sampler="entropy", top_p=0.9."""
         return replace(self, settings={**self.settings, "sampling": settings})

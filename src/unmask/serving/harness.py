@@ -162,7 +162,8 @@ class Harness(LM):
         whole = given + wanted + len(layout.closing())
         events = generate(self.model, recipe, length=whole, prompt=ids, until=end, document=document)
         sample = next(event for event in events if isinstance(event, Sample))
-        text = self.tokenizer.decode(sample.tokens)[len(self.tokenizer.decode(sample.tokens[:given])) :]
+        drawn = sample.tokens[:-1] if sample.tokens[-1] in self.model.ends else sample.tokens
+        text = self.tokenizer.decode(drawn)[len(self.tokenizer.decode(drawn[:given])) :]
         ends = [text.index(stop) for stop in stops if stop and stop in text]
         return text[: min(ends, default=len(text))]
 

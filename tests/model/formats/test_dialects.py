@@ -16,10 +16,12 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.kernels.uniform import rate_nats, uniform_log_step
 from unmask.diffusion.sedd import SEDD
 from unmask.errors import UserError
 from unmask.model.checkpoint import load, save, stated_for
 from unmask.model.convert import convert
+from unmask.model.formats.decoder import end_ids
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.passes.whole import logits_at
 from unmask.model.passing import Apart, Blocks, Full, Pass, Rule
@@ -32,6 +34,10 @@ from unmask.sampling.masked import fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Threshold
 from unmask.sampling.process import run
+from unmask.sampling.recipe import Recipe, method_for
+from unmask.serving.http.requests import Controls, Requests
+from unmask.serving.http.schema import CompletionRequest
+from unmask.serving.limits import Limits
 from unmask.text.prompt.canvas import of_rows, of_tokens
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dialects"
@@ -331,6 +337,45 @@ def test_dplm_is_a_diffusion_model_whose_network_counts_the_masks(tmp_path):
     close(logits(model, recorded["x0"].long(), lengths=real.sum(1))[real], recorded["logits_of_x0"][real])
 
 
+def test_dplms_sampler_is_the_default_of_its_files(tmp_path):
+    model = model_of("dplm", tmp_path / "m")
+    method = method_for(model, Recipe())
+    assert (method.sampler, method.policy.steps) == ("rdm", 500)
+
+
+def test_duo_has_the_recorded_logits_losses_and_posteriors_and_no_mask(tmp_path):
+    model, recorded = model_of("duo", tmp_path / "m", mask=False), cases("duo")
+    x, clean, letters = recorded["input_ids"].long(), recorded["x0"].long(), 58
+    assert (model.mask, model.spec.vocab, model.objective.continuous) == (letters, letters + 1, True)
+    with torch.no_grad():
+        rows = torch.arange(x.numel())
+        found = logits_at(model.network, x, recorded["sigma"], rows)
+        log_p = model.log_probs(x, recorded["sigma"]).flatten(0, 1)
+    # The recorded ones are normalised.
+    close(found[:, :letters].log_softmax(-1), recorded["logits"].flatten(0, 1).log_softmax(-1))
+    assert torch.isneginf(log_p[:, letters]).all()
+    kernel = model.objective.kernel(model.parts)
+    of_row = rows // x.shape[1]
+    close(kernel.sigma(recorded["t"]), recorded["sigma"])
+    level = model.objective.schedule.at(recorded["t"]).take(of_row)
+    nats = rate_nats(log_p, clean.flatten(), x.flatten(), level)
+    close(nats, recorded["nll_per_token"].flatten(), 1e-4)
+    s = model.objective.schedule.at(model.objective.schedule.when(1 - recorded["alpha_s"].flatten())).take(of_row)
+    step = uniform_log_step(log_p, x.flatten(), s, level, mask=model.mask).exp()
+    close(step[:, :letters], recorded["posterior"].flatten(0, 1), 1e-4)
+
+
+def test_duo_is_bounded_and_sampled_and_kept_in_our_layout(tmp_path):
+    model = load(letters(published("duo", tmp_path / "m", mask=False), 58))
+    (tmp_path / "text.txt").write_text("ABCDEFGHIJ" * 3)
+    assert unmask.evaluate(model, tmp_path / "text.txt", length=12, passes=2)["nats_per_token"] > 0
+    one = unmask.sample(model, prompt="AB", length=10, steps=4)[0]
+    assert one.text.startswith("AB")
+    convert(tmp_path / "m", tmp_path / "ours")
+    again = load(tmp_path / "ours")
+    assert (again.objective, again.mask) == (model.objective, model.mask)
+
+
 def test_sedd_is_read_as_a_denoiser_whose_bound_is_never_above_its_own(tmp_path):
     model, recorded = model_of("sedd", tmp_path / "m"), cases("sedd")
     assert model.mask == int(recorded["mask_id"])
@@ -492,6 +537,32 @@ def test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position(name, size
         unmask.evaluate(model, tmp_path / "text.txt", estimator=estimator, length=12)
     assert len(seen) > 10
     assert not any((first == model.mask).any() for first in seen)
+
+
+def test_a_text_ends_at_the_end_tokens_of_the_files(tmp_path):
+    """eos_token_id, one or several, and the table's ids where the vocabulary has them; sampled, served, evaluated."""
+    folder = letters(published("dream", tmp_path / "m", eos_token_id=None), 119)
+    free = unmask.sample(load(folder), prompt="AB", length=14, seed=2)[0]
+    ended = free.tokens[-4]
+    first = free.tokens.index(ended, 2)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [ended, 999_999]}))
+    model = load(folder)
+    assert model.ends == {ended}
+    one = unmask.sample(model, prompt="AB", length=14, seed=2)[0]
+    assert one.tokens == free.tokens[: first + 1]
+    assert one.text == model.tokenizer.decode(free.tokens[:first])
+    known = unmask.sample(model, prompt="AB", length=14, seed=2, until=free.text[2])[0]
+    assert known.text == "AB"
+    limits = Limits()
+    filling = Requests(model, limits, Controls(model, limits)).completion(
+        CompletionRequest(prompt="AB", max_tokens=8)
+    )
+    assert ended in filling.answers[0].ends
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": "x"}))
+    with pytest.raises(UserError, match="must be an id, or a list of ids"):
+        load(folder)
+    assert end_ids(DIALECTS["llada"], {}, 126464) == [126081, 126348]
 
 
 def test_a_word_as_mask_that_nobody_names_is_refused(tmp_path):

@@ -2,6 +2,10 @@
 
 q(x_t | x_s) = α_{t|s} 1[x_t = x_s] + (1 − α_{t|s})/K        K: ids without the mask, α_{t|s} = α_t/α_s
 p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p(x_0 = v | x_t)
+
+In continuous time [UDLM, Duo] a token i becomes j on the way back at the rate −α'/(Kα) · x̄_j/x̄_i, x̄ = K α p + 1 − α,
+and the bound is the integral over t of the KL between the rates of the clean token and those of the network:
+Σ_{j≠i} r_j log(r_j/r'_j) − r_j + r'_j.
 """
 
 from dataclasses import dataclass
@@ -50,6 +54,30 @@ def uniform_log_step(
     to_x_t = torch.where(here, 1 - moved + moved / letters, moved / letters).log()
     weights = forbid(earlier + to_x_t, mask)
     return torch.where(hidden > 0, weights - weights.logsumexp(-1, keepdim=True), log_p)
+
+
+def rate_nats(
+    log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], x_t: Int[Tensor, " n"], level: Level
+) -> Float[Tensor, " n"]:
+    """What a token pays per unit of time; `log_p` are −∞ at the mask.
+
+    With a = K α/(1 − α) and y_j = log(1 + a p_j) the sums over j are a few numbers per token and Σ y_j, which stay
+    accurate where a is nearly 0 or very large.
+    """
+    k = log_p.shape[-1] - 1
+    alpha, hidden = level.alpha.double().clamp(min=1e-12), level.hidden.double().clamp(min=1e-9)
+    a = k * alpha / hidden
+    y = torch.log1p(a.to(log_p)[:, None] * log_p.exp())
+    total, here, true = y.sum(-1).double(), gathered(y, x_t).double(), gathered(y, x0).double()
+    # Σ r log(r/r') − r, in units of −α'/(Kα): the clean token lies elsewhere, or here
+    moved = (1 + a) * (a.log1p() - true + here) - (total - here - true) + (k - 2) * here - (k - 1 + a)
+    same = ((k - 1) * (here - a.log1p() - 1) - (total - here)) / (1 + a)
+    rates = (k + a) * (-here).exp() - 1  # Σ r'
+    return (level.slope / (k * alpha) * (torch.where(x_t == x0, same, moved) + rates)).to(log_p.dtype)
+
+
+def gathered(values: Float[Tensor, "n v"], index: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return values.gather(-1, index[:, None]).squeeze(-1)
 
 
 @KERNELS.register("uniform", "tokens become random tokens")

@@ -113,7 +113,9 @@ def config_of(header: Header, table: Dialect) -> dict[str, Any]:
     keys = {field: key if isinstance(key, str) else key[0] for field, key in table.keys.items()}
     config = {key: values[field] for field, key in keys.items() if values.get(field) is not None}
     mask, base = header.keys.get("tokenizer.ggml.mask_token_id"), header.get("rope.freq_base")
+    eos = header.keys.get("tokenizer.ggml.eos_token_id")
     config |= {} if mask is None else {"mask_token_id": mask}
+    config |= {} if eos is None else {"eos_token_id": eos}
     config |= {} if base is None else {"rope_theta": base}
     turned, each = header.get("rope.dimension_count"), header.get("attention.key_length")
     each = each or (values["width"] or 0) // max(1, values["heads"] or 1)

@@ -10,8 +10,8 @@ sees that one), and, where a network predicts position i from the state of i −
             asked for, so nothing is lost; and in blocks of one token a lead is exactly the state of a causal network.
             Nothing sees a lead.
 
-A model that `opens` its blocks predicts a block's first token from the finished text alone, at the clean token before it;
-it has no leads. [Fast-dLLM v2]
+A model that `opens` its blocks predicts a block's first token from the finished text alone, at the clean token before
+it; it has no leads. [Fast-dLLM v2]
 """
 
 from dataclasses import dataclass

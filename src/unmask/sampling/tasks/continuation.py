@@ -101,7 +101,8 @@ def sample(
         for sample in unmask.sample("stories", n=3, prompt="Once upon a time", seed=1):
             print(sample.text, sample.law)
 
-    until    end the text before this text or special token ("<|endoftext|>"), if it occurs
+    until    end the text before this text or special token ("<|endoftext|>"), if it occurs; the end tokens of a
+             published model end it in any case
     document the text begins and ends with a document; None: if the model was trained on documents (packed as
              `stream` or `rows`), otherwise rows begin and end anywhere
     recipe   how to sample; `options` change it: sampler=, steps=, temperature=, top_p=, seed=, pattern=, ...
@@ -141,7 +142,7 @@ def generate(
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
     if until is None and task.begins_document(model) and tokenizer.eos is not None:
         until = tokenizer.pieces[tokenizer.eos]
-    end = None if until is None else Until(until)
+    end = Until(until, model.ends) if until is not None or model.ends else None
 
     def enough(canvas: Canvas) -> bool:
         return end is not None and all_ended(canvas, end, tokenizer, row.start)

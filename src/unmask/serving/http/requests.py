@@ -185,7 +185,7 @@ class Requests:
         ends = any(task.ends(self.model) for task in tasks)
         method = self.controls.method(body, recipe, healed=any(row.heals for row in asked), ends=ends)
         rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
-        stops = frozenset() if tokenizer.eos is None else frozenset([tokenizer.eos])
+        stops = self.model.ends if tokenizer.eos is None else self.model.ends | {tokenizer.eos}
         answers = [
             Growing(
                 tokenizer,

@@ -1,4 +1,4 @@
-"""Until: the mark at which a generated text ends."""
+"""Until: the mark or the token at which a generated text ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Until:
-    """An end mark: the name of a special token ("<|endoftext|>"), or any text."""
+    """An end mark, the name of a special token ("<|endoftext|>") or any text, and ids that end a text too."""
 
-    mark: str
+    mark: str | None
+    ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if not self.mark:
+        if self.mark == "":
             raise UserError(
                 "the end mark is empty: give a special token or a text, such as '<|endoftext|>' or 'The end'."
             )
@@ -24,12 +25,16 @@ class Until:
 
         The first `start` tokens are not searched.
         """
+        ended = next((i + 1 for i in range(start, len(ids)) if ids[i] in self.ids), None)
+        if self.mark is None:
+            return ended
+        ids = ids[:ended]
         special = [id for id in tokenizer.specials if tokenizer.pieces[id] == self.mark]
         if special:
-            return next((i + 1 for i in range(start, len(ids)) if ids[i] == special[0]), None)
+            return next((i + 1 for i in range(start, len(ids)) if ids[i] == special[0]), ended)
         given = len(tokenizer.decode(ids[:start]))
         if self.mark not in tokenizer.decode(ids)[given:]:
-            return None
+            return ended
         low, high = start, len(ids)  # the first `high` tokens contain the mark, the first `low` do not
         while high - low > 1:
             middle = (low + high) // 2
@@ -43,6 +48,8 @@ class Until:
         """The tokens up to the mark, included, and their text without the mark, from token `shown` on."""
         end = self.end(tokenizer, ids, start)
         before = list(ids[:end])
+        if end is not None and before[-1] in self.ids:
+            return before, tokenizer.decode(before[shown:-1])
         text, given = tokenizer.decode(before[shown:]), len(tokenizer.decode(ids[shown:start]))
-        at = text.find(self.mark, given) if end is not None else -1
+        at = text.find(self.mark, given) if end is not None and self.mark else -1
         return before, text if at < 0 else text[:at]
