@@ -542,17 +542,17 @@ def test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position(name, size
 def test_a_text_ends_at_the_end_tokens_of_the_files(tmp_path):
     """eos_token_id, one or several, and the table's ids where the vocabulary has them; sampled, served, evaluated."""
     folder = letters(published("dream", tmp_path / "m", eos_token_id=None), 119)
-    free = unmask.sample(load(folder), prompt="AB", length=14, seed=2)[0]
+    free = unmask.sample(load(folder), prompt="AB", length=14, steps=12, seed=2)[0]
     ended = free.tokens[-4]
     first = free.tokens.index(ended, 2)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [ended, 999_999]}))
     model = load(folder)
     assert model.ends == {ended}
-    one = unmask.sample(model, prompt="AB", length=14, seed=2)[0]
+    one = unmask.sample(model, prompt="AB", length=14, steps=12, seed=2)[0]
     assert one.tokens == free.tokens[: first + 1]
     assert one.text == model.tokenizer.decode(free.tokens[:first])
-    known = unmask.sample(model, prompt="AB", length=14, seed=2, until=free.text[2])[0]
+    known = unmask.sample(model, prompt="AB", length=14, steps=12, seed=2, until=free.text[2])[0]
     assert known.text == "AB"
     limits = Limits()
     filling = Requests(model, limits, Controls(model, limits)).completion(
