@@ -748,7 +748,7 @@ MUTATIONS = {
     ),
     "block: a plain network of the class as blocks": Mutation(
         "model/formats/bd3lm.py",
-        'if not config_flag(config, "cross_attn", True):',
+        'if not flag(config, "cross_attn", True):',
         "if False:",
         "model/formats/test_bd3lm.py",
     ),

@@ -118,7 +118,9 @@ class BlockDiffusion(Objective):
         # As many nats as the bound on average: k is (n + 1)/2, so that one token alone has weight 1.
         even = 2 * free.to(u.dtype) / (free + 1)
         loss = in_rows((weight if self.weight == "bound" else even)[:, None].expand_as(u), x0) * ce
-        return Nats(loss, bound) if opening is None else Nats(*(torch.where(opening, ce, n) for n in (loss, bound)))
+        if opening is None:
+            return Nats(loss, bound)
+        return Nats(torch.where(opening, ce, loss), torch.where(opening, ce, bound))
 
     def log_probs(
         self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
