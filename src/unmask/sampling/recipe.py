@@ -23,6 +23,7 @@ from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_policy, policy_of, sampler_name
 from unmask.sampling.process import Process, Step, run
 from unmask.sampling.rejection import Rejection
+from unmask.sampling.stale import CACHES, with_cache
 from unmask.settings import fitted
 from unmask.text.prompt.canvas import Canvas
 
@@ -43,6 +44,7 @@ class Recipe:
     seed: int = 0  # seed and sample number determine a sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; none: half a window
+    cache: str | None = None  # stale keys, an approximation: interval, prefix or dual, such as interval:every=8
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
     control: Control = field(default_factory=Control)
 
@@ -56,6 +58,8 @@ class Recipe:
             raise UserError("a stride needs a window: give the window too.")
         if self.window is not None and self.window < 2:
             raise UserError(f"a window needs at least two tokens; saw {self.window}.")
+        if self.cache is not None:
+            CACHES.make(self.cache)
         self.logit_options(())
         self.windows()
 
@@ -184,6 +188,8 @@ def method_for(
     )
     kind = process_for(policy.needs, model.objective.facts.gives)
     process: Process = kind.of(policy=policy, options=options, windows=recipe.windows(), model=model)
+    if recipe.cache is not None:
+        process = with_cache(process, recipe.cache, model.spec)
     law = law_of(model, text, process, recipe, healed=healed)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)
