@@ -62,10 +62,9 @@ def test_an_option_that_had_another_name_or_is_mistyped_is_answered_with_the_nam
     assert f"no option {seen}. Did you mean {meant}?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
-def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes(locale):
+def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes():
     line = [sys.executable, "-m", "unmask", "sample", "stories", "--length", "abc"]
-    out = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": locale}, timeout=120)
+    out = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, timeout=120)
     assert out.returncode == 2
     assert "'abc' is not a whole number" in out.stderr
     assert len(out.stderr.splitlines()) == 1

@@ -36,10 +36,10 @@ def lines(out):
 
 
 @pytest.mark.slow
-def test_json_is_one_object_a_sample_with_stable_keys(folder):
-    out = command("sample", folder, "--n", "3", "--length", "8", "--prompt", "ba", "--seed", "7", "--json")
-    assert out.returncode == 0
-    found = lines(out.stdout)
+def test_json_is_one_object_a_sample_with_stable_keys(folder, capsys):
+    assert main(["sample", folder, "--n", "3", "--length", "8", "--prompt", "ba", "--seed", "7", "--json"]) == 0
+    out = capsys.readouterr()
+    found = lines(out.out)
     assert [list(one) for one in found] == [KEYS] * 3
     assert [one["row"] for one in found] == [0, 1, 2]
     for one in found:
@@ -47,9 +47,9 @@ def test_json_is_one_object_a_sample_with_stable_keys(folder):
         assert len(one["tokens"]) == 8
         assert one["text"].startswith("ba")
         assert one["seconds"] > 0
-    assert "6 forward passes, 18 tokens in" in out.stderr
-    assert "tokens/s" in out.stderr
-    assert "3 x first-hitting: exact" in out.stderr
+    assert "6 forward passes, 18 tokens in" in out.err
+    assert "tokens/s" in out.err
+    assert "3 x first-hitting: exact" in out.err
 
 
 @pytest.mark.slow
@@ -176,12 +176,11 @@ def test_infill_prints_ranked_candidates_under_a_header(folder, capsys):
 
 
 @pytest.mark.slow
-def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp_path):
+def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp_path, capsys):
     path = tmp_path / "templates.txt"
     path.write_text("ba[2]d\n\n[1]a[1]\n")
-    out = command("infill", folder, "--file", str(path), "--n", "2", "--json")
-    assert out.returncode == 0, out.stderr
-    found = lines(out.stdout)
+    assert main(["infill", folder, "--file", str(path), "--n", "2", "--json"]) == 0
+    found = lines(capsys.readouterr().out)
     assert {one["template"] for one in found} == {"ba[2]d", "[1]a[1]"}
     keys = ["template", "text", "blanks", "lengths", "tokens", "score", "log_likelihood", "error"]
     keys += ["length_probability", "length_error", "note"]

@@ -29,7 +29,6 @@ SIZE = {"transformer": SMALL, "transformer-xl": [*SMALL, "--model.memory", "20"]
 PAIRS = [
     ("toy-objective", "transformer"),
     ("mdlm", "toy-backbone"),
-    ("toy-objective", "toy-backbone"),
     ("ar", "toy-backbone"),
     ("ar", "toy-recurrent"),
     ("d3pm", "toy-backbone"),
