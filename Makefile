@@ -1,9 +1,11 @@
 # make demo · test · check · attack · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
 # by itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
-# Versions are pinned, hashes are not: `pip --require-hashes` takes one list of files for every machine and refuses the
-# editable install, and torch 2.13.0 is two builds under one version. The CUDA build needs packages of several GB that the
-# CPU build does not; a list with them installs them everywhere, and a list without them is refused where pip takes CUDA.
+# Versions are pinned, hashes are not. Tried: a list of 46 pins with hashes (torch's CPU build, Linux on x86-64, Python 3.11)
+# installs with `pip install --require-hashes`, and a wrong hash is refused. But such a list holds for one kind of machine: torch
+# 2.13.0 is two builds under one version, and the CUDA build needs packages of several GB that the CPU build does not, so a list with
+# them installs them everywhere, and a list without them is refused where pip takes CUDA. unmask itself (editable) has no hash
+# and would be a second command.
 
 PYTHON ?= python3
 VENV := .venv

@@ -290,7 +290,7 @@ def test_the_bound_of_some_steps_is_at_least_minus_log_p_of_the_sampler_with_the
 def test_the_estimate_has_the_bound_as_its_mean(both):
     parts = world()
     belief = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
-    rows = 40_000
+    rows = 20_000
     t = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
     objective = Plaid(embed=2, ramp=0, both=both)
     for w in range(3):

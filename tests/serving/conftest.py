@@ -54,7 +54,7 @@ def address(masked) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, timeout=30) as found:
+    with httpx.Client(base_url=address, timeout=120) as found:
         yield found
 
 

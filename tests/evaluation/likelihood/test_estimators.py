@@ -91,7 +91,7 @@ def test_the_count_form_is_the_continuous_bound_of_a_network_that_sees_the_noise
 @pytest.mark.parametrize("name", ["time", "steps"])
 def test_the_bound_by_time_and_by_steps_lies_above_the_likelihood_with_default_schedules(name, schedule):
     """On average over texts: one text may cost less than −log p, because the grid's distribution is not quite p."""
-    world, total = ChainWorld.random(letters=2, length=2), 500
+    world, total = ChainWorld.random(letters=2, length=2), 200
     one = estimator(name, objective=MDLM(schedule), steps=total)
 
     def paid(network, x, t, u, mask):
