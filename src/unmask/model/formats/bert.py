@@ -1,4 +1,8 @@
-"""The layouts of BERT and MosaicBERT in transformers. MosaicBERT's own code is not needed, and never run."""
+"""The layouts of BERT and its relatives in transformers, each a table: names of tensors, and keys of config.json.
+
+MosaicBERT's own code is not needed, and never run. The first positions of RoBERTa's table belong to padding: a text
+begins at the one after the id of the padding.
+"""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,93 +14,205 @@ from unmask.model.format import FORMATS, Files
 from unmask.model.formats.encoder import SIZES, EncoderFormat, activation, sizes
 from unmask.model.formats.keys import check_fixed, number, whole
 
-FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
-ALIBI = "alibi_starting_size"  # a key that only MosaicBERT has
+POSITIONS, ALIBI = "max_position_embeddings", "alibi_starting_size"  # the second: a key that only MosaicBERT has
+ENCODER = {"is_decoder": False, "add_cross_attention": False}
+PLAIN = {"offset": 0, "alibi": False, "gated": False, "joined": False, "embedding": 0, "shared": False}
+HEAD = "cls.predictions.transform."
+
+
+class BertFormat(EncoderFormat):
+    """A relative of BERT: what its config.json calls the fields of a `BertSpec`, and which of them are fixed."""
+
+    outside = ("cls.",)
+    sizes: ClassVar[Mapping[str, str]] = SIZES
+    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {  # fields by their key, with its default
+        "segments": ("type_vocab_size", 2),
+        "eps": ("layer_norm_eps", 1e-12),
+        "dropout": ("hidden_dropout_prob", 0.1),
+    }
+    activation: ClassVar[tuple[str, str]] = ("hidden_act", "gelu")  # its key, and the default
+    attention_dropout: ClassVar[str] = "attention_probs_dropout_prob"
+    fields: ClassVar[Mapping[str, Any]] = {}  # fields that have one value in this family
+    fixed: ClassVar[Mapping[str, Any]] = {**ENCODER, "position_embedding_type": "absolute"}  # keys that have
+    stated: ClassVar[Mapping[str, Any]] = {}  # those that are written
+
+    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
+        check_fixed(config, {**self.fixed, **self.stated})
+        known: dict[str, Any] = sizes(config, self.sizes)
+        for field, (key, usual) in self.numbers.items():
+            known[field] = whole(config, key, usual) if isinstance(usual, int) else number(config, key, usual)
+        known |= {"tanh": activation(config, *self.activation), "pooled": pooled}
+        return BertSpec(**{**known, **self.positions(config), **self.fields})
+
+    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """The fields that say how long a text can be."""
+        positions = whole(config, POSITIONS)
+        return {"positions": positions, "length": positions}
+
+    def keys(self, spec: Any) -> dict[str, Any]:
+        self.check_fields(spec, **{**PLAIN, **self.fields})
+        if "segments" in self.numbers and not spec.segments:
+            raise UserError("a BERT has segments: this network has none.")
+        return {
+            **{key: getattr(spec, field) for field, key in self.sizes.items()},
+            self.sizes["inner"]: spec.hidden,
+            **{key: getattr(spec, field) for field, (key, _) in self.numbers.items()},
+            self.activation[0]: "gelu_new" if spec.tanh else "gelu",
+            self.attention_dropout: spec.dropout,
+            **self.stated,
+            **self.position_keys(spec),
+        }
+
+    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
+        return {POSITIONS: spec.reach}
 
 
 @FORMATS.register("bert", "the BERT checkpoints of transformers")
-class BertLayout(EncoderFormat):
-    """`model_type` bert. Heads for other tasks are left out."""
-
+class Bert(BertFormat):
     kinds = ("bert",)
     architecture = "BertForMaskedLM"
     prefix = "bert."
-    outside = ("cls.",)
-    dropped = ("classifier.", "embeddings.position_ids")
 
     def matches(self, files: Files) -> bool:
         return super().matches(files) and ALIBI not in files.config
 
-    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
-        check_fixed(config, FIXED)
-        positions = whole(config, "max_position_embeddings")
-        return BertSpec(
-            **sizes(config),
-            positions=positions,
-            length=positions,
-            segments=whole(config, "type_vocab_size", 2),
-            tanh=activation(config),
-            pooled=pooled,
-            eps=number(config, "layer_norm_eps", 1e-12),
-            dropout=number(config, "hidden_dropout_prob", 0.1),
-        )
-
-    def keys(self, spec: Any) -> dict[str, Any]:
-        self.check_fields(spec, offset=0, alibi=False, gated=False, joined=False, embedding=0, shared=False)
-        return {**bert_keys(spec), "max_position_embeddings": spec.reach}
-
 
 @FORMATS.register("mosaicbert", "the MosaicBERT checkpoints: BERT with linear biases and a gated MLP")
-class MosaicBertLayout(EncoderFormat):
+class MosaicBert(BertFormat):
     """`model_type` bert with `alibi_starting_size`; the vocabulary is padded to a multiple of 8."""
 
     kinds = ("bert",)
     architecture = "BertForMaskedLM"
     prefix = "bert."
-    outside = ("cls.",)
     names: ClassVar[Mapping[str, str]] = {
         "#.mlp.gated_layers.": "#.intermediate.dense.",
         "#.mlp.wo.": "#.output.dense.",
         "#.mlp.layernorm.": "#.output.LayerNorm.",
     }
-    dropped = ("classifier.", "embeddings.position_ids", "encoder.alibi")
+    dropped = (*EncoderFormat.dropped, "encoder.alibi")
+    fields: ClassVar[Mapping[str, Any]] = {"alibi": True, "gated": True, "joined": True, "tanh": False}
+    fixed: ClassVar[Mapping[str, Any]] = ENCODER
 
     def matches(self, files: Files) -> bool:
         return super().matches(files) and ALIBI in files.config
 
-    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
-        check_fixed(config, {key: value for key, value in FIXED.items() if key != "position_embedding_type"})
+    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
         if activation(config):
             raise UserError("config.json says that GELU is approximated by tanh: MosaicBERT has the exact one.")
-        known = sizes(config)
-        return BertSpec(
-            **known | {"vocab": -(-known["vocab"] // 8) * 8},
-            length=whole(config, ALIBI),
-            segments=whole(config, "type_vocab_size", 2),
-            alibi=True,
-            gated=True,
-            joined=True,
-            pooled=pooled,
-            eps=number(config, "layer_norm_eps", 1e-12),
-            dropout=number(config, "hidden_dropout_prob", 0.1),
-        )
+        return {"length": whole(config, ALIBI), "vocab": -(-whole(config, "vocab_size") // 8) * 8}
 
-    def keys(self, spec: Any) -> dict[str, Any]:
-        self.check_fields(spec, alibi=True, gated=True, joined=True, tanh=False, embedding=0, shared=False)
+    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
         if spec.vocab % 8:
             raise UserError(f"the layout {self.name!r} has vocabularies that are a multiple of 8, not {spec.vocab}.")
-        return {**bert_keys(spec), ALIBI: spec.length, "attention_probs_dropout_prob": 0.0}
+        return {ALIBI: spec.length, self.attention_dropout: 0.0}
 
 
-def bert_keys(spec: BertSpec) -> dict[str, Any]:
-    if not spec.segments:
-        raise UserError("a BERT has segments: this network has none.")
-    return {
-        **{key: getattr(spec, field) for field, key in SIZES.items()},
-        "intermediate_size": spec.hidden,
-        "type_vocab_size": spec.segments,
-        "hidden_act": "gelu_new" if spec.tanh else "gelu",
-        "layer_norm_eps": spec.eps,
-        "hidden_dropout_prob": spec.dropout,
-        "attention_probs_dropout_prob": spec.dropout,
+@FORMATS.register("albert", "the ALBERT checkpoints of transformers")
+class Albert(BertFormat):
+    """A narrow embedding, and layers that share their weights."""
+
+    kinds = ("albert",)
+    architecture = "AlbertForMaskedLM"
+    prefix = "albert."
+    names: ClassVar[Mapping[str, str]] = {
+        "encoder.albert_layer_groups.0.albert_layers.0.": "encoder.layer.0.",
+        ".attention.query.": ".attention.self.query.",
+        ".attention.key.": ".attention.self.key.",
+        ".attention.value.": ".attention.self.value.",
+        ".attention.dense.": ".attention.output.dense.",
+        ".attention.LayerNorm.": ".attention.output.LayerNorm.",
+        "#.ffn.": "#.intermediate.dense.",
+        "#.ffn_output.": "#.output.dense.",
+        "#.full_layer_layer_norm.": "#.output.LayerNorm.",
+        "predictions.dense.": f"{HEAD}dense.",
+        "predictions.LayerNorm.": f"{HEAD}LayerNorm.",
+        "predictions.decoder.": "cls.predictions.decoder.",
+        "predictions.bias": "cls.predictions.bias",
+        "pooler.": "pooler.dense.",
     }
+    outside = ("predictions.",)
+    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {
+        **BertFormat.numbers,
+        "dropout": ("hidden_dropout_prob", 0.0),
+    }
+    activation = ("hidden_act", "gelu_new")
+    fields: ClassVar[Mapping[str, Any]] = {"shared": True}
+    stated: ClassVar[Mapping[str, Any]] = {"num_hidden_groups": 1, "inner_group_num": 1}
+
+    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+        return {**super().positions(config), "embedding": whole(config, "embedding_size")}
+
+    def check_fields(self, spec: Spec, **wanted: Any) -> None:
+        assert isinstance(spec, BertSpec)
+        super().check_fields(spec, **wanted | {"embedding": spec.embedded})
+
+    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
+        return {POSITIONS: spec.reach, "embedding_size": spec.embedding}
+
+
+@FORMATS.register("distilbert", "the DistilBERT checkpoints of transformers")
+class DistilBert(BertFormat):
+    """No segments and no pooler."""
+
+    kinds = ("distilbert",)
+    architecture = "DistilBertForMaskedLM"
+    prefix = "distilbert."
+    names: ClassVar[Mapping[str, str]] = {
+        "transformer.layer.": "encoder.layer.",
+        ".attention.q_lin.": ".attention.self.query.",
+        ".attention.k_lin.": ".attention.self.key.",
+        ".attention.v_lin.": ".attention.self.value.",
+        ".attention.out_lin.": ".attention.output.dense.",
+        ".sa_layer_norm.": ".attention.output.LayerNorm.",
+        ".ffn.lin1.": ".intermediate.dense.",
+        ".ffn.lin2.": ".output.dense.",
+        ".output_layer_norm.": ".output.LayerNorm.",
+        "vocab_transform.": f"{HEAD}dense.",
+        "vocab_layer_norm.": f"{HEAD}LayerNorm.",
+        "vocab_projector.weight": "cls.predictions.decoder.weight",
+        "vocab_projector.bias": "cls.predictions.bias",
+    }
+    outside = ("vocab_",)
+    sizes: ClassVar[Mapping[str, str]] = {
+        "vocab": "vocab_size",
+        "width": "dim",
+        "blocks": "n_layers",
+        "heads": "n_heads",
+        "inner": "hidden_dim",
+    }
+    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {"dropout": ("dropout", 0.1)}
+    activation = ("activation", "gelu")
+    attention_dropout = "attention_dropout"
+    fields: ClassVar[Mapping[str, Any]] = {"segments": 0, "eps": 1e-12, "pooled": False}
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    # With sinusoids their table, which is in the files, would be learned here.
+    stated: ClassVar[Mapping[str, Any]] = {"sinusoidal_pos_embds": False}
+
+    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+        return super().positions({POSITIONS: 512, **config})
+
+
+@FORMATS.register("roberta", "the RoBERTa checkpoints of transformers")
+class Roberta(BertFormat):
+    kinds = ("roberta", "xlm-roberta", "camembert")
+    architecture = "RobertaForMaskedLM"
+    prefix = "roberta."
+    names: ClassVar[Mapping[str, str]] = {
+        "lm_head.dense.": f"{HEAD}dense.",
+        "lm_head.layer_norm.": f"{HEAD}LayerNorm.",
+        "lm_head.decoder.": "cls.predictions.decoder.",
+        "lm_head.bias": "cls.predictions.bias",
+    }
+    outside = ("lm_head.",)
+    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {**BertFormat.numbers, "segments": ("type_vocab_size", 1)}
+
+    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+        offset = whole(config, "pad_token_id", 1) + 1
+        positions = max(1, whole(config, POSITIONS) - offset)
+        return {"positions": positions, "length": positions, "offset": offset}
+
+    def check_fields(self, spec: Spec, **wanted: Any) -> None:
+        super().check_fields(spec, **wanted | {"offset": 2})
+
+    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
+        return {"pad_token_id": spec.offset - 1, POSITIONS: spec.offset + (spec.reach or 0)}

@@ -41,7 +41,10 @@ class EncoderFormat(Format):
     head: ClassVar[str] = "cls.predictions."  # how the head's tensors begin in the network
     names: ClassVar[Mapping[str, str]] = {}  # parts of names here and in the network; # stands for a digit before
     outside: ClassVar[tuple[str, ...]]  # how names without the prefix begin
-    dropped: ClassVar[tuple[str, ...]] = ("classifier.",)  # parts of names that the network does not have
+    dropped: ClassVar[tuple[str, ...]] = (
+        "classifier.",
+        "embeddings.position_ids",
+    )  # parts of names that the network does not have
 
     @abstractmethod
     def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
