@@ -54,7 +54,7 @@ def text(content: Table, name: str, default: str = "") -> str:
     return value
 
 
-def choose_from(value: str, title: str, known: Sequence[str]) -> str:
+def choose_from(value: str, title: str, known: Sequence[str]) -> Any:
     if value not in known:
         raise unknown(title, value, known)
     return value

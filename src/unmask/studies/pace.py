@@ -6,7 +6,8 @@ import torch
 
 from unmask.processes.threads import computing_with
 from unmask.studies.plan import steps_of, total_flops, train_of, vocabulary
-from unmask.studies.study import Row, Study
+from unmask.studies.row import StudyRow
+from unmask.studies.study import Study
 from unmask.text.row import Rows
 from unmask.training.estimate import USUAL_SHARE, matrix_rate, step_rate
 from unmask.training.settings import Train
@@ -23,7 +24,7 @@ class Pace:
         with computing_with(study.threads):
             self.rate = matrix_rate()  # FLOPs per second
 
-    def seconds(self, row: Row) -> float:
+    def seconds(self, row: StudyRow) -> float:
         settings = train_of(row)
         steps = steps_of(self.study, row) or settings.steps
         flops = total_flops(self.study, row, steps=steps)

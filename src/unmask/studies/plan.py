@@ -17,7 +17,8 @@ from unmask.errors import UserError, unknown
 from unmask.model.checkpoint import find
 from unmask.settings import merged
 from unmask.studies import corpus
-from unmask.studies.study import SPLITS, VERBS, Measure, Row, Study
+from unmask.studies.row import StudyRow
+from unmask.studies.study import SPLITS, VERBS, Measure, Study
 from unmask.training.estimate import RunCost, estimate
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Train, settled
@@ -80,9 +81,9 @@ def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterato
                 yield from measure_tasks(study, place, row, seed, measure, tasks)
 
 
-def rows_in_order(study: Study) -> list[Row]:
+def rows_in_order(study: Study) -> list[StudyRow]:
     """The rows, each after the one whose weights it begins with."""
-    rows: list[Row] = []
+    rows: list[StudyRow] = []
     while len(rows) < len(study.rows):
         for row in study.rows:
             if row not in rows and (not row.after or study.row(row.after) in rows):
@@ -90,7 +91,7 @@ def rows_in_order(study: Study) -> list[Row]:
     return rows
 
 
-def seeds_of(study: Study, row: Row) -> tuple[int, ...]:
+def seeds_of(study: Study, row: StudyRow) -> tuple[int, ...]:
     trained = study.row(row.of) if row.of else row
     return study.seeds if trained.train is not None else study.seeds[:1]
 
@@ -121,7 +122,7 @@ def contents_of(path: str) -> str:
     return held.hexdigest()
 
 
-def train_task(study: Study, place: Place, row: Row, seed: int, tasks: Mapping[str, Task]) -> Task:
+def train_task(study: Study, place: Place, row: StudyRow, seed: int, tasks: Mapping[str, Task]) -> Task:
     settings = dict(row.train or {})
     steps = steps_of(study, row)
     seconds = study.seconds if study.budget == "seconds" else 0.0
@@ -144,7 +145,7 @@ def name_of(row: str, seed: int) -> str:
 
 
 def measure_tasks(
-    study: Study, place: Place, row: Row, seed: int, measure: Measure, tasks: Mapping[str, Task]
+    study: Study, place: Place, row: StudyRow, seed: int, measure: Measure, tasks: Mapping[str, Task]
 ) -> Iterator[Task]:
     for again in measure.seeds or (None,):
         needs: list[str] = []
@@ -263,7 +264,7 @@ def slug(name: str) -> str:
     return plain if plain == name else f"{plain or 'row'}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
 
 
-def train_of(row: Row) -> Train:
+def train_of(row: StudyRow) -> Train:
     return settled(merged(Train(), row.train or {}))
 
 
@@ -273,7 +274,7 @@ def vocabulary(train: Train, study: Study) -> int:
     return int(study.data.get("prepare", {}).get("vocab", 4096)) if kind == "bpe" else GUESSED_VOCABULARY
 
 
-def costs(study: Study, row: Row, *, steps: int = 0, rate: float = 1.0) -> list[RunCost]:
+def costs(study: Study, row: StudyRow, *, steps: int = 0, rate: float = 1.0) -> list[RunCost]:
     """The cost of each phase of a row's training."""
     train = train_of(row)
     train = replace(train, steps=steps) if steps else train
@@ -281,7 +282,7 @@ def costs(study: Study, row: Row, *, steps: int = 0, rate: float = 1.0) -> list[
     return [estimate(train, spec_of(train, phase, vocab=size), phase, rows=1, rate=rate) for phase in phases(train)]
 
 
-def total_flops(study: Study, row: Row, *, steps: int = 0) -> float:
+def total_flops(study: Study, row: StudyRow, *, steps: int = 0) -> float:
     train = train_of(row)
     train = replace(train, steps=steps) if steps else train
     return sum(
@@ -290,7 +291,7 @@ def total_flops(study: Study, row: Row, *, steps: int = 0) -> float:
     )
 
 
-def steps_of(study: Study, row: Row) -> int:
+def steps_of(study: Study, row: StudyRow) -> int:
     """The steps of a row under its own budget or the study's; 0: as its settings say."""
     if row.flops:
         return max(2, round(train_of(row).steps * row.flops / total_flops(study, row)))
@@ -303,7 +304,7 @@ def steps_of(study: Study, row: Row) -> int:
     return max(2, round(own * total_flops(study, like) / total_flops(study, row)))
 
 
-def chain(study: Study, row: Row) -> list[Row]:
+def chain(study: Study, row: StudyRow) -> list[StudyRow]:
     """A row and those before it, the first one first."""
     rows = [row]
     while rows[0].after:
@@ -311,7 +312,7 @@ def chain(study: Study, row: Row) -> list[Row]:
     return rows
 
 
-def tokens_seen(study: Study, row: Row) -> int:
+def tokens_seen(study: Study, row: StudyRow) -> int:
     """Tokens of training, those of the rows before it counted."""
     total = 0
     for one in chain(study, row):

@@ -12,8 +12,9 @@ from unmask.errors import UserError, unknown
 from unmask.studies.isoflop import fit_scaling
 from unmask.studies.pairing import Paired, by_trial, paired_difference
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
+from unmask.studies.row import StudyRow
 from unmask.studies.run import is_done, read_json
-from unmask.studies.study import Column, Row, Study
+from unmask.studies.study import Column, Study
 from unmask.training import metrics
 
 STEP = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<key>\w+)=(?P<value>[^\]]+)\])?")
@@ -68,7 +69,7 @@ def check_places(study: Study, tasks: Sequence[Task]) -> None:
                 raise unknown(f"number in the results of {column.measure!r}", place, places(results[0]))
 
 
-def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
+def cell(column: Column, row: StudyRow, tasks: Sequence[Task], out: Path) -> Cell:
     """A column's number of a row: the mean over its seeds."""
     wanted = [task for task in tasks if task.row == row.name and task.measure == column.measure and is_done(task)]
     values, errors, records = [], [], []
@@ -94,7 +95,7 @@ def cell(column: Column, row: Row, tasks: Sequence[Task], out: Path) -> Cell:
     return Cell(statistics.fmean(values), error, tuple(values), published, tuple(records), tuple(trials))
 
 
-def cells_of(study: Study, row: Row, tasks: Sequence[Task], out: Path) -> list[Cell]:
+def cells_of(study: Study, row: StudyRow, tasks: Sequence[Task], out: Path) -> list[Cell]:
     """A row's numbers; where there are trials, with the difference to the row that the study compares with."""
     cells = [cell(column, row, tasks, out) for column in study.columns]
     to = study.compare.get("to", row.name)
@@ -147,7 +148,9 @@ def compared_to(study: Study) -> dict[str, Any] | None:
     return dict(study.compare) or None
 
 
-def row_of(study: Study, row: Row, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
+def row_of(
+    study: Study, row: StudyRow, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]
+) -> dict[str, Any]:
     own = [task for task in tasks if task.row == row.name]
     done = [task for task in own if is_done(task)]
     seconds = [step_seconds(task) for task in done if task.kind == "train"]
@@ -174,7 +177,7 @@ def step_seconds(task: Task) -> float:
     return sum(line.get("seconds", 0.0) for line in metrics.read_metrics(task.folder / MODEL))
 
 
-def curve_of(study: Study, row: Row, tasks: Sequence[Task]) -> list[dict[str, float]]:
+def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[str, float]]:
     """Validation during the training of a row with the first seed, by passes over the training text."""
     own = next((task for task in tasks if task.row == row.name and task.kind == "train"), None)
     data = next((task for task in tasks if task.kind == "data"), None)
@@ -191,7 +194,7 @@ def curve_of(study: Study, row: Row, tasks: Sequence[Task]) -> list[dict[str, fl
     ]
 
 
-def training_summary(study: Study, row: Row) -> dict[str, Any]:
+def training_summary(study: Study, row: StudyRow) -> dict[str, Any]:
     """What a row's training amounts to."""
     train, steps = train_of(row), steps_of(study, row)
     return {
@@ -204,7 +207,7 @@ def training_summary(study: Study, row: Row) -> dict[str, Any]:
     }
 
 
-def difference_of(study: Study, row: Row, tasks: Sequence[Task]) -> Paired | None:
+def difference_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> Paired | None:
     """The paired difference to the row that the study compares with."""
     if "measure" not in study.compare or row.name == study.compare["to"]:
         return None
