@@ -4,15 +4,17 @@ With another type of weights the copy is rounded, and its self-test is recorded 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
 from unmask.model.checkpoint import load, noted, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import FORMATS, recognised
+from unmask.model.format import FORMATS, Format, recognised
 from unmask.model.model import Model
 from unmask.model.weights import FILE, INDEX, files_of, write_tensors
 from unmask.text.tokens.export import is_partial
@@ -62,24 +64,13 @@ def convert(
     config = layout.config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
     _, own = recognised(model.folder, dialect or None)
     with appearing(target) as draft:
-        for name in TEXT_FILES:
-            if (model.folder / name).is_file():
-                shutil.copyfile(model.folder / name, draft / name)
+        copy_files(model.folder, draft, TEXT_FILES)
         if model.tokenizer is not None and model.spec.inputs is not None and is_partial(draft):
             model.tokenizer.save(draft, model.spec.inputs)
         if {own.name, to} <= SAME:
-            for name in (*(file.name for file in files_of(model.folder)), INDEX, "config.json"):
-                if (model.folder / name).is_file():
-                    shutil.copyfile(model.folder / name, draft / name)
+            copy_files(model.folder, draft, [*(file.name for file in files_of(model.folder)), INDEX, "config.json"])
         else:
-            whole = Denoiser(model.network, model.objective, parts=model.parts, state=model.state)
-            tensors = whole.tensors()
-            if layout.repeats:
-                tensors |= {
-                    f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()
-                }
-            named = {layout.written(name, model.spec): w for name, w in tensors.items()}
-            write_tensors(draft / FILE, named | layout.constants(model.spec))
+            write_tensors(draft / FILE, tensors_for(layout, model))
             write_json(draft / "config.json", {**config, **with_new_head(model.new_head)})
         if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
@@ -94,6 +85,20 @@ def convert(
                 draft, said, model.network, mask=model.mask, objective=model.objective, tokenizer=model.tokenizer
             )
     return model
+
+
+def copy_files(source: Path, target: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def tensors_for(layout: Format, model: Model) -> dict[str, Tensor]:
+    """The model's tensors by the names of a layout."""
+    tensors = Denoiser(model.network, model.objective, parts=model.parts, state=model.state).tensors()
+    if layout.repeats:
+        tensors |= {f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()}
+    return {layout.written(name, model.spec): w for name, w in tensors.items()} | layout.constants(model.spec)
 
 
 def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:

@@ -9,12 +9,12 @@ words and never ignored: recursion, `not`, `uniqueItems`, `multipleOf` of fracti
 import json
 import math
 import re
+import re._constants as ops
+import re._parser as _parser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from re import _constants as ops  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from unmask.errors import UserError
@@ -104,9 +104,7 @@ class Compiler:
             return anything(DEEPEST - (where != "#"))
         if not isinstance(schema, Mapping):
             raise UserError(f"{where} of the JSON schema is not a schema but {schema!r:.40}.")
-        for word in REFUSED[""]:
-            if word in schema:
-                raise unsupported(word, where)
+        check_words(schema, "", where)
         if "$ref" in schema:
             return self.referred(schema, where)
         for word in ("allOf", "anyOf", "oneOf"):
@@ -120,9 +118,7 @@ class Compiler:
         return one_of(self.typed, [(schema, kind) for kind in kinds], where)
 
     def typed(self, schema: Mapping[str, Any], kind: str, where: str) -> str:
-        for word in REFUSED.get(kind, ()):
-            if word in schema:
-                raise unsupported(word, where)
+        check_words(schema, kind, where)
         if kind == "null":
             return "null"
         if kind == "boolean":
@@ -256,6 +252,12 @@ class Compiler:
         return rf"\{{{fields(members)}\}}"
 
 
+def check_words(schema: Mapping[str, Any], kind: str, where: str) -> None:
+    for word in REFUSED.get(kind, ()):
+        if word in schema:
+            raise unsupported(word, where)
+
+
 def unsupported(word: str, where: str) -> UserError:
     return UserError(
         f"{word} at {where} of the JSON schema cannot be kept by a pattern: leave it out, and check answers yourself."
@@ -340,9 +342,9 @@ def disjoint(one: Any, other: Any) -> bool:
     """Whether certainly no value is valid for both of two schemas."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return one is False or other is False
-    values = [[s["const"]] if "const" in s else s.get("enum") for s in (one, other)]
-    if all(isinstance(some, list) for some in values):
-        return not any(same(a, b) for a in values[0] for b in values[1])  # type: ignore[union-attr]
+    these, those = ([s["const"]] if "const" in s else s.get("enum") for s in (one, other))
+    if isinstance(these, list) and isinstance(those, list):
+        return not any(same(a, b) for a in these for b in those)
     kinds = []
     for schema in (one, other):
         named = schema.get("type", list(TYPES))
@@ -373,8 +375,8 @@ def is_of(value: Any, kind: str) -> bool:
         return kind == "boolean"
     if kind == "integer":
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    types = {"null": type(None), "number": (int, float), "string": str, "array": list, "object": dict}
-    return kind in types and isinstance(value, types[kind])  # type: ignore[arg-type]
+    types: dict[str, Any] = {"null": type(None), "number": (int, float), "string": str, "array": list, "object": dict}
+    return kind in types and isinstance(value, types[kind])
 
 
 def literal(value: Any) -> str:

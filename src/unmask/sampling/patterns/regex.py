@@ -10,12 +10,12 @@ every round of a repeat adds a state.
 """
 
 import re
+import re._constants as ops
+import re._parser as _parser
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from re import _constants as ops  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import numpy as np
