@@ -87,6 +87,11 @@ def flat(table: Mapping[str, Any], title: str = "") -> dict[str, Any]:
     return values
 
 
+def groups_of(settings: Any) -> list[str]:
+    """The names of the fields that are tables of settings themselves."""
+    return [one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name))]
+
+
 def merged(default: T, values: object, title: str = "") -> T:
     """The default with some values replaced; names and types are checked.
 
@@ -96,14 +101,15 @@ def merged(default: T, values: object, title: str = "") -> T:
         raise UserError(f"{title or 'the settings'} must be a table of names and values; saw {values!r:.80}.")
     values, given = dict(values), title
     if hasattr(default, "registry"):
-        name = values.pop("name", default.name)  # type: ignore[attr-defined]
+        component: Any = default
+        name = values.pop("name", component.name)
         if not isinstance(name, str):
             raise UserError(f"{title}.name must be a name; saw {name!r}.")
-        if name != default.name:  # type: ignore[attr-defined]
-            default = default.registry.turned(default, name)
-    kind = type(default)
+        if name != component.name:
+            default = component.registry.turned(component, name)
+    kind: Any = type(default)
     known, hints = own_fields(kind), get_type_hints(kind)
-    now = {one.name: getattr(default, one.name) for one in fields(kind) if one.init}  # type: ignore[arg-type]
+    now = {one.name: getattr(default, one.name) for one in fields(kind) if one.init}
     for name, value in values.items():
         where = f"{given}.{name}" if given else name
         if name in now and name not in known:

@@ -5,7 +5,7 @@ the component as one more field and hides the fields that are derived from the d
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -20,7 +20,7 @@ from unmask.processes.threads import Threads, check_threads, use_threads
 from unmask.registry import Registry, spelled
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
-from unmask.settings import also, help_of
+from unmask.settings import also, groups_of, help_of
 
 T = TypeVar("T")
 
@@ -129,5 +129,5 @@ def without_flags(settings: T) -> T:
 
 def in_groups(settings: T, change: Callable[[Any], Any]) -> T:
     """The settings with every group, a dataclass, changed."""
-    names = (one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name)))  # type: ignore[arg-type]
-    return replace(settings, **{name: change(getattr(settings, name)) for name in names})  # type: ignore[type-var]
+    given: Any = settings
+    return replace(given, **{name: change(getattr(given, name)) for name in groups_of(given)})

@@ -329,7 +329,7 @@ class Plaid(Continuous):
 
     def path(self, steps: int, parts: Parts) -> Path:
         """Levels at evenly spaced times, from 1 to 0; the last call, at t = 0, gives the tokens."""
-        t = torch.linspace(1, 0, steps + 1, dtype=torch.float64, device=parts["levels"].b1.device)  # type: ignore[arg-type]
+        t = torch.linspace(1, 0, steps + 1, dtype=torch.float64, device=next(parts["levels"].parameters()).device)
         gamma = parts["levels"](t)
         return Path(torch.cat((gamma, gamma[-1:])), gamma)
 

@@ -300,10 +300,15 @@ def cut(
     return rows, layout.left_out(documents, rows, separate=separate)
 
 
+def framed_layout(word: str, **options: bool) -> Any:
+    kind: Any = LAYOUTS["framed"]
+    return kind.packed(word, **options)
+
+
 def training_layout(word: str, marks: Marks, *, framed: bool) -> Layout:
     """The layout of a training for --pack; `framed`: of an encoder."""
     if framed and None not in (marks.bos, marks.eos):
-        return LAYOUTS["framed"].packed(word, training=True).on(marks)  # type: ignore[attr-defined]
+        return framed_layout(word, training=True).on(marks)
     return layout_of(word, marks)
 
 
@@ -314,7 +319,7 @@ def recorded_layout(settings: Mapping[str, Any], tokenizer: Tokenizer | None, *,
     if not isinstance(word, str) or word.partition(":")[0] not in LAYOUTS:
         return None
     if framed and tokenizer is not None and None not in (tokenizer.bos, tokenizer.eos):
-        return LAYOUTS["framed"].packed(word)  # type: ignore[attr-defined]
+        return framed_layout(word)
     return LAYOUTS.make(word)
 
 

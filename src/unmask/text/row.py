@@ -10,7 +10,7 @@ PAD     not read at all
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +38,11 @@ class Row:
     continues: bool = False  # its first token is the last of the row before
 
     @classmethod
-    def after(cls, given: int, tokens: Sequence[int] | np.ndarray, **sizes: float) -> "Row":
+    def after(cls, given: int, tokens: Sequence[int] | np.ndarray, **sizes: Any) -> "Row":
         """A row whose first `given` tokens are given and whose others are free."""
         roles = np.full(len(tokens), Role.FREE, np.int8)
         roles[:given] = Role.GIVEN
-        return cls(np.asarray(tokens, np.int64), roles, **sizes)  # type: ignore[arg-type]
+        return cls(np.asarray(tokens, np.int64), roles, **sizes)
 
     @property
     def frozen(self) -> np.ndarray:

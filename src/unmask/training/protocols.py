@@ -1,13 +1,12 @@
 """Protocols: published ways to fine-tune and to split, as defaults that other settings are laid over."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.errors import unknown
 from unmask.registry import own_fields
-from unmask.settings import merged
+from unmask.settings import groups_of, merged
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ def with_flat(settings: T, values: Mapping[str, Any]) -> T:
     """The settings with some values replaced; those of a table inside by their own names: lr for tune.lr."""
     nested: dict[str, Any] = {}
     own = set(own_fields(type(settings)))
-    tables = [one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name))]  # type: ignore[arg-type]
+    tables = groups_of(settings)
     inside = {name: table for table in tables for name in own_fields(type(getattr(settings, table)))}
     for name, value in values.items():
         value = list(value) if isinstance(value, tuple) else value

@@ -12,11 +12,10 @@ fillings of a long blank share its probability.
 
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from unmask.model.model import Model
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.recipe import Method, Recipe, check_length, method_for
 from unmask.sampling.score import Estimate, check_passes, log_likelihoods, scored_by
-from unmask.sampling.tasks.lengths import Posterior, weigh
+from unmask.sampling.tasks.lengths import Posterior, found_posterior, plausibility, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of, draw_rows
 from unmask.text.prompt.template import Lengths, Template, heal_spaces, parse
 from unmask.text.row import Role
@@ -226,22 +225,6 @@ def candidates(
         for i, row, bound, score_ in zip(which, rows, likely, scores, strict=True)
     ]
     yield from sorted(filled_texts, key=lambda one: -one.score)
-
-
-def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Sequence[float]) -> list[float]:
-    """The scores of candidates: `which` lengths each has, their probability, and its log p(blanks | given)."""
-    best: dict[Hashable, float] = {}
-    for one, nats in zip(which, likely, strict=True):
-        best[one] = max(nats, best.get(one, nats))
-    scored = zip(which, chance, likely, strict=True)
-    return [log(max(p, 1e-300)) + nats - best[one] for one, p, nats in scored]
-
-
-def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
-    """The posterior at the end of these steps."""
-    *_, posterior = steps
-    assert posterior is not None
-    return posterior
 
 
 def different(

@@ -9,9 +9,10 @@ be the best, until the best one is known or a limit is reached.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import log
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -159,3 +160,19 @@ def posterior_of(choices: Sequence[Lengths], fits: Sequence[Float[Tensor, " _"]]
         tuple(float(differences[i].std() / len(differences[i]) ** 0.5) for i in order),
         passes,
     )
+
+
+def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Sequence[float]) -> list[float]:
+    """The scores of candidates: `which` lengths each has, their probability, and its log p(blanks | given)."""
+    best: dict[Hashable, float] = {}
+    for one, nats in zip(which, likely, strict=True):
+        best[one] = max(nats, best.get(one, nats))
+    scored = zip(which, chance, likely, strict=True)
+    return [log(max(p, 1e-300)) + nats - best[one] for one, p, nats in scored]
+
+
+def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
+    """The posterior at the end of these steps."""
+    *_, posterior = steps
+    assert posterior is not None
+    return posterior

@@ -11,7 +11,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.tasks.infill import plausibility
+from unmask.sampling.tasks.lengths import plausibility
 from unmask.serving.batch import Job
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers

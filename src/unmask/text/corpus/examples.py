@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.decompress import lines
 from unmask.text.corpus.formats import format_of
-from unmask.text.corpus.records import Record, Row, check_text, existing, objects, rows_of
+from unmask.text.corpus.records import Record, TableRow, check_text, existing, objects, rows_of
 
 USUAL = ("text", "sentence", "sequence", "seq")  # names that the column of the text usually has
 ADVICE = "Choose with --field, --pair and --label."
@@ -159,10 +159,10 @@ def table(path: Path, columns: Columns, left: list[str] | None = None) -> Iterat
         yield Record(dict(zip(names, row.cells, strict=True)), row.where, row.at)
 
 
-def rows_with_tabs(path: Path) -> Iterator[Row]:
+def rows_with_tabs(path: Path) -> Iterator[TableRow]:
     """The rows of a file with tabs between its cells; empty lines have none."""
     for number, (line, at) in enumerate(lines(path), 1):
-        yield Row(line.split("\t") if line else [], f"line {number} of {path}", at)
+        yield TableRow(line.split("\t") if line else [], f"line {number} of {path}", at)
 
 
 def sequences(path: Path) -> Iterator[tuple[str, Record]]:

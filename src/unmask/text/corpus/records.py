@@ -29,13 +29,13 @@ def objects(path: Path) -> Iterator[Record]:
         yield Record(content, where, at)
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     cells: list[str]
     where: str  # its line and file, for error messages
     at: int  # bytes of the file read so far, for progress
 
 
-def rows_of(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[TableRow]:
     """The rows of a .csv or .tsv file, plain or compressed, the first line included."""
     csv.field_size_limit(LINE)  # the library's default is 128 kB
     at = 0
@@ -56,7 +56,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             raise UserError(f"line {begins} of {path} is not CSV: {_fault(str(error))}") from None
         if cells is None:
             return
-        yield Row(cells, f"line {table.line_num} of {path}", at)
+        yield TableRow(cells, f"line {table.line_num} of {path}", at)
 
 
 def _fault(error: str) -> str:

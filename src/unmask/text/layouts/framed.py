@@ -7,7 +7,7 @@ are trained this way; their predictions at these positions are meaningless.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import Tokenizer
 
 UNUSED = re.compile(r"\[unused\d+\]")
-WORDS = {"rows": "apart", "padded": "apart", "stream": "joined", "wrap": "wrapped"}  # on the command line
+WORDS: dict[str, Any] = {"rows": "apart", "padded": "apart", "stream": "joined", "wrap": "wrapped"}  # of --pack
 TRAINED = ("wrap", "padded")
 
 
@@ -45,7 +45,7 @@ class FramedLayout(Layout):
             )
         if word not in WORDS:
             raise unknown("packing", word, WORDS)
-        return cls(documents_are=WORDS[word])  # type: ignore[arg-type]
+        return cls(documents_are=WORDS[word])
 
     @property
     def whole(self) -> bool:
