@@ -55,6 +55,21 @@ def test_distances_from_a_row_that_does_not_exist_are_refused():
         picture(table(**{"from": "MDLN"}))
 
 
+def heights(axes):
+    """Every dot of `columns`, by row: its heights without its error bars."""
+    return {bars.get_label(): [round(float(y), 6) for y in bars[0].get_ydata()] for bars in axes.containers}
+
+
+def test_columns_are_dots_and_with_a_row_to_start_from_the_logarithms_of_ratios():
+    asked = {"kind": "columns", "columns": ["perplexity", "nats"]}
+    measured, published = picture({**table(), "picture": asked}).axes
+    assert heights(measured) == {"AR": [3.0], "MDLM": [4.0], "slow": [9.0]}
+    assert heights(published) == {"AR": [20.0], "MDLM": [30.0], "slow": []}
+    measured, published = picture({**table(), "picture": {**asked, "from": "AR"}}).axes
+    assert heights(measured)["MDLM"] == [round(log(4 / 3), 6)]
+    assert heights(published) == {"AR": [0.0], "MDLM": [round(log(30 / 20), 6)], "slow": []}
+
+
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_record_of_a_study_can_be_drawn(path):
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The picture of a study's table: bars, distances in nats, columns, lines, curves or IsoFLOP curves."""
+"""The picture of a study's table: bars, distances in nats, dots by column, lines, curves or IsoFLOP curves."""
 
 from collections.abc import Mapping, Sequence
 from math import log
@@ -115,33 +115,47 @@ def nats_published(table: Table, column: str) -> dict[str, tuple[float, float]]:
 
 
 def columns(table: Table) -> "Figure":
-    """All columns, or those that are named, side by side, one colour for each row, beside what was published."""
-    names = table["picture"].get("columns", [column["name"] for column in table["columns"]])
+    """All columns, or those that are named: a dot for each row, measured with error bars, beside what was published.
+
+    With `from`, perplexities become distances to that row: nats per token, on one axis for both panels.
+    """
+    asked = table["picture"]
+    names = asked.get("columns", [column["name"] for column in table["columns"]])
     numbers = [number_of(table, name) for name in names]
     kinds = ["value", "published"] if any(has_published(table, at) for at in numbers) else ["value"]
     rows = [
         row for row in table["rows"] if any(row["cells"][at][kind] is not None for at in numbers for kind in kinds)
     ]
     figure, axes_of = panels(len(kinds), width=6.5 * len(kinds))
-    wide = 0.8 / len(rows)
     for axes, kind in zip(axes_of, kinds, strict=True):
         for place, row in enumerate(rows):
-            chosen = [row["cells"][number] for number in numbers]
-            present = [(at, cell) for at, cell in enumerate(chosen) if cell[kind] is not None]
-            axes.bar(
-                [at + (place - (len(rows) - 1) / 2) * wide for at, _ in present],
-                [cell[kind] for _, cell in present],
-                wide,
-                yerr=[cell["error"] or 0.0 for _, cell in present] if kind == "value" else None,
-                color=COLOURS[place % len(COLOURS)],
-                error_kw={"lw": 1, "ecolor": INK},
-                label=row["name"],
-            )
+            points = [(at, *point_of(table, row, number, kind)) for at, number in enumerate(numbers)]
+            aside = (place - (len(rows) - 1) / 2) * 0.6 / len(rows)
+            drawn = [(at + aside, value, error) for at, value, error in points if value is not None]
+            look = {"fmt": "os^Dv"[place % 5], "ms": 5, "capsize": 2, "lw": 1, "color": COLOURS[place % len(COLOURS)]}
+            xs, ys, errors = zip(*drawn, strict=True) if drawn else ((), (), ())
+            axes.errorbar(xs, ys, yerr=errors, label=row["name"], **look)
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axes.set_title("here" if kind == "value" else "published", fontsize=10)
-        axes.set(yscale=table["picture"].get("yscale", "linear"), ylabel=table["picture"].get("ylabel", ""))
+        axes.set(yscale=asked.get("yscale", "linear"), ylabel=asked.get("ylabel", ""))
+        axes.grid(axis="y", alpha=0.3)
+        if "from" in asked:
+            axes.axhline(0, color=INK, lw=0.8, alpha=0.6)
     legend(axes_of[0])
     return figure
+
+
+def point_of(table: Table, row: Table, number: int, kind: str) -> tuple[float | None, float]:
+    """What `columns` draws of a cell: the number and its error, or how far it lies above the row `from`, in nats."""
+    cell, reference = row["cells"][number], table["picture"].get("from")
+    value, error = cell[kind], (cell["error"] or 0.0) if kind == "value" else 0.0
+    if reference is None or value is None:
+        return value, error
+    rows = {one["name"]: one for one in table["rows"]}
+    if reference not in rows:
+        raise unknown("row", str(reference), rows)
+    other = rows[reference]["cells"][number][kind]
+    return (None, 0.0) if other is None else (log(value / other), error / value)
 
 
 def lines(table: Table) -> "Figure":
