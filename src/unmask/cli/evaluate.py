@@ -8,6 +8,7 @@ DATA is a file, a folder, a glob, `-`, a corpus (ptb, wikitext103), `hf:NAME`, o
     unmask evaluate runs/mine --pairs blimp.jsonl            how often the good sentence is preferred
     unmask evaluate runs/mine --suite zero-shot --rows 64    the seven texts of the paper's Table 3
     torchrun --nproc-per-node 4 -m unmask evaluate ...       the same numbers, the rows shared by four processes
+    unmask evaluate runs/mine my_texts/ --on ray             the same numbers from the nodes of a cluster
 """
 
 import json
@@ -19,8 +20,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from unmask.cli.flags import AsJson, ModelName, Place, Placing, ResultFile
-from unmask.cli.suite import measure_set, sets_of, suite_table
+from unmask.cli.flags import AsJson, ModelName, On, Place, Placing, ResultFile
+from unmask.cli.suite import set_result, set_work, sets_of, suite_table
 from unmask.cli.table import accuracy_lines, deliver, likelihood_lines, measure_watched, write_text
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import measure, pairs
@@ -28,6 +29,7 @@ from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.zero_shot import TextSet
 from unmask.evaluation.record import record
 from unmask.model.model import Model
+from unmask.processes.cluster import Cluster, check_alone, connected
 from unmask.processes.team import Team, together
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import FileLayout
@@ -53,6 +55,7 @@ class Settings:
     out: ResultFile = None
     write: Path | None = None  # write the nats of each row (with --pack rows: of each document) to a .jsonl file
     each_token: bool = False  # with --write: the nats of each token too
+    on: On = ""
     place: Placing = field(default_factory=Place)
 
 
@@ -60,21 +63,23 @@ def run(settings: Settings) -> None:
     if sum(map(bool, (settings.data, settings.pairs, settings.suite))) != 1:
         raise UserError("give DATA, --pairs FILE or --suite zero-shot: what should be measured?")
     with together() as team:
-        measure_and_print(settings, team)
+        check_alone(team, settings.on)
+        with connected(settings.on) as cluster:
+            measure_and_print(settings, team, cluster)
 
 
-def measure_and_print(settings: Settings, team: Team) -> None:
+def measure_and_print(settings: Settings, team: Team, cluster: Cluster | None) -> None:
     sets = sets_of(settings.suite) if settings.suite else []
     model = settings.place.load(settings.model)
     if sets:
-        return measure_suite(model, sets, settings, team)
+        return measure_suite(model, sets, settings, team, cluster)
     if settings.pairs:
-        answer = measured_pairs(model, settings, team)
+        answer = measured_pairs(model, settings, team, cluster)
         if team.rank == 0:
             deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
     work = measured_answers(model, settings) if settings.layout.pairs else text(model, settings)
-    tally, seconds = measure_watched(work, team=team)
+    tally, seconds = measure_watched(work, team=team, cluster=cluster)
     if team.rank:
         return
     answer = measure.result(work, tally, seconds=seconds)
@@ -85,21 +90,22 @@ def measure_and_print(settings: Settings, team: Team) -> None:
     deliver(answer, likelihood_lines(answer), as_json=settings.json, out=settings.out)
 
 
-def measure_suite(model: Model, sets: Sequence[TextSet], settings: Settings, team: Team) -> None:
+def measure_suite(
+    model: Model, sets: Sequence[TextSet], settings: Settings, team: Team, cluster: Cluster | None
+) -> None:
     """One table of several texts; those that cannot be measured are named with the reason."""
     answer: dict[str, Any] = {"results": [], "missing": {}}
     lines: list[str] = []
     for one in sets:
         try:
-            result, tally = measure_set(
-                model, one, settings.how, data_root=settings.data_root, limit=settings.limit, team=team
-            )
+            work = set_work(model, one, settings.how, data_root=settings.data_root, limit=settings.limit)
+            tally, seconds = measure_watched(work, title=one.name, team=team, cluster=cluster)
         except UserError as error:
             answer["missing"][one.name] = str(error)
             continue
         if team.rank:
             continue
-        answer["results"].append(result)
+        answer["results"].append(set_result(one, work, tally, seconds))
         lines += [
             json.dumps({"set": one.name, **line}) + "\n" for line in measure.by_row(tally, tokens=settings.each_token)
         ]
@@ -139,12 +145,12 @@ def measured_answers(model: Model, settings: Settings) -> Measurement:
     )
 
 
-def measured_pairs(model: Model, settings: Settings, team: Team) -> dict[str, Any]:
+def measured_pairs(model: Model, settings: Settings, team: Team, cluster: Cluster | None) -> dict[str, Any]:
     """Minimal pairs: the share of good sentences that have fewer nats than the bad ones."""
     entries = list(records(settings.pairs, *pairs.FIELDS, *([settings.by] if settings.by else [])))
     entries = list(measure.spread_evenly(entries, settings.how.rows))
     work = measure.of_pairs(model, entries, settings.how, data={"name": settings.pairs})
-    tally, seconds = measure_watched(work, team=team)
+    tally, seconds = measure_watched(work, team=team, cluster=cluster)
     if tally.whole == 0:
         raise UserError("the time ended before every sentence was scored once; give more --seconds.")
     paid = np.stack(tally.nats[: tally.whole]).mean(0).reshape(-1, 2)

@@ -35,6 +35,13 @@ ModelName = Annotated[
 ]
 AsJson = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="print JSON, one object per line")]
 ResultFile = Annotated[Path | None, tyro.conf.arg(help="write the result as JSON to a file, for `unmask report`")]
+On = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="CLUSTER",
+        help="share the work in a Ray cluster: ray (RAY_ADDRESS, else this machine), ray://HEAD:10001, HOST:6379",
+    ),
+]
 
 # Every drawing option as a flag without a prefix: --top-p, --pattern.
 Drawing = Annotated[Recipe, tyro.conf.arg(name=""), tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff]

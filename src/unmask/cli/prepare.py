@@ -10,6 +10,7 @@ tinystories, wikitext2, wikitext103) or `hf:NAME:CONFIG@SPLIT#REVISION` for a da
     unmask prepare genome.fa.gz --out data/ --tokenizer dna --intervals splits.bed
     unmask prepare my_texts/ --out part1/ --part 1/2
     unmask prepare part1/ part2/ --merge --out data/
+    unmask prepare my_texts/ --out /shared/data --on ray://head:10001
     unmask prepare data/ --verify
 """
 
@@ -26,7 +27,9 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from unmask.cli.flags import On
 from unmask.errors import UserError
+from unmask.processes.cluster import connected
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, merge, read_json
@@ -49,6 +52,7 @@ class Settings:
     layout: Annotated[FileLayout, tyro.conf.OmitArgPrefixes] = field(default_factory=FileLayout)
     division: Annotated[Division, tyro.conf.OmitArgPrefixes] = field(default_factory=Division)
     workers: int = 0  # worker processes; 0: one per core
+    on: On = ""
     part: str = "1/1"  # i/n: do part i of n of the work; --merge combines the parts
     merge: bool = False  # merge finished parts: unmask prepare part1/ part2/ --merge --out data/
     verify: bool = False  # read every shard of prepared data and compare its sha256: unmask prepare data/ --verify
@@ -73,7 +77,7 @@ def run(settings: Settings) -> None:
         workers = settings.workers or cores()
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
-        with gather(settings.source[0], settings.layout) as sources:
+        with connected(settings.on) as cluster, gather(settings.source[0], settings.layout) as sources:
             for line in repeats(sources).lines():
                 print(f"warning: {line}", file=sys.stderr)
             tokenizer = choose(
@@ -91,6 +95,7 @@ def run(settings: Settings) -> None:
                     layout=settings.layout,
                     division=settings.division,
                     workers=workers,
+                    cluster=cluster,
                     part=part,
                 )
             )

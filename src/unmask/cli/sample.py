@@ -22,9 +22,10 @@ import tyro
 from rich.console import Console
 
 from unmask.cli.film import check_film, write_film
-from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, Place, Placing
+from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, On, Place, Placing
 from unmask.errors import UserError, how_many
 from unmask.model.model import Model
+from unmask.processes.cluster import Shared, check_alone, connected
 from unmask.processes.team import Team, collect_lists, together
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -51,6 +52,7 @@ class Settings:
     stream: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print every step
     pace: float = 0.0  # seconds to pause after every forward pass, to watch a small model
     film: Path | None = None  # write an .html file that shows the first text emerging from masks
+    on: On = ""
     recipe: Drawing = field(default_factory=Recipe)
     place: Placing = field(default_factory=Place)
 
@@ -61,7 +63,10 @@ class Settings:
 
 def run(settings: Settings) -> None:
     check_film(settings.film)
+    if settings.stream and settings.on:
+        raise UserError("--stream shows the steps of one process: leave out --on, or --stream.")
     with together() as team:
+        check_alone(team, settings.on)
         draw_samples(shared_batches(settings, team), team)
 
 
@@ -81,18 +86,11 @@ def draw_samples(settings: Settings, team: Team) -> None:
     warning = doubt(model, settings.length or model.spec.length, settings.recipe)
     if warning is not None and team.rank == 0:
         print(f"unmask: warning: {warning}", file=sys.stderr)
-    events = generate(
-        model,
-        settings.recipe,
-        n=settings.n,
-        length=settings.length,
-        prompt=settings.prompt,
-        until=settings.until,
-        document=DOCUMENT[settings.document],
-        share=(team.rank, team.world),
-    )
+    events = texts_of(model, settings, (team.rank, team.world))
     finished: Iterable[Sample]
-    if team.world > 1:
+    if settings.on:
+        finished = drawn_on_cluster(model, settings)
+    elif team.world > 1:
         mine = [event for event in events if isinstance(event, Sample)]
         finished = sorted(collect_lists(team, mine), key=lambda sample: sample.row)
     elif settings.stream:
@@ -109,6 +107,34 @@ def draw_samples(settings: Settings, team: Team) -> None:
     if team.rank == 0:
         write_film(settings.film, model, done[0])
         print(report(model, done, batch=settings.recipe.batch), file=sys.stderr)
+
+
+def texts_of(model: Model, settings: Settings, share: tuple[int, int]) -> Iterator[Moment | Sample]:
+    return generate(
+        model,
+        settings.recipe,
+        n=settings.n,
+        length=settings.length,
+        prompt=settings.prompt,
+        until=settings.until,
+        document=DOCUMENT[settings.document],
+        share=share,
+    )
+
+
+def drawn_on_cluster(model: Model, settings: Settings) -> Iterator[Sample]:
+    """The samples in their order; each batch is a task of the cluster."""
+    batches = -(-settings.n // settings.recipe.batch)
+    with connected(settings.on) as cluster:
+        assert cluster is not None
+        shared = cluster.share((model, settings))
+        for samples in cluster.map(draw_batch, ((shared, number, batches) for number in range(batches))):
+            yield from samples
+
+
+def draw_batch(shared: Shared[tuple[Model, Settings]], number: int, batches: int) -> list[Sample]:
+    model, settings = shared.value
+    return [event for event in texts_of(model, settings, (number, batches)) if isinstance(event, Sample)]
 
 
 def write_sample(sample: Sample, *, as_json: bool, event: bool) -> None:

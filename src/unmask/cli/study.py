@@ -6,7 +6,8 @@ failure or a change of the file, and only what is missing is computed.
     unmask study configs/paper/table1.toml --scale cpu --out runs/table1
     unmask study mine.toml --out runs/mine --dry-run                 the cost of every row
     unmask study mine.toml --out runs/mine --rows MDLM AR --jobs 2
-    unmask study mine.toml --out runs/mine --print-commands          one line per row, for a cluster
+    unmask study mine.toml --out runs/mine --print-commands          one line per row, for a queue
+    unmask study mine.toml --out /shared/mine --on ray://head:10001  its commands on the nodes of a Ray cluster
 """
 
 import shlex
@@ -25,8 +26,10 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli import main
+from unmask.cli.flags import On
 from unmask.errors import UserError, how_many
 from unmask.files import clear_drafts, write_json, write_whole
+from unmask.processes.cluster import connected
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
 from unmask.studies.pace import Pace
@@ -47,7 +50,9 @@ class Settings:
     out: Path | None = None  # folder for everything: data, runs, results, the table
     scale: str = ""  # which of the study's scales: smoke, cpu, paper,
     rows: tuple[str, ...] = ()  # rows to run, and those they begin with; none: all
-    jobs: int = 1  # commands at once, each with the threads that the file gives; 0: in this process, for tiny studies
+    jobs: int | None = None  # commands at once, each with the file's threads; none: 1, on a cluster as many as fit;
+    #                         0: in this process, for tiny studies
+    on: On = ""
     data_root: Path | None = None  # folder of the study's data; none: the variable UNMASK_DATA, else data/
     dry_run: bool = False  # print the cost of every row and what is already done; run nothing
     print_commands: bool = False  # print one command per row, to be run as separate jobs; run nothing
@@ -55,7 +60,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    if settings.jobs < 0:
+    if settings.jobs is not None and settings.jobs < 0:
         raise UserError(f"--jobs must be 0 or more, not {settings.jobs}.")
     whole = read_study(settings.file, settings.scale)
     if settings.out is None:
@@ -72,10 +77,13 @@ def run(settings: Settings) -> None:
         print(cost_table(study, chosen))
         return
     launcher = tuple(shlex.split(settings.launcher))
+    if launcher and settings.on:
+        raise UserError("--launcher starts processes on one machine: leave out --launcher, or --on.")
     imports = tuple(f"unmask.cli.{verb}" for verb in sorted({task.command[0] for task in chosen if task.command}))
-    jobs, inside = max(1, settings.jobs), settings.jobs == 0
-    how = How(place.root, main.main, imports, jobs, study.threads, launcher, inside)
-    with stopping() as stop:
+    with connected(settings.on) as cluster, stopping() as stop:
+        fitting = max(1, cluster.cores // study.threads) if cluster is not None else 1
+        jobs, inside = settings.jobs or fitting, settings.jobs == 0 and cluster is None
+        how = How(place.root, main.main, imports, jobs, study.threads, launcher, inside, cluster)
         failures = run_watched(study, chosen, how, stop)
     table = table_of(whole, tasks, settings.out, failures)
     write_table(table, settings.out)

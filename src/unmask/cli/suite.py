@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.table import measure_watched, number
+from unmask.cli.table import number
 from unmask.evaluation.likelihood import measure, zero_shot
-from unmask.evaluation.likelihood.measure import How
+from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.passes import Tally
 from unmask.model.model import Model
-from unmask.processes.team import Team
 from unmask.text.corpus.tokenized import tokenized
 
 EVERY = "zero-shot"  # all texts of the suite
@@ -22,17 +21,18 @@ def sets_of(names: Sequence[str]) -> list[zero_shot.TextSet]:
     return zero_shot.chosen_sets(() if EVERY in names else tuple(names))
 
 
-def measure_set(
-    model: Model, one: zero_shot.TextSet, how: How, *, data_root: Path | None, limit: int, team: Team
-) -> tuple[dict[str, Any], Tally]:
-    """The result of one text, packed as in the paper unless asked otherwise."""
+def set_work(model: Model, one: zero_shot.TextSet, how: How, *, data_root: Path | None, limit: int) -> Measurement:
+    """The measurement of one text, packed as in the paper unless asked otherwise."""
     texts, source, differs = zero_shot.set_texts(one, data_root)
     data = tokenized(source, texts, model.text_tokenizer(), limit=limit or None)
     work = measure.measurement_of(model, data, replace(how, pack="wrap") if how.pack == "auto" else how)
     about = {"detokenizer": one.detokenizer, "differs": differs, "limit": limit}
-    work = replace(work, data={**work.data, **about})
-    tally, seconds = measure_watched(work, title=one.name, team=team)
-    return measure.result(work, tally, seconds=seconds, set=one.name, title=one.title, differs=differs), tally
+    return replace(work, data={**work.data, **about})
+
+
+def set_result(one: zero_shot.TextSet, work: Measurement, tally: Tally, seconds: float) -> dict[str, Any]:
+    differs = work.data["differs"]
+    return measure.result(work, tally, seconds=seconds, set=one.name, title=one.title, differs=differs)
 
 
 def suite_table(results: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> Iterator[str]:

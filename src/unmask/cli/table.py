@@ -15,6 +15,7 @@ from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.measure import Measurement
 from unmask.evaluation.likelihood.passes import Tally, summary
 from unmask.files import write_whole
+from unmask.processes.cluster import Cluster
 from unmask.processes.team import Team
 from unmask.text.corpus.manifest import loss_lines
 from unmask.untrusted import MEGABYTE, parse_json, read_text
@@ -22,7 +23,9 @@ from unmask.untrusted import MEGABYTE, parse_json, read_text
 LEFT = {"tokens_dropped": "tokens", "rows_left_out": "rows"}
 
 
-def measure_watched(work: Measurement, *, title: str = "", team: Team | None = None) -> tuple[Tally, float]:
+def measure_watched(
+    work: Measurement, *, title: str = "", team: Team | None = None, cluster: Cluster | None = None
+) -> tuple[Tally, float]:
     """Run a measurement with a progress bar on standard error (rank 0's); Ctrl-C keeps the results so far."""
     began, tally, now = time.perf_counter(), None, ""
     console = Console(file=sys.stderr)
@@ -31,7 +34,7 @@ def measure_watched(work: Measurement, *, title: str = "", team: Team | None = N
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(title or "pass 1", total=None, now=now)
         try:
-            for tally in measure.run_measurement(work, team):
+            for tally in measure.run_measurement(work, team, cluster):
                 if tally.complete:
                     likelihood = summary(tally)
                     now = f"{likelihood.nats_per_token:.4f} ± {likelihood.standard_error:.4f}"

@@ -26,6 +26,7 @@ import torch
 
 from unmask.errors import UserError
 from unmask.files import clear_drafts, write_json, write_whole
+from unmask.processes.cluster import Cluster, Pending
 from unmask.processes.lock import locked
 from unmask.processes.threads import COUNT, computing_with
 from unmask.studies import corpus
@@ -51,7 +52,7 @@ class Event:
 @dataclass
 class Running:
     task: Task
-    process: "BaseProcess | Inside"
+    process: "BaseProcess | Inside | Away"
     began: float
     held: ExitStack = field(default_factory=ExitStack)
 
@@ -61,6 +62,28 @@ class Inside:
     """A command that ran in this process and has ended."""
 
     exitcode: int
+
+
+@dataclass(frozen=True)
+class Away:
+    """A command that runs in a cluster: what the study asks of a process."""
+
+    pending: Pending[int]
+
+    @property
+    def exitcode(self) -> int | None:
+        return self.pending.result() if self.pending.done() else None
+
+    def terminate(self) -> None:
+        self.pending.stop()
+
+    def kill(self) -> None:
+        """It ends with the connection to the cluster."""
+
+    def join(self, timeout: float | None = None) -> None:
+        until = time.monotonic() + (GRACE if timeout is None else timeout)
+        while not self.pending.done() and time.monotonic() < until:
+            time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,7 @@ class How:
     threads: int = 1
     launcher: tuple[str, ...] = ()  # words before the command: torchrun and its options
     inside: bool = False  # run commands in this process, one by one
+    cluster: Cluster | None = None  # run commands there
 
 
 def is_done(task: Task) -> bool:
@@ -148,9 +172,12 @@ def start_task(task: Task, how: How) -> Running:
         clear_drafts(task.folder)  # of a process that was killed
         prepare(task, how)
         if not task.command:
-            process: BaseProcess | Inside = Inside(0)
+            process: BaseProcess | Inside | Away = Inside(0)
         elif how.inside:
             process = Inside(call_command(how.command, task, how.threads))
+        elif how.cluster is not None:
+            words = (how.command, task.command, task.folder / LOG, how.threads, Path.cwd())
+            process = Away(how.cluster.submit(perform_away, *words, threads=how.threads, own_process=True))
         else:
             process = spawn_command(task.command, task.folder / LOG, how, launch=task.kind != "data")
     except OSError as error:
@@ -187,6 +214,24 @@ def perform(command: list[str], log: Path, how: How, folder: Path, launch: bool)
         os.execvp(how.launcher[0], [*how.launcher, "-m", "unmask", *command])
     torch.set_num_threads(how.threads)
     sys.exit(how.command(command))
+
+
+def perform_away(
+    main: Callable[[list[str]], int], command: tuple[str, ...], log: Path, threads: int, folder: Path
+) -> int:
+    """What a worker of a cluster does, and does again where the last one was lost: a training goes on."""
+    os.chdir(folder)
+    os.environ.update(environment(threads))
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    try:
+        return main(list(command))
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def call_command(command: Callable[[list[str]], int], task: Task, threads: int) -> int:

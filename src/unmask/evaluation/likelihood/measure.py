@@ -12,11 +12,12 @@ import torch
 from unmask.errors import UserError
 from unmask.evaluation.likelihood import error_bars, estimators, pairs
 from unmask.evaluation.likelihood.estimators import Estimator
-from unmask.evaluation.likelihood.passes import Tally, evaluate, summary
+from unmask.evaluation.likelihood.passes import Tally, evaluate, on_cluster, summary
 from unmask.evaluation.record import record
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.model.room import check_room
+from unmask.processes.cluster import Cluster
 from unmask.processes.team import Team
 from unmask.text.corpus.tokenized import TokenizedText
 from unmask.text.layout import cut
@@ -164,7 +165,7 @@ def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:
     return [things[i * len(things) // number] for i in range(number)]
 
 
-def run_measurement(work: Measurement, team: Team | None = None) -> Iterator[Tally]:
+def run_measurement(work: Measurement, team: Team | None = None, cluster: Cluster | None = None) -> Iterator[Tally]:
     """Score rows until the precision, the time or the number of passes is reached; yields after every batch.
 
     The processes of a team must stop together, so a team checks the time only after a complete pass.
@@ -179,6 +180,7 @@ def run_measurement(work: Measurement, team: Team | None = None) -> Iterator[Tal
         budget=how.batch_tokens,
         device=work.model.device,
         team=team,
+        remote=None if cluster is None else on_cluster(cluster),
     ):
         yield tally
         late = bool(how.seconds) and time.perf_counter() - began >= how.seconds

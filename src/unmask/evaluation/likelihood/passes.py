@@ -1,7 +1,7 @@
 """Likelihood with error bars: passes over the data, and their summary so far."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from unmask.errors import UserError
 from unmask.evaluation.likelihood import draws, error_bars
 from unmask.evaluation.likelihood.estimators import Estimator
 from unmask.model.denoiser import NetworkView
+from unmask.processes.cluster import Cluster, Shared
 from unmask.processes.team import Team
 from unmask.random import Noise, stream
 from unmask.shapes import Network
@@ -143,6 +144,63 @@ def carried_batches(passages: Sequence[Row], *, budget: int, seed: int = 0) -> l
     return [groups[i] for i in stream(seed, draws.BATCH).permutation(len(groups))]
 
 
+Group = list[list[int]]  # batches of rows that follow each other, so that a memory goes from one to the next
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What scores groups of rows: a pure function of the group and of the number of the pass."""
+
+    network: Network
+    passages: Sequence[Row]
+    estimator: Estimator
+    mask: int
+    seed: int
+    device: torch.device | str
+
+    @property
+    def carrying(self) -> bool:
+        return isinstance(self.network, NetworkView) and self.network.module.spec.carries
+
+    @torch.no_grad()
+    def score(self, groups: Sequence[Group], number: int) -> Iterator[tuple[list[int], np.ndarray]]:
+        """The rows of each batch and the nats of their tokens in one pass."""
+        t = draws.when(self.seed, len(self.passages), number)
+        for group in groups:
+            view = self.network
+            for rows in group:
+                if isinstance(self.network, NetworkView) and self.carrying:
+                    memory = view.carried[0] if isinstance(view, NetworkView) and view.carried else None
+                    view = replace(self.network, memory=memory, carried=[])
+                u = [draws.uniforms(self.seed, row, number, len(self.passages[row].tokens)) for row in rows]
+                noise = Noise(torch.from_numpy(t[rows]), torch.from_numpy(np.stack(u)))
+                clean = _clean([self.passages[row] for row in rows], noise, self.mask)
+                yield rows, _nats(view, self.estimator, clean, self.device)
+
+
+Score = Callable[[Sequence[Group], int], Iterator[tuple[list[int], np.ndarray]]]
+Remote = Callable[[Scoring], Score]  # where else a scoring is done
+
+
+def on_cluster(cluster: Cluster) -> Remote:
+    """Score each group as a task of a cluster."""
+
+    def remote(scoring: Scoring) -> Score:
+        shared = cluster.share(scoring)
+
+        def score(groups: Sequence[Group], number: int) -> Iterator[tuple[list[int], np.ndarray]]:
+            for scored in cluster.map(_score_group, ((shared, group, number) for group in groups)):
+                yield from scored
+
+        return score
+
+    return remote
+
+
+def _score_group(shared: Shared[Scoring], group: Group, number: int) -> list[tuple[list[int], np.ndarray]]:
+    return list(shared.value.score([group], number))
+
+
 @torch.no_grad()
 def evaluate(
     network: Network,
@@ -154,11 +212,12 @@ def evaluate(
     budget: int = 8192,
     device: torch.device | str = "cpu",
     team: Team | None = None,
+    remote: Remote | None = None,
 ) -> Iterator[Tally]:
     """Pass after pass over the passages, endlessly if the estimator is random; yields after every batch.
 
     A network that carries a memory (as a `NetworkView`) has that of the passage which a passage continues. A team
-    shares the batches of a pass and combines the results when the pass is complete.
+    shares the batches of a pass and combines the results when the pass is complete; `remote` scores them elsewhere.
 
     for tally in evaluate(model.network, passages, estimator("auto"), mask=model.mask):
         if tally.whole == 4: break
@@ -166,8 +225,8 @@ def evaluate(
     """
     if not passages:
         raise UserError("there is nothing to score: no row of text.")
-    carrying = isinstance(network, NetworkView) and network.module.spec.carries
-    if carrying:
+    scoring = Scoring(network, passages, estimator, mask=mask, seed=seed, device=device)
+    if scoring.carrying:
         work = carried_batches(passages, budget=budget, seed=seed)
     else:
         work = [[rows] for rows in batches(passages, budget=budget, seed=seed)]
@@ -175,23 +234,13 @@ def evaluate(
     nats: tuple[np.ndarray, ...] = ()
     each = [np.zeros(len(passage.tokens)) for passage in passages]
     shared = work if team is None else work[team.rank :: team.world]  # the same in every pass
-    mine = [(rows, number == 0) for group in shared for number, rows in enumerate(group)]
+    mine = [rows for group in shared for rows in group]
+    score = remote(scoring) if remote is not None else scoring.score
     while not nats or estimator.chance:
         number = len(nats)
-        t, paid = draws.when(seed, len(passages), number), np.full(len(passages), np.nan)
-        times, nats = (*times, t), (*nats, paid)
-        memory = None
-        for done, (rows, first) in enumerate(mine, 1):
-            view = network
-            if isinstance(network, NetworkView) and carrying:
-                view = replace(network, memory=None if first else memory, carried=[])
-            u = np.stack([draws.uniforms(seed, row, number, len(passages[row].tokens)) for row in rows])
-            clean = _clean(
-                [passages[row] for row in rows], Noise(torch.from_numpy(t[rows]), torch.from_numpy(u)), mask
-            )
-            scored = _nats(view, estimator, clean, device)
-            if isinstance(view, NetworkView) and view.carried:
-                memory = view.carried[0]
+        paid = np.full(len(passages), np.nan)
+        times, nats = (*times, draws.when(seed, len(passages), number)), (*nats, paid)
+        for done, (rows, scored) in enumerate(score(shared, number), 1):
             paid[rows] = scored.sum(1)
             for row, tokens in zip(rows, scored, strict=True):
                 each[row] += tokens
@@ -199,7 +248,7 @@ def evaluate(
                 yield Tally(passages, estimator, times, nats, each, done, len(mine))
         together = each
         if team is not None and team.world > 1:
-            together = _together(team, paid, each, [row for rows, _ in mine for row in rows], device)
+            together = _together(team, paid, each, [row for rows in mine for row in rows], device)
         yield Tally(passages, estimator, times, nats, together, len(mine), len(mine))
 
 

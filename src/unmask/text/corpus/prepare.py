@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from unmask.errors import UserError
 from unmask.files import clear_drafts
+from unmask.processes.cluster import Cluster, Pending, Shared
 from unmask.processes.lock import locked
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import (
@@ -92,6 +93,7 @@ def prepare(
     layout: FileLayout | None = None,
     division: Division | None = None,
     workers: int = 1,
+    cluster: Cluster | None = None,
     part: Part = (1, 1),
     replace: bool = False,
 ) -> Iterator[Prepared]:
@@ -100,7 +102,7 @@ def prepare(
     An interrupted run is completed, wherever it was interrupted; a finished folder stays as it is; any other content
     of the folder is an error, and so is another process that writes to it. What another job left that failed with an
     error is replaced; with `replace`, so is other prepared data. Several workers are processes, so a script that
-    calls this needs the usual `if __name__` guard.
+    calls this needs the usual `if __name__` guard. The workers of a cluster write to a folder that all nodes share.
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
@@ -127,7 +129,8 @@ def prepare(
                 shards: list[Shard] = []
                 documents = tokens = 0
                 groups = text_groups(sources, layout, division, part=part)
-                for at, written in _locate_errors(_write_groups(groups, tokenizer, out, workers), mine, layout):
+                steps = _write_groups(groups, tokenizer, out, workers, cluster)
+                for at, written in _locate_errors(steps, mine, layout):
                     shards += written
                     documents += sum(shard.documents for shard in written)
                     tokens += sum(shard.tokens for shard in written)
@@ -163,9 +166,12 @@ def _locate_errors(steps: Iterator[T], sources: Sequence[Source], layout: FileLa
 
 
 def _write_groups(
-    todo: Iterator[TextGroup], tokenizer: Tokenizer, out: Path, workers: int
+    todo: Iterator[TextGroup], tokenizer: Tokenizer, out: Path, workers: int, cluster: Cluster | None
 ) -> Iterator[tuple[int, list[Shard]]]:
     """The position of each group in the sources and its shards, in order, written now or by an earlier run."""
+    if cluster is not None:
+        yield from _write_on(cluster, todo, tokenizer, out.resolve())
+        return
     if workers == 1:
         for group in todo:
             yield group.at, _earlier(group, tokenizer, out) or write_group(group, tokenizer, out)
@@ -186,6 +192,38 @@ def _write_groups(
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _write_on(
+    cluster: Cluster, todo: Iterator[TextGroup], tokenizer: Tokenizer, out: Path
+) -> Iterator[tuple[int, list[Shard]]]:
+    """The same, by the workers of a cluster."""
+    shared = cluster.share((tokenizer, out))
+    waiting: deque[tuple[TextGroup, Pending[list[Shard]] | list[Shard]]] = deque()
+
+    def first() -> tuple[int, list[Shard]]:
+        group, pending = waiting.popleft()
+        shards = pending if isinstance(pending, list) else pending.result()
+        if shards and _earlier(group, tokenizer, out) is None:
+            raise UserError(
+                f"a worker wrote {shards[0].name} where this machine does not see it: all nodes must share {out}."
+            )
+        return group.at, shards
+
+    for group in todo:
+        earlier = _earlier(group, tokenizer, out)
+        waiting.append(
+            (group, cluster.submit(_write_shared, group, shared, threads=1) if earlier is None else earlier)
+        )
+        while len(waiting) > 2 * cluster.cores:
+            yield first()
+    while waiting:
+        yield first()
+
+
+def _write_shared(group: TextGroup, shared: Shared[tuple[Tokenizer, Path]]) -> list[Shard]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker uses one core
+    return write_group(group, *shared.value)
 
 
 def _earlier(group: TextGroup, tokenizer: Tokenizer, out: Path) -> list[Shard] | None:
