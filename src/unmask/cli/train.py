@@ -8,6 +8,7 @@ flags override them. --resume continues the run in --out. --minutes chooses netw
     unmask train --data pairs.csv --given question --answer text --out runs/answers
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
+    unmask train --config configs/owt.toml --plan 64xH100
 """
 
 import sys
@@ -23,11 +24,12 @@ from unmask.cli.display import screen
 from unmask.cli.flags import with_flags, without_flags
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
+from unmask.training import plan
 from unmask.training.fit import Order
 from unmask.training.loop import Progress
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.run import run as train
-from unmask.training.settings import Text, Train
+from unmask.training.settings import Text, Train, settled
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Settings:
     config: str = ""  # TOML file of settings; flags override it
     minutes: float = 0.0  # choose network, batch and steps for about this time; 0: the settings below
     resume: bool = False  # continue the run in --out
+    plan: str = ""  # print what the run would cost on other machines, such as 64xH100 or 8xA100, and run nothing
     named: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
 
@@ -74,8 +77,18 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def run(settings: Settings) -> None:
+    if settings.plan:
+        return print_plan(settings)
     for _ in steps(settings):
         pass
+
+
+def print_plan(settings: Settings) -> None:
+    asked = settled(without_flags(settings.train))
+    vocab = plan.vocabulary(asked.text)
+    count, device = plan.read_devices(settings.plan)
+    for line in plan.lines(plan.plan_run(asked, count, device, vocab=vocab), device, vocab=vocab):
+        print(line)
 
 
 def steps(settings: Settings) -> Iterator[Progress]:

@@ -4,6 +4,7 @@ The only file that knows Ray. A task is a pure function or one that writes whole
 nothing. It computes with as many threads as the program that asks for it, so its numbers are the same, bit for bit.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -57,7 +58,7 @@ class Pending(Generic[T]):
         from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 
         try:
-            return ray.get(self.reference)  # type: ignore[no-any-return]
+            return ray.get(self.reference)
         except RayTaskError as error:
             raise error.cause from None
         except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
@@ -97,7 +98,8 @@ class Cluster:
                 f"a task computes with {how_many(threads, 'thread')}, and no node of the cluster has more than "
                 f"{how_many(self.widest, 'core')}: give fewer --threads."
             )
-        remote = ray.remote(num_cpus=threads, max_retries=RETRIES, max_calls=int(own_process))(_perform)
+        options = {"num_cpus": threads, "max_retries": RETRIES, "max_calls": int(own_process)}
+        remote: Any = ray.remote(**options)(_perform)
         return Pending(remote.remote(function, arguments, threads))
 
     def map(self, function: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) -> Iterator[T]:
@@ -130,7 +132,7 @@ def connected(on: str) -> Iterator[Cluster | None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     here: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     try:
-        ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"no Ray cluster answers at {address or 'this machine'}: {reason}") from None
