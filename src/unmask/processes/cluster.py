@@ -98,7 +98,7 @@ class Cluster:
                 f"a task computes with {how_many(threads, 'thread')}, and no node of the cluster has more than "
                 f"{how_many(self.widest, 'core')}: give fewer --threads."
             )
-        options = {"num_cpus": threads, "max_retries": RETRIES, "max_calls": int(own_process)}
+        options: dict[str, Any] = {"num_cpus": threads, "max_retries": RETRIES, "max_calls": int(own_process)}
         remote: Any = ray.remote(**options)(_perform)
         return Pending(remote.remote(function, arguments, threads))
 
