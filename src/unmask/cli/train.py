@@ -24,7 +24,7 @@ from unmask.cli.display import screen
 from unmask.cli.flags import with_flags, without_flags
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
-from unmask.training import plan
+from unmask.training import machines
 from unmask.training.fit import Order
 from unmask.training.loop import Progress
 from unmask.training.optim import OPTIMIZERS
@@ -85,9 +85,9 @@ def run(settings: Settings) -> None:
 
 def print_plan(settings: Settings) -> None:
     asked = settled(without_flags(settings.train))
-    vocab = plan.vocabulary(asked.text)
-    count, device = plan.read_devices(settings.plan)
-    for line in plan.lines(plan.plan_run(asked, count, device, vocab=vocab), device, vocab=vocab):
+    vocab = machines.vocabulary(asked.text)
+    count, device = machines.read_devices(settings.plan)
+    for line in machines.lines(machines.plan_run(asked, count, device, vocab=vocab), device, vocab=vocab):
         print(line)
 
 

@@ -14,7 +14,7 @@ from unmask.model.backbone import build
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
 from unmask.settings import merged
-from unmask.training import plan
+from unmask.training import machines
 from unmask.training.loop import begin
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Text, Train, settled
@@ -43,7 +43,7 @@ def test_the_state_of_a_run_has_the_bytes_of_the_formula(settings):
     tensors += [m for held in state.optimizer.state.values() for m in held.values() if m.ndim]
     tensors += state.shadow
     held = sum(t.numel() * t.element_size() for t in tensors)
-    assert held == pytest.approx(plan.state_bytes(cost.parameters(spec(settings)), ema=True), rel=0.01)
+    assert held == pytest.approx(machines.state_bytes(cost.parameters(spec(settings)), ema=True), rel=0.01)
 
 
 def test_a_checkpoint_on_disk_has_the_bytes_of_the_formula(tmp_path):
@@ -55,7 +55,7 @@ def test_a_checkpoint_on_disk_has_the_bytes_of_the_formula(tmp_path):
     folder = tmp_path / "run" / "last"
     stored = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors")
     parameters = sum(p.numel() for p in load(folder).network.parameters())
-    assert stored == pytest.approx(plan.checkpoint_bytes(parameters), rel=0.05)
+    assert stored == pytest.approx(machines.checkpoint_bytes(parameters), rel=0.05)
 
 
 def test_ddp_reduces_as_many_bytes_as_there_are_gradients(settings, tmp_path):
@@ -78,14 +78,14 @@ def test_ddp_reduces_as_many_bytes_as_there_are_gradients(settings, tmp_path):
     parameters = sum(p.numel() for p in network.parameters())
     assert sum(sent) == cost.FLOAT * parameters
     # A ring of n passes each byte on 2(n−1)/n times: with two devices once.
-    assert plan.traffic_bytes(parameters, 2, "ddp") == sum(sent)
-    assert plan.traffic_bytes(parameters, 1, "ddp") == 0
-    assert plan.traffic_bytes(parameters, 4, "fsdp", passes=2) == 3 * 2 * sum(sent) * 3 / 4
+    assert machines.traffic_bytes(parameters, 2, "ddp") == sum(sent)
+    assert machines.traffic_bytes(parameters, 1, "ddp") == 0
+    assert machines.traffic_bytes(parameters, 4, "fsdp", passes=2) == 3 * 2 * sum(sent) * 3 / 4
 
 
 def test_saving_at_the_planned_interval_loses_the_least(settings):
-    a = plan.plan_run(settings, 8, plan.DEVICES["H100"], vocab=VOCAB)
-    between, writing = plan.BETWEEN_FAILURES / 8, a.checkpoint / plan.DISK
+    a = machines.plan_run(settings, 8, machines.DEVICES["H100"], vocab=VOCAB)
+    between, writing = machines.BETWEEN_FAILURES / 8, a.checkpoint / machines.DISK
 
     def lost(every):  # share of the time: writing, and half an interval per failure
         return writing / every + every / 2 / between
@@ -95,8 +95,8 @@ def test_saving_at_the_planned_interval_loses_the_least(settings):
 
 
 def test_a_sharded_state_takes_its_share_and_the_rest_stays(settings):
-    one, eight = (plan.plan_run(settings, n, plan.DEVICES["A100"], vocab=VOCAB) for n in (1, 8))
-    state = plan.state_bytes(one.parameters, ema=True)
+    one, eight = (machines.plan_run(settings, n, machines.DEVICES["A100"], vocab=VOCAB) for n in (1, 8))
+    state = machines.state_bytes(one.parameters, ema=True)
     assert eight.memory["ddp"] - eight.memory["fsdp"] == pytest.approx(state * 7 / 8)
     assert math.isclose(one.memory["ddp"], one.memory["fsdp"])
 
@@ -125,6 +125,6 @@ def test_mistakes(capsys, words, told):
 
 
 def test_known_tokenizers_need_no_size():
-    assert plan.vocabulary(Text(tokenizer="hf:gpt2")) == 50258
+    assert machines.vocabulary(Text(tokenizer="hf:gpt2")) == 50258
     with pytest.raises(UserError, match="how many ids"):
-        plan.vocabulary(Text(tokenizer="character"))
+        machines.vocabulary(Text(tokenizer="character"))

@@ -1,6 +1,6 @@
 """What a run would cost on other machines: memory, communication, input, checkpoints and failures, by formulas.
 
-tests/training/test_plan.py compares the formulas with measured small runs; docs/why/scale.md derives them.
+tests/training/test_machines.py compares the formulas with measured small runs; docs/why/scale.md derives them.
 """
 
 import math
