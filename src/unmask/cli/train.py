@@ -8,7 +8,6 @@ flags override them. --resume continues the run in --out. --minutes chooses netw
     unmask train --data pairs.csv --given question --answer text --out runs/answers
     unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
-    unmask train --config configs/owt.toml --plan 64xH100
 """
 
 import sys
@@ -39,7 +38,7 @@ class Settings:
     config: str = ""  # TOML file of settings; flags override it
     minutes: float = 0.0  # choose network, batch and steps for about this time; 0: the settings below
     resume: bool = False  # continue the run in --out
-    plan: str = ""  # print what the run would cost on other machines, such as 64xH100 or 8xA100, and run nothing
+    plan: str = ""  # print the cost of the run on other machines, such as 64xH100, and run nothing
     named: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
 
