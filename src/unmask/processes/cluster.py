@@ -90,14 +90,14 @@ class Cluster:
         self, function: Callable[..., T], *arguments: Any, threads: int = 0, own_process: bool = False
     ) -> Pending[T]:
         """Hand a task in; 0 threads: as many as here. `own_process`: no other task runs in its process."""
-        import ray
-
         threads = threads or torch.get_num_threads()
         if threads > self.widest:  # Ray would wait for such a node
             raise UserError(
                 f"a task computes with {how_many(threads, 'thread')}, and no node of the cluster has more than "
                 f"{how_many(self.widest, 'core')}: give fewer --threads."
             )
+        import ray
+
         options: dict[str, Any] = {"num_cpus": threads, "max_retries": RETRIES, "max_calls": int(own_process)}
         remote: Any = ray.remote(**options)(_perform)
         return Pending(remote.remote(function, arguments, threads))

@@ -22,7 +22,7 @@ from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
 from unmask.model.backbones.rotary import Rotary
-from unmask.model.passing import ATTENTION, Abilities, Pass, Sees, States, VisibleKeys
+from unmask.model.passing import ATTENTION, Abilities, Causal, Full, Pass, Sees, States, VisibleKeys
 from unmask.registry import derived
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -89,7 +89,9 @@ class Architecture(Spec):
 
     @property
     def own_rule(self) -> Sees:
-        return VisibleKeys(self.mask) if self.visible_keys and not self.causal else super().own_rule
+        if self.visible_keys and not self.causal:
+            return VisibleKeys(self.mask)
+        return Causal() if self.causal else Full()  # spelled out: the compiler cannot follow super()
 
     def reading(self, tokenizer: Tokenizer) -> "Architecture":
         return replace(self, mask=tokenizer.mask) if self.visible_keys else self
