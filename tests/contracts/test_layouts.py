@@ -50,7 +50,8 @@ def made(folder, kind, pack):
         network = network_of(spec_of("transformer", vocab=dna.size))
         about = {"mask": dna.mask, "tokenizer": dna, "settings": {"text": {"pack": pack}}}
         return load(save(folder / "own", network, **about))
-    return model_of(folder / "own", kind, text={"pack": pack})
+    bare = "{% for message in messages %}{{ message.content }}{% endfor %}"  # which adds nothing to a text
+    return model_of(folder / "own", kind, text={"pack": pack, "template": bare})
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -146,7 +147,8 @@ def test_an_answer_is_the_end_of_the_row_of_its_text(case):
     assert row.frozen[:given].all()
     answered = len(row.tokens) - given
     if model.layout.answers:  # the text before it is another turn
-        alone, lead = scored(model, rest), len(model.layout.opening(document=True))
+        alone = scored(model, rest)
+        lead = int(alone.frozen[0])
         assert pairs(row)[given:] == pairs(alone)[lead : lead + answered]
         return
     whole, marks = scored(model, first + rest), len(model.layout.closing())
@@ -162,7 +164,7 @@ def test_a_prompt_begins_the_row_of_its_text_and_only_the_blanks_are_drawn(case)
     opening = layout.opening(document=layout.documents)
     assert row.tokens == [*opening, *ids, *[model.mask] * 4, *layout.closing()]
     roles = [Role.MARK] * len(opening) + [Role.GIVEN] * len(ids) + [Role.FREE] * 4
-    if layout.answers:
+    if ids[-1] == model.tokenizer.eos:  # the end of what is given
         roles[row.start - 1] = Role.MARK
     assert list(row.roles) == [*roles, *[Role.MARK] * len(layout.closing())]
     if layout.closed and not layout.answers:

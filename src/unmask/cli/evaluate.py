@@ -137,9 +137,7 @@ def text(model: Model, settings: Settings) -> Measurement:
 def measured_answers(model: Model, settings: Settings) -> Measurement:
     """Answers to prompts: one row each, in which the prompt is not scored."""
     given, answer = settings.layout.given, settings.layout.answer_field
-    entries = [
-        ([turn.text for turn in one.given], one.answer) for one in exchanges(existing(settings.data), given, answer)
-    ]
+    entries = [(one.given, one.answer) for one in exchanges(existing(settings.data), given, answer)]
     return measure.answers(
         model, entries, settings.how, data={"name": settings.data, "given": given, "field": answer}
     )

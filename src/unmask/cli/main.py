@@ -30,7 +30,7 @@ from unmask.untrusted import printable
 FOLDER = Path(__file__).parent
 GROUPS = {  # what a person wants, and the verbs for it, the common ones first
     "Train a model": ("train", "prepare", "classify"),
-    "Use a model": ("sample", "infill", "serve", "variants", "demo"),
+    "Use a model": ("sample", "infill", "chat", "serve", "variants", "demo"),
     "Measure a model": ("evaluate", "quality", "frontier", "report", "study"),
     "Share a model": ("inspect", "convert", "push"),
 }

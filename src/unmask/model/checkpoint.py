@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unmask import __version__, hub
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
-from unmask.files import appearing, write_json
+from unmask.files import appearing, write_json, write_whole
 from unmask.model import probe
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
@@ -40,6 +40,7 @@ from unmask.plugins import plugin_names
 from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
 from unmask.text.layout import Layout, recorded_layout
+from unmask.text.prompt.chat_template import TEMPLATE, ChatTemplate, published_template
 from unmask.text.tokens.files import TOKENIZER_FILES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import check_links
@@ -157,6 +158,13 @@ def tokenizer_in(path: str | Path) -> Tokenizer | None:
     return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
 
 
+def template_in(path: str | Path) -> ChatTemplate | None:
+    """The chat template of a checkpoint, if it has one."""
+    folder = find(path)[0]
+    own = getattr(read_layout(folder, stated_for(path))[2].layout, "template", "")
+    return ChatTemplate(own) if own else published_template(folder)
+
+
 def on_meta(spec: Spec, objective: Objective) -> Denoiser:
     """The denoiser on the meta device: no memory for its weights."""
     with torch.device("meta"):
@@ -213,6 +221,8 @@ def save(
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
         write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
+        if template := getattr(layout, "template", ""):  # where transformers looks for it
+            write_whole(draft / TEMPLATE, template)
     return folder
 
 

@@ -17,7 +17,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec
 from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.model.passing import Causal, Pass
-from unmask.text.layout import Layout, Marks, recorded_layout, usual_layout
+from unmask.text.layout import LAYOUTS, Layout, Marks, recorded_layout, usual_layout
+from unmask.text.prompt.chat_template import published_template
 from unmask.text.tokens.tokenizer import Tokenizer
 
 HOME = Path(unmask.__file__).parent / "shipped"
@@ -62,6 +63,16 @@ class Model:
         framed, marks = self.spec.framed, Marks.of(self.tokenizer, leads=self.objective.leads)
         layout = self.trained_layout or recorded_layout(*about, framed=framed) or usual_layout(*about, framed=framed)
         return layout.on(marks)
+
+    @cached_property
+    def talker(self) -> "Model | None":
+        """The model with rows for conversations: as trained, or by the template of a published one; None: neither."""
+        if self.layout.answers:
+            return self
+        template = None if self.folder is None else published_template(self.folder)
+        if template is None or self.tokenizer is None:
+            return None
+        return replace(self, trained_layout=LAYOUTS.make("chat").with_template(template.text, self.tokenizer))
 
     @property
     def sampling(self) -> Mapping[str, Any]:

@@ -24,10 +24,11 @@ from unmask.errors import UserError, how_many
 from unmask.registry import Registry, derived
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
+from unmask.text.corpus.turns import Turn
 from unmask.text.row import Role, Row, predicted
 from unmask.text.stretch import Document, Stretch, join_documents
 from unmask.text.tokens.alphabets import alphabet_of, undrawn, unscored_ids
-from unmask.text.tokens.tokenizer import Tokenizer
+from unmask.text.tokens.tokenizer import Tokenizer, encode_given
 
 
 class Marks(NamedTuple):
@@ -190,6 +191,23 @@ class Layout(ABC):
         """The marks after a text."""
         return []
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        return () if self.marks.eos is None else (self.marks.eos,)
+
+    def with_template(self, template: str, tokenizer: Tokenizer | None) -> "Layout":
+        """The layout with a chat template; one that has no place for it is as it was."""
+        return self
+
+    def conversation(self, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[int]:
+        """Messages as they stand before an answer; only a layout with `answers` has a place for them."""
+        raise UserError(f"rows of packing {self.name!r} have no place for messages.")
+
+    def question(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """The ids of a prompt."""
+        return encode_given(tokenizer, text)
+
     def asked(self, given: Sequence[int] | np.ndarray) -> list[int]:
         """A given text as it stands before its answer."""
         return [int(id) for id in given]
@@ -315,12 +333,13 @@ def training_layout(word: str, marks: Marks, *, framed: bool) -> Layout:
 def recorded_layout(settings: Mapping[str, Any], tokenizer: Tokenizer | None, *, framed: bool) -> Layout | None:
     """The layout in the settings of a run, --pack; None: they have none."""
     text = settings.get("text")
-    word = text.get("pack") if isinstance(text, Mapping) else None
+    text = text if isinstance(text, Mapping) else {}
+    word = text.get("pack")
     if not isinstance(word, str) or word.partition(":")[0] not in LAYOUTS:
         return None
     if framed and tokenizer is not None and None not in (tokenizer.bos, tokenizer.eos):
         return framed_layout(word)
-    return LAYOUTS.make(word)
+    return LAYOUTS.make(word).with_template(str(text.get("template") or ""), tokenizer)
 
 
 def usual_layout(settings: Mapping[str, Any], tokenizer: Tokenizer | None, *, framed: bool) -> Layout:

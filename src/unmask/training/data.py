@@ -63,7 +63,8 @@ class Data:
         if not packed.layout.answers:
             return []
         tokens, roles, _ = packed.rows([0])
-        return tokens[0, 1:][roles[0, 1:] < Role.FREE].tolist()
+        before = packed.layout.before
+        return tokens[0, before:][roles[0, before:] < Role.FREE].tolist()
 
     def counts(self) -> Int[Tensor, " v"]:
         """How often each id occurs in the training text."""
@@ -89,6 +90,7 @@ def opened(asked: Train, folder: str | Path) -> Data:
     length, share = asked.text.length, asked.text.valid
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
     layout = training_layout(packing(asked, folder), Marks.of(tokenizer), framed=spec.framed)
+    layout = layout.with_template(asked.text.template, tokenizer)
     train, held_out = splits(folder, valid=share, least=0 if not share else 1 if layout.whole else length)
     if layout.whole and train.stop is not None:  # no document was held out, and a part of one would not do
         train, held_out = Corpus.open(folder), train.divided(0)[1]
@@ -169,6 +171,20 @@ def within_positions(asked: Train, given: Collection[str]) -> Train:
             f"(--length {limit})."
         )
     return replace(asked, text=replace(asked.text, length=limit))
+
+
+def with_template(asked: Train) -> Train:
+    """The settings with the text of the chat template: that of --template, of prepared data, or of --init."""
+    text, folder = asked.text, prepared_folder(asked.data) if asked.data else None
+    found = text.layout.chat
+    if folder is not None:
+        stored = read_json(folder / MANIFEST)["layout"].get("template", "")
+        if found is not None and found.text != stored:
+            raise UserError(f"{folder} was prepared with another chat template: leave --template out.")
+        return replace(asked, text=replace(text, template=stored))
+    if found is None and text.layout.pairs and asked.init:
+        found = checkpoint.template_in(asked.init)
+    return asked if found is None else replace(asked, text=replace(text, template=found.text))
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:

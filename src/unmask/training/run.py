@@ -15,7 +15,7 @@ from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.course import run_course
-from unmask.training.data import Data, data_folder, opened, within_positions
+from unmask.training.data import Data, data_folder, opened, with_template, within_positions
 from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fitted, threads_of
 from unmask.training.folder import claimed
@@ -74,7 +74,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     asked = settled(order.train)
     if "steps" in order.given:  # as many as that, whatever the clock says
         asked = replace(asked, run=replace(asked.run, minutes=0.0))
-    asked = within_positions(asked, order.given)
+    asked = with_template(within_positions(asked, order.given))
     compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
         joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,

@@ -37,6 +37,9 @@ class Text:
     )
     given: Annotated[str, also("--given")] = ""  # pairs: field of the prompt, which is read and not learned
     answer: Annotated[str, also("--answer")] = ""  # field of the answer, or of a list of chat messages; else --field
+    template: Annotated[str, also("--template")] = (
+        ""  # chat template of messages: roles, chatml or a jinja file; none: that of --init, or pairs
+    )
     intervals: Annotated[str, also("--intervals")] = ""  # BED file: regions of a FASTA file, with their splits
     reverse_complement: Annotated[bool, also("--reverse-complement")] = (
         False  # DNA: read each training row from one of its two strands, at random
@@ -55,7 +58,8 @@ class Text:
     @property
     def layout(self) -> FileLayout:
         """How documents are laid out in the files of the data."""
-        return FileLayout(self.documents, self.separator, self.field, self.given, self.answer, self.intervals)
+        pairs = self.given, self.answer, self.template
+        return FileLayout(self.documents, self.separator, self.field, *pairs, self.intervals)
 
 
 @dataclass(frozen=True)

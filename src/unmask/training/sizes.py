@@ -65,7 +65,7 @@ def packed_for(
         length = text.length
         if lengths is not None and "text.length" not in given and not asked.init:
             length = length_for(lengths, most=length, share=1.0)
-        return replace(asked, text=replace(text, pack="exchange", length=length))
+        return replace(asked, text=replace(text, pack="chat" if text.template else "exchange", length=length))
     if pack == "auto":
         joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
         pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_what_looks_like_a_mark_is_text(theirs, answering, text):
 
 def test_a_model_without_turns_is_404_and_says_what_to_do(masked):
     with serving(masked) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="x", max_retries=0) as client:
-        with pytest.raises(openai.NotFoundError, match="--answer messages") as refused:
+        with pytest.raises(openai.NotFoundError, match="--template roles") as refused:
             client.chat.completions.create(model="tiny", messages=TALK[1:2])
         assert refused.value.code == "no_conversations"
 

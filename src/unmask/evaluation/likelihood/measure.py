@@ -20,6 +20,7 @@ from unmask.model.room import check_room
 from unmask.processes.cluster import Cluster
 from unmask.processes.team import Team
 from unmask.text.corpus.tokenized import TokenizedText
+from unmask.text.corpus.turns import Turn
 from unmask.text.layout import cut
 from unmask.text.row import Role, Row
 from unmask.text.stretch import Document, tokens_fingerprint
@@ -94,15 +95,14 @@ def measurement_of(model: Model, data: TokenizedText, how: How) -> Measurement:
 
 
 def answers(
-    model: Model, entries: Sequence[tuple[str | Sequence[str], str]], how: How, *, data: Mapping[str, Any]
+    model: Model, entries: Sequence[tuple[str | Sequence[Turn], str]], how: How, *, data: Mapping[str, Any]
 ) -> Measurement:
     """Answers to prompts, of one turn or several, one row each: the prompt is given, the answer is scored."""
     how, estimator = settle_measurement(model, how)
     tokenizer, passages = model.text_tokenizer(), list[Row]()
     for number, (prompt, answer) in enumerate(entries):
-        turns = [prompt] if isinstance(prompt, str) else prompt
-        *given, ids = tokenizer.encode_batch([*turns, answer])
-        before = [id for turn in given for id in model.layout.asked(turn)]
+        before = given_ids(model, prompt)
+        (ids,) = tokenizer.encode_batch([answer])
         row = model.layout.exchange(before, Document.of(answer, ids), length=how.length, number=number)
         if len(ids) and row.scored > 0 and (row.frozen[0] or not model.objective.leads):
             passages.append(row)
@@ -111,6 +111,16 @@ def answers(
     chosen = spread_evenly(passages, how.rows)
     about = {"sha256": tokens_fingerprint(passages), "rows": len(chosen), "rows_left_out": len(entries) - len(chosen)}
     return Measurement(model, chosen, estimator, replace(how, pack="rows"), {**data, **about})
+
+
+def given_ids(model: Model, given: str | Sequence[Turn]) -> list[int]:
+    """What is given before an answer: a text, or messages; a model without turns reads them as one text."""
+    layout, tokenizer = model.layout, model.text_tokenizer()
+    if isinstance(given, str):
+        return layout.asked(layout.question(tokenizer, given))
+    if layout.answers:
+        return layout.conversation(tokenizer, given)
+    return [int(id) for ids in tokenizer.encode_batch([turn.text for turn in given]) for id in layout.asked(ids)]
 
 
 def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Measurement:

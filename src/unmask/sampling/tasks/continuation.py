@@ -140,9 +140,10 @@ def generate(
     row = drop_unneeded_blanks(row, method.constraint, mask=model.mask, device=model.device)
     if recipe.control.guidance != 1 and row.start <= row.closing:
         raise UserError("guidance compares the model with and without the given text: give a prompt.")
-    if until is None and task.begins_document(model) and tokenizer.eos is not None:
-        until = tokenizer.pieces[tokenizer.eos]
-    end = Until(until, model.ends) if until is not None or model.ends else None
+    ids = model.ends
+    if until is None and task.begins_document(model):
+        ids |= frozenset(model.layout.end_ids)
+    end = Until(until, ids) if until is not None or ids else None
 
     def enough(canvas: Canvas) -> bool:
         return end is not None and all_ended(canvas, end, tokenizer, row.start)
@@ -172,7 +173,8 @@ def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
 
 def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt."""
-    ids = encode_given(model.text_tokenizer(), prompt) if isinstance(prompt, str) else list(prompt)
+    tokenizer = model.text_tokenizer()
+    ids = model.layout.question(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]
     if wrong:
         raise UserError(f"a prompt's ids must be tokens of the vocabulary, not the mask; saw {wrong[0]}.")

@@ -34,7 +34,7 @@ from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of,
 from unmask.text.prompt.template import Lengths, Template, heal_spaces, parse
 from unmask.text.row import Role
 from unmask.text.tokens.pieces import pieces
-from unmask.text.tokens.tokenizer import Tokenizer, encode_given
+from unmask.text.tokens.tokenizer import Tokenizer
 
 PATIENCE = 16  # draws without a new text after which a choice of lengths is given up
 DRAWS = 8  # the limit on draws, in multiples of the number of candidates
@@ -54,7 +54,7 @@ class Infill:
         """The ids of the given text before the template."""
         if self.prompt and not self.model.layout.answers:
             raise UserError("this model was not trained on pairs: put the given text into the template itself.")
-        return self.model.layout.asked(encode_given(self.model.text_tokenizer(), self.prompt))
+        return self.model.layout.asked(self.model.layout.question(self.model.text_tokenizer(), self.prompt))
 
     @cached_property
     def template(self) -> Template:

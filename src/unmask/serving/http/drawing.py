@@ -36,7 +36,7 @@ PING = 15.0  # seconds between comments that keep a stream open while nothing el
 def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
     tokenizer = requests.model.text_tokenizer()
 
-    async def entered(body: Drawing, kind: str) -> Reply:
+    async def entered(body: Drawing, kind: str, requests: Requests = requests) -> Reply:
         check_name(body.model, name)
         body = body.model_copy(update={"seed": request_seed(body)})
         patterned = field_of(body) is not None
@@ -79,7 +79,8 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
     @app.post("/v1/chat/completions", response_model=answers.ChatCompletion, responses={200: {"content": STREAM}})
     async def chat(request: Request, body: ChatRequest) -> Any:
         """Answer a conversation, as OpenAI's clients ask for it."""
-        reply = await unless_gone(request, entered(body.completion(requests.conversation), "cmpl"))
+        talking = requests.talking()
+        reply = await unless_gone(request, entered(body.completion(talking.conversation), "cmpl", talking))
         if not body.stream:
             whole = await unless_gone(request, reply.whole())
             assert isinstance(whole, answers.Completion)

@@ -30,8 +30,8 @@ from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
 from unmask.serving.progress import Filling, Growing
 from unmask.serving.refusal import wrong
+from unmask.text.corpus.turns import Turn
 from unmask.text.prompt.template import Lengths, parse
-from unmask.text.tokens.tokenizer import encode_given
 
 KEPT = 2**28  # bytes of all cached constraints
 LARGEST = 2**25  # bytes of one constraint: each waiting request may hold its own
@@ -185,7 +185,8 @@ class Requests:
         ends = any(task.ends(self.model) for task in tasks)
         method = self.controls.method(body, recipe, healed=any(row.heals for row in asked), ends=ends)
         rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
-        stops = self.model.ends if tokenizer.eos is None else self.model.ends | {tokenizer.eos}
+        eos = () if tokenizer.eos is None else (tokenizer.eos,)
+        stops = self.model.ends.union(self.model.layout.end_ids, eos)
         answers = [
             Growing(
                 tokenizer,
@@ -201,17 +202,21 @@ class Requests:
         given = sum(len(row.tokens) - row.tokens.count(self.model.mask) for row in asked)
         return self.filling(method, body, recipe, rows, answers, given)
 
-    def conversation(self, texts: Sequence[str]) -> list[int]:
-        """The messages of a conversation as a prompt, each with its end, as they stand in training."""
-        if not self.model.layout.answers:
+    def talking(self) -> "Requests":
+        """The same with rows for conversations."""
+        talker = self.model.talker
+        if talker is None:
             raise wrong(
-                "this model was not trained on conversations or pairs, so it has no place for messages: use "
-                "/v1/completions, or train one with `unmask train --data chats.jsonl --answer messages`.",
+                "this model was not trained on conversations or pairs and has no chat template, so it has no place "
+                "for messages: use /v1/completions, or train one: `unmask train --data x.jsonl --template roles`.",
                 status=404,
                 code="no_conversations",
             )
-        tokenizer = self.model.text_tokenizer()
-        return [id for text in texts for id in self.model.layout.asked(encode_given(tokenizer, text))]
+        return replace(self, model=talker)
+
+    def conversation(self, turns: Sequence[Turn]) -> list[int]:
+        """The messages of a conversation as a prompt, as they stand in training."""
+        return self.model.layout.conversation(self.model.text_tokenizer(), turns)
 
     def shortened(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
         """Rows as long as the longest match."""

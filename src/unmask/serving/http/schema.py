@@ -16,6 +16,7 @@ from unmask.errors import unknown
 from unmask.sampling.control import Control
 from unmask.sampling.recipe import Recipe
 from unmask.settings import help_of
+from unmask.text.corpus.turns import Turn
 
 Text = Field(default="", description="A text, a list of texts, or the same as token ids.")
 
@@ -266,12 +267,12 @@ class ChatRequest(CompletionRequest):
             raise PydanticCustomError("max_tokens", "give max_tokens or max_completion_tokens, not both.")
         return self
 
-    def completion(self, turns: Callable[[list[str]], list[int]]) -> CompletionRequest:
+    def completion(self, conversation: Callable[[list[Turn]], list[int]]) -> CompletionRequest:
         """The same request with the ids of a prompt."""
         kept = {name: getattr(self, name) for name in self.model_fields_set if name in CompletionRequest.model_fields}
         if self.max_completion_tokens is not None:
             kept["max_tokens"] = self.max_completion_tokens
-        kept["prompt"] = turns([one.content for one in self.messages]) or ""
+        kept["prompt"] = conversation([Turn(one.role, one.content) for one in self.messages]) or ""
         return CompletionRequest.model_construct(**kept)
 
 

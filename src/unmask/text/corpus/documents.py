@@ -16,6 +16,7 @@ from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import Record, check_text, objects, rows_of
 from unmask.text.corpus.turns import Exchange, exchanges, exchanges_in
+from unmask.text.prompt.chat_template import ChatTemplate
 
 PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"
@@ -26,7 +27,7 @@ class Piece(NamedTuple):
     text: str
     last: bool  # whether the document ends here
     at: int  # bytes of the file read so far, for progress
-    given: bool = False  # a whole text that is read and not learned: what an answer answers
+    speaker: str = ""  # of a whole text that is read and not learned, what an answer answers; empty: learned
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class FileLayout:
     field: str = "text"  # field of .jsonl, column of .csv or .parquet (a number if a .csv has no header)
     given: str = ""  # pairs: field of the prompt, which is read and not learned; the answer is --answer
     answer: str = ""  # field of the answer, or of a list of chat messages; empty: --field
+    template: str = ""  # chat template of messages: roles, chatml or a jinja file; none: pairs, each with an eos
     intervals: str = ""  # BED file: the regions of a FASTA file to read, and in its fourth column their splits
     stretch: int = 0  # bases to which each interval is stretched, as Caduceus does (1048576): splits then share bases
     window: int = 0  # with --stretch: bases of the windows into which it is cut
@@ -61,11 +63,16 @@ class FileLayout:
     @property
     def pairs(self) -> bool:
         """Whether documents are answers with what is given."""
-        return bool(self.given or self.answer)
+        return bool(self.given or self.answer or self.template)
 
     @property
     def answer_field(self) -> str:
-        return self.answer or self.field
+        return self.answer or ("messages" if self.template and not self.given else self.field)
+
+    @property
+    def chat(self) -> ChatTemplate | None:
+        """The template of conversations."""
+        return ChatTemplate.named(self.template) if self.template else None
 
 
 def document_pieces(path: Path, layout: FileLayout) -> Iterator[Piece]:
@@ -86,7 +93,7 @@ def document_pieces(path: Path, layout: FileLayout) -> Iterator[Piece]:
 def exchange_pieces(exchange: Exchange) -> Iterator[Piece]:
     """What is given, each turn by itself, and the answer."""
     for turn in exchange.given:
-        yield Piece(turn.text, False, exchange.at, given=True)
+        yield Piece(turn.text, False, exchange.at, turn.role or "user")
     yield Piece(exchange.answer, True, exchange.at)
 
 

@@ -57,9 +57,11 @@ def describe(
 
 def described_layout(layout: FileLayout) -> dict[str, Any]:
     """The layout in a manifest; pairs and regions of sequences only if there are any, these by their file's name."""
-    pairs = ("given", "answer") * (not layout.pairs)
+    pairs = ("given", "answer") * (not layout.pairs) + ("template",) * (not layout.template)
     regions = ("intervals", "stretch", "window") * (not layout.intervals)
     values = {key: value for key, value in asdict(layout).items() if key not in (*pairs, *regions)}
+    if layout.chat is not None:
+        values["template"] = layout.chat.text
     return {**values, "intervals": Path(layout.intervals).name} if layout.intervals else values
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from itertools import chain
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -66,7 +67,8 @@ def choose(
         if name == "bpe":
             sources = [source for source in sources if source.split in (None, "train")]
         limit = megabytes * 1_000_000 if name == "bpe" else None
-        tokenizer = build_tokenizer(name, texts(sources, layout, limit=limit), size=size)
+        written = [] if layout.chat is None else [layout.chat.words]
+        tokenizer = build_tokenizer(name, chain(texts(sources, layout, limit=limit), written), size=size)
     if alphabet_of(tokenizer) is not None:
         check_alphabet(tokenizer, next(texts(sources, layout), ""))
     return tokenizer

@@ -24,6 +24,8 @@ from unmask.errors import UserError
 from unmask.files import write_whole
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.sources import Source
+from unmask.text.corpus.turns import Turn
+from unmask.text.prompt.chat_template import ChatTemplate
 from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -67,7 +69,8 @@ class TextGroup(NamedTuple):
     splits: list[str]  # "train", "valid", "test"
     goes_on: bool  # whether the first piece continues a document of the previous group
     at: int  # bytes of the sources read so far
-    givens: list[bool]  # whether a piece is a given text, which is not learned; an eos ends it too
+    speakers: list[str]  # who says a given text, which is not learned; empty: a piece is learned
+    chat: ChatTemplate | None = None  # how the texts of a conversation are written; None: an eos ends each of them
 
 
 class Shard(NamedTuple):
@@ -141,21 +144,21 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
 
 
 def _cut(bundle: list[Source], layout: FileLayout, division: Division) -> Iterator[TextGroup]:
-    group = TextGroup("", [], [], [], False, 0, [])
+    group = TextGroup("", [], [], [], False, 0, [], layout.chat)
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun
     for source in bundle:
-        for text, last, at, given in source.pieces(layout):
+        for text, last, at, speaker in source.pieces(layout):
             side = side or source.split or division.split(text)
             group.texts.append(text)
             group.lasts.append(last)
             group.splits.append(side)
-            group.givens.append(given)
+            group.speakers.append(speaker)
             side = None if last else side
             size += len(text)
             if size >= division.characters and (last or not layout.pairs):  # an answer stays with what is given
                 yield group._replace(at=before + at)
-                group, size = TextGroup("", [], [], [], not last, 0, []), 0
+                group, size = TextGroup("", [], [], [], not last, 0, [], layout.chat), 0
         before += source.bytes
     if group.texts:
         yield group._replace(at=before)
@@ -168,10 +171,13 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
     for split in sorted(set(group.splits)):
         mine = [i for i, side in enumerate(group.splits) if side == split]
         goes_on = group.goes_on and mine[0] == 0
-        tokens, ends, empty, roles = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
+        if group.chat is None:
+            tokens, ends, empty, roles = _tokens(group, mine, tokenizer, dtype, goes_on=goes_on)
+        else:
+            tokens, ends, empty, roles = _conversations(group, mine, tokenizer, group.chat, dtype)
         if len(ends) or len(tokens):
             replaced = tokenizer.replaced(group.texts[i] for i in mine)
-            stored = roles if any(group.givens) else None
+            stored = roles if any(group.speakers) else None
             shard = write_shard(folder, f"{split}-{group.name}.bin", split, ends, tokens, stored)
             written.append(shard._replace(replaced=replaced, empty=empty))
     write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
@@ -205,7 +211,7 @@ def _tokens(
     for start in range(0, len(mine), 256):  # in batches, because the library's results are large
         some = mine[start : start + 256]
         for i, ids in zip(some, tokenizer.encode_batch([group.texts[i] for i in some]), strict=True):
-            given = group.givens[i]
+            given = bool(group.speakers[i])
             begun = begun or len(ids) > 0
             empty += group.lasts[i] and not begun
             ended = eos if begun and (given or group.lasts[i]) else eos[:0]
@@ -217,3 +223,22 @@ def _tokens(
                 ends.append(total)
                 begun = False
     return np.concatenate(parts), np.array(ends, "<u4"), empty, np.concatenate(roles)
+
+
+def _conversations(
+    group: TextGroup, mine: list[int], tokenizer: Tokenizer, chat: ChatTemplate, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+    """The same of answers, each after what a template writes before it, and with the end that it has there."""
+    end = chat.end(tokenizer)
+    parts, roles, turns = [np.zeros(0, dtype)], [np.zeros(0, np.int8)], list[Turn]()
+    ends: list[int] = []
+    for i in mine:
+        if group.speakers[i]:
+            turns.append(Turn(group.speakers[i], group.texts[i]))
+            continue
+        given, answer = chat.prompt(tokenizer, turns), [*tokenizer.encode(group.texts[i]), end]
+        turns = []
+        parts.append(np.array([*given, *answer], dtype))
+        roles.append(np.repeat(np.array([Role.GIVEN, Role.FREE], np.int8), [len(given), len(answer)]))
+        ends.append(len(parts[-1]) + (ends[-1] if ends else 0))
+    return np.concatenate(parts), np.array(ends, "<u4"), 0, np.concatenate(roles)

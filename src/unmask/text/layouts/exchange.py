@@ -23,11 +23,13 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
+from unmask.text.corpus.turns import Turn
 from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
 from unmask.text.layouts.rows import write_with_ends
 from unmask.text.row import Role, Row, predicted
 from unmask.text.stretch import Document
+from unmask.text.tokens.tokenizer import Tokenizer, encode_given
 
 Long = Literal["cut", "drop", "refuse"]
 
@@ -56,6 +58,9 @@ class ExchangeLayout(Layout):
             return self.marks.lead
         return [self.marks.bos]
 
+    def conversation(self, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[int]:
+        return [id for turn in turns for id in self.asked(encode_given(tokenizer, turn.text))]
+
     def asked(self, given: Sequence[int] | np.ndarray) -> list[int]:
         """A given text with the eos that ends it."""
         text, eos = super().asked(given), self.marks.both[1]
@@ -68,20 +73,10 @@ class ExchangeLayout(Layout):
         return write_with_ends(self.marks, contents, length)
 
     def room(self, roles: np.ndarray, u: float) -> int:
-        """The tokens of a row of training that are read, for a uniform number: what is given, and the drawn room."""
-        given = int((roles < Role.FREE).sum())
-        answer, most = int((roles == Role.FREE).sum()), len(roles) - given
-        return given + min(most, int(answer * ((most + 1) / answer) ** u)) if answer else len(roles)
+        return exchange_room(roles, u)
 
     def cut(self, documents: Sequence[Document], *, length: int, stride: int | None, separate: bool) -> Iterator[Row]:
-        for number, document in enumerate(documents):
-            if not len(document.tokens):
-                continue
-            answer = len(document.tokens) - document.given
-            if start_of(len(document.tokens), answer, length - 2, self.long) is None:
-                continue
-            given, tokens = np.split(document.tokens, [document.given])
-            yield self.exchange(given, document._replace(tokens=tokens), length=length, number=number)
+        return rows_of_answers(self, documents, length=length, most=length - 2, rule=self.long)
 
     def exchange(self, given: Sequence[int] | np.ndarray, answer: Document, *, length: int, number: int = 0) -> Row:
         before, inner = np.array(self.asked(given), np.int64), np.asarray(answer.tokens, np.int64)
@@ -112,6 +107,25 @@ class ExchangeLayout(Layout):
 
     def given_roles(self, tokens: np.ndarray) -> np.ndarray:
         return np.where(tokens == self.marks.eos, Role.MARK, Role.GIVEN).astype(np.int8)
+
+
+def exchange_room(roles: np.ndarray, u: float) -> int:
+    """The tokens of a row of training that are read, for a uniform number: what is given, and the drawn room."""
+    given = int((roles < Role.FREE).sum())
+    answer, most = int((roles == Role.FREE).sum()), len(roles) - given
+    return given + min(most, int(answer * ((most + 1) / answer) ** u)) if answer else len(roles)
+
+
+def rows_of_answers(
+    layout: Layout, documents: Sequence[Document], *, length: int, most: int, rule: Long
+) -> Iterator[Row]:
+    """The rows of documents that end with an answer, of which rows of this length have room for `most` tokens."""
+    for number, document in enumerate(documents):
+        answer = len(document.tokens) - document.given
+        if not len(document.tokens) or start_of(len(document.tokens), answer, most, rule) is None:
+            continue
+        given, tokens = np.split(document.tokens, [document.given])
+        yield layout.exchange(given, document._replace(tokens=tokens), length=length, number=number)
 
 
 def start_of(size: int, answer: int, most: int, rule: Long, name: str = "an answer") -> int | None:
