@@ -39,8 +39,8 @@ from unmask.model.weights import (
 from unmask.plugins import plugin_names
 from unmask.processes.device import compute_type, device_of
 from unmask.settings import described
+from unmask.text.corpus.chat_template import TEMPLATE, ChatTemplate, published_template
 from unmask.text.layout import Layout, recorded_layout
-from unmask.text.prompt.chat_template import TEMPLATE, ChatTemplate, published_template
 from unmask.text.tokens.files import TOKENIZER_FILES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.untrusted import check_links

@@ -17,8 +17,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Backbone, Spec
 from unmask.model.passes.whole import hidden_states, logits_at
 from unmask.model.passing import Causal, Pass
+from unmask.text.corpus.chat_template import published_template
 from unmask.text.layout import LAYOUTS, Layout, Marks, recorded_layout, usual_layout
-from unmask.text.prompt.chat_template import published_template
 from unmask.text.tokens.tokenizer import Tokenizer
 
 HOME = Path(unmask.__file__).parent / "shipped"

@@ -7,6 +7,7 @@ import pytest
 from text.layouts.test_exchange import letters
 from unmask.errors import UserError
 from unmask.text.corpus.batches import Batches
+from unmask.text.corpus.chat_template import ChatTemplate
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout as Files
 from unmask.text.corpus.packed import pack_corpus
@@ -16,7 +17,6 @@ from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import read_documents
 from unmask.text.corpus.turns import Turn
 from unmask.text.layout import LAYOUTS, Marks, cut
-from unmask.text.prompt.chat_template import ChatTemplate
 from unmask.text.stretch import Document
 from unmask.text.tokens.vocabulary import byte
 

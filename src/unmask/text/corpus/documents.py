@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unmask.errors import UserError, unknown
+from unmask.text.corpus.chat_template import ChatTemplate
 from unmask.text.corpus.dataset import DataSet
 from unmask.text.corpus.decompress import Chunk, chunks, lines, needs
 from unmask.text.corpus.formats import format_of
 from unmask.text.corpus.records import Record, check_text, objects, rows_of
 from unmask.text.corpus.turns import Exchange, exchanges, exchanges_in
-from unmask.text.prompt.chat_template import ChatTemplate
 
 PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"

@@ -22,10 +22,10 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import write_whole
+from unmask.text.corpus.chat_template import ChatTemplate
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.sources import Source
 from unmask.text.corpus.turns import Turn
-from unmask.text.prompt.chat_template import ChatTemplate
 from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.text.corpus.chat_template import ChatTemplate
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
 from unmask.text.corpus.turns import Turn
 from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.layouts.exchange import Answers, Long, exchange_room, rows_of_answers, start_of, starts_in
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
-from unmask.text.prompt.chat_template import ChatTemplate
 from unmask.text.row import Role, Row
 from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import Tokenizer

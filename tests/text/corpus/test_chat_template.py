@@ -5,8 +5,8 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from unmask.errors import UserError
+from unmask.text.corpus.chat_template import GUARD, LARGEST, NAMED, ChatTemplate, published_template
 from unmask.text.corpus.turns import Turn
-from unmask.text.prompt.chat_template import GUARD, LARGEST, NAMED, ChatTemplate, published_template
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.text.tokens.vocabulary import byte, character
 
