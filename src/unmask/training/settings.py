@@ -20,7 +20,7 @@ class Text:
     """How text becomes rows of tokens. The short names of the flags are those of `unmask prepare` and `evaluate`."""
 
     tokenizer: Annotated[str, also("--tokenizer")] = (
-        "auto"  # byte, character, bpe, dna, protein, ..., or a path; auto: of --init, else bpe
+        "auto"  # byte, bpe, dna, ..., or a path; auto: of --init, else bpe
     )
     vocab: Annotated[int, also("--vocab")] = (
         0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
@@ -38,11 +38,11 @@ class Text:
     given: Annotated[str, also("--given")] = ""  # pairs: field of the prompt, which is read and not learned
     answer: Annotated[str, also("--answer")] = ""  # field of the answer, or of a list of chat messages; else --field
     template: Annotated[str, also("--template")] = (
-        ""  # chat template of messages: roles, chatml or a jinja file; none: that of --init, or pairs
+        ""  # chats: roles, chatml or a jinja file; none: of --init, or pairs
     )
     intervals: Annotated[str, also("--intervals")] = ""  # BED file: regions of a FASTA file, with their splits
     reverse_complement: Annotated[bool, also("--reverse-complement")] = (
-        False  # DNA: read each training row from one of its two strands, at random
+        False  # DNA: read training rows from a random strand
     )
     valid: Annotated[float, also("--valid")] = (
         0.01  # share of the documents held out, if no file name marks a validation split
