@@ -36,7 +36,9 @@ def run_folder(folder):
         step=7,
         ema=True,
     )
-    (best / "training.json").write_text(json.dumps({"step": 7, "best_step": 7, "best": 2.5, "format": 1}))
+    (best / "training.json").write_text(
+        json.dumps({"step": 7, "best_step": 7, "best": 2.5, "error": 0.125, "format": 1})
+    )
     return folder
 
 
@@ -67,13 +69,14 @@ def test_a_folder_to_publish_is_the_same_model_with_a_card(tmp_path, command, ca
     (entry,) = front["model-index"]
     assert entry["name"] == "mine"
     (metric,) = entry["results"][0]["metrics"]
-    assert metric == {"type": "nats_per_token", "value": 2.5, "name": model.objective.means}
+    error = {"standard_error": 0.125}
+    assert metric == {"type": "nats_per_token", "value": 2.5, "name": model.objective.means, "args": error}
     (result,) = ModelCardData(**front).eval_results  # as the hub reads it
-    assert (result.metric_value, result.task_type) == (2.5, "text-generation")
+    assert (result.metric_value, result.metric_args, result.task_type) == (2.5, error, "text-generation")
     for line in (
         f"| parameters | {model.num_parameters:,} |",
         "| training | 7 steps, EMA weights |",
-        "| validation | at most 2.500 nats per token, perplexity 12.18 |",
+        "| validation | at most 2.500 ± 0.125 nats per token, perplexity 12.18 |",
         'sampler = "entropy"',
         'pack = "rows"',
         'unmask.load("mine")',

@@ -2,7 +2,8 @@
 
 --to uploads it, with the account of `hf auth login`; --folder writes what would be uploaded, to be looked at, given
 to somebody or published later. The card (README.md) has parameters, objective, settings and the validation bound; a
-card that the checkpoint or the repository has already is kept.
+card that the checkpoint or the repository has already is kept. --transformers also writes modeling_unmask.py, with
+which transformers reads the network (trust_remote_code) where unmask is not installed.
 
     unmask push runs/mine --to me/my-model --private
     unmask push runs/mine --folder my-model/ --license mit
@@ -21,9 +22,10 @@ import tyro
 
 from unmask.errors import UserError
 from unmask.files import write_json, write_whole
-from unmask.model.card import CARD, card_of, without_paths
+from unmask.model.card import CARD, Bound, card_of, without_paths
 from unmask.model.checkpoint import load
 from unmask.model.convert import convert
+from unmask.model.exported import check_exported, write_code
 from unmask.model.format import NOTE
 from unmask.model.head_files import HEAD, is_predictor
 from unmask.model.head_files import NOTE as PREDICTOR_NOTE
@@ -47,6 +49,7 @@ class Settings:
     to: str = ""  # repository on the hub: owner/name
     private: bool = False  # create it for yourself and your team only
     folder: Path | None = None  # folder to write, which must not exist yet
+    transformers: bool = False  # also write a file of code, for transformers without unmask
     license: str = ""  # licence of the weights for the card, such as mit or apache-2.0
 
 
@@ -78,7 +81,10 @@ def write_folder(settings: Settings, folder: Path) -> bool:
     if settings.license and (source.folder / CARD).is_file():
         raise UserError(f"{source.folder} has a card of its own, which is kept: write the licence into its {CARD}.")
     check_links(source.folder, ALONG)
-    card = card_of(source, name, license=settings.license, bound=validation_bound(source))
+    if settings.transformers:
+        check_exported(source)
+    bound = validation_bound(source)
+    card = card_of(source, name, license=settings.license, bound=bound, transformers=settings.transformers)
     convert(settings.checkpoint, folder)
     for file in (*ALONG, *((HEAD, PREDICTOR_NOTE) if is_predictor(source.folder) else ())):
         if (source.folder / file).is_file():
@@ -87,20 +93,22 @@ def write_folder(settings: Settings, folder: Path) -> bool:
         if (folder / file).is_file():
             note = read_object(folder / file)
             write_json(folder / file, {**note, **without_paths({k: v for k, v in note.items() if holds_path(k)})})
+    if settings.transformers:
+        write_code(folder)
     if (folder / CARD).is_file():
         return True
     write_whole(folder / CARD, card)
     return False
 
 
-def validation_bound(model: Model) -> float | None:
+def validation_bound(model: Model) -> Bound | None:
     """The bound of the model on the held-out rows of its run, if it was measured there."""
     assert model.folder is not None
     try:
         point = read_point(model.folder)
     except UserError:  # not a checkpoint of a run, or not one that can be resumed: it has weights all the same
         return None
-    return point.best if point.best_step == model.step else None
+    return Bound(point.best, point.error) if point.best is not None and point.best_step == model.step else None
 
 
 def upload(folder: Path, repository: str, *, private: bool, own_card: bool) -> str:

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -18,8 +18,21 @@ from unmask.settings import described
 CARD = "README.md"
 
 
-def card_of(model: Model, name: str, *, license: str = "", bound: float | None = None) -> str:
-    """The card of a model that will be called `name`; `bound`: nats per token on the held-out rows of its run."""
+class Bound(NamedTuple):
+    """Nats per token on the held-out rows of a run."""
+
+    value: float
+    error: float | None = None  # standard error; None: not recorded
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" + ("" if self.error is None else f" ± {self.error:.3f}")
+
+
+def card_of(
+    model: Model, name: str, *, license: str = "", bound: Bound | None = None, transformers: bool = False
+) -> str:
+    """The card of a model that will be called `name`; `transformers`: files for that library come with it."""
+    bound = bound if bound is not None and math.isfinite(bound.value) else None
     return "\n".join(
         [
             *front_matter(model, license, name, bound),
@@ -32,6 +45,7 @@ def card_of(model: Model, name: str, *, license: str = "", bound: float | None =
             "## Use",
             "",
             *(use_of_predictor(name) if is_predictor(model.folder) else use_of_model(model, name)),
+            *(use_in_transformers(name) if transformers else []),
             "",
             "`unmask inspect` prints the network's sizes and checks the files against the self-test in unmask.json.",
             *toml_section("Default sampling settings", dict(model.sampling)),
@@ -52,6 +66,20 @@ def use_of_model(model: Model, name: str) -> list[str]:
         f'model = unmask.load("{name}")',
         "for sample in unmask.sample(model, n=2, seed=1):",
         "    print(sample.text)",
+        "```",
+    ]
+
+
+def use_in_transformers(name: str) -> list[str]:
+    """The network for those who do not install unmask."""
+    return [
+        "",
+        "The network alone, in transformers and without unmask, by the file modeling_unmask.py of this repository:",
+        "",
+        "```python",
+        "from transformers import AutoModelForMaskedLM",
+        "",
+        f'model = AutoModelForMaskedLM.from_pretrained("{name}", trust_remote_code=True)',
         "```",
     ]
 
@@ -77,7 +105,7 @@ def kind_of(model: Model) -> str:
     return f"{kind} language model ({model.objective.name})"
 
 
-def front_matter(model: Model, license: str, name: str, bound: float | None) -> Iterator[str]:
+def front_matter(model: Model, license: str, name: str, bound: Bound | None) -> Iterator[str]:
     """What the hub reads: library, tags, licence, and the number on held-out rows as its `model-index`."""
     if not re.fullmatch(r"[A-Za-z0-9.+-]*", license):
         raise UserError(f"{license!r} is not the identifier of a licence, such as mit or apache-2.0.")
@@ -92,13 +120,13 @@ def front_matter(model: Model, license: str, name: str, bound: float | None) -> 
         yield f"- {tag}"
     if license:
         yield f"license: {license}"
-    if bound is not None and math.isfinite(bound):
+    if bound is not None:
         yield from model_index(model, name, bound)
     yield "---"
     yield ""
 
 
-def model_index(model: Model, name: str, bound: float) -> Iterator[str]:
+def model_index(model: Model, name: str, bound: Bound) -> Iterator[str]:
     """A result in the form of the hub; texts are quoted as JSON, which YAML reads too."""
     yield "model-index:"
     yield f"- name: {json.dumps(name)}"
@@ -106,10 +134,12 @@ def model_index(model: Model, name: str, bound: float) -> Iterator[str]:
     yield "  - task: {type: text-generation}"
     yield "    dataset: {name: held-out rows of its training text, type: text}"
     yield "    metrics:"
-    yield f"    - {{type: nats_per_token, value: {bound:.4f}, name: {json.dumps(model.objective.means)}}}"
+    error = "" if bound.error is None else f", args: {{standard_error: {bound.error:.4f}}}"
+    means = json.dumps(model.objective.means)
+    yield f"    - {{type: nats_per_token, value: {bound.value:.4f}, name: {means}{error}}}"
 
 
-def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
+def facts(model: Model, bound: Bound | None) -> Iterator[tuple[str, str]]:
     spec, tokenizer = model.spec, model.tokenizer
     yield "parameters", f"{model.num_parameters:,}"
     yield "network", ", ".join(f"{key} {value}" for key, value in {"name": spec.name, **asdict(spec)}.items())
@@ -118,10 +148,10 @@ def facts(model: Model, bound: float | None) -> Iterator[tuple[str, str]]:
         yield "tokenizer", f"{tokenizer.size:,} ids, fingerprint {tokenizer.fingerprint[:12]}"
     if model.step is not None:
         yield "training", f"{model.step:,} steps" + (", EMA weights" if model.ema else "")
-    if bound is not None and math.isfinite(bound):
+    if bound is not None:
         relation = "" if model.objective.facts.exact else "at most "
-        likelihood = f"{relation}{bound:.3f} nats per token, perplexity {math.exp(bound):.2f}"
-        loss = f"{bound:.3f} nats: {model.objective.means}"
+        likelihood = f"{relation}{bound} nats per token, perplexity {math.exp(bound.value):.2f}"
+        loss = f"{bound} nats: {model.objective.means}"
         yield "validation", likelihood if model.objective.facts.likelihood else loss
     if (origin := origin_of(model.folder)) is not None:
         yield "copied from", origin

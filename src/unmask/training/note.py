@@ -22,6 +22,7 @@ class Point:
     step: int = 0  # updates so far
     best_step: int | None = None  # the checkpoint with the lowest bound of this phase
     best: float | None = None  # that bound
+    error: float | None = None  # its standard error
     tokens: int = 0  # trained on so far
     seconds: float = 0.0  # in steps so far
     began: int | None = None  # first step of its phase; None: not known

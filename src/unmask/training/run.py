@@ -140,7 +140,7 @@ def run_phases(job: Job) -> Generator[Progress, None, Point]:
         if phase.start < point.step and folder is not None:
             point = replace(state.restore(folder, current, team), plan=point.plan)
         else:  # bounds of two objectives are not comparable
-            point = replace(point, best=None, best_step=None, began=phase.start)
+            point = replace(point, best=None, error=None, best_step=None, began=phase.start)
         job.log.start(current.network.spec, phase, point, job.data.rows)
         sampling = inherited_sampling(origin, phase.objective)
         settings = toml.described(asked) | ({"sampling": sampling} if sampling else {})

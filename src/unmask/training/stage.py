@@ -84,7 +84,7 @@ class Stage:
         if score is not None:
             job.log.score(point.step, score)
             if point.best is None or score.bound < point.best:
-                point = replace(point, best=score.bound, best_step=point.step)
+                point = replace(point, best=score.bound, error=score.error, best_step=point.step)
         if halt:
             return point
         if run.preview and (evaluate or self.clock.due()):
