@@ -26,7 +26,7 @@ ODD = Train(
     model=Architecture(width=8, dropout=0.1),
     objective=MDLM(schedule=Cosine(eps=0), times=Bell(mean=-0.25)),
     optim=Auto(lr=1e-7, eps=1e-12, ema=0.0),
-    run=Run(tensorboard=True),
+    run=Run(track="tensorboard"),
 )
 
 

@@ -5,6 +5,7 @@ The copy keeps the default sampling settings; each sampling option replaces one 
     unmask convert kuleshov-group/mdlm-owt models/mdlm-owt
     unmask convert runs/mine models/mine --dtype bfloat16 --sampler entropy --top-p 0.9
     unmask convert models/mine models/official --to official
+    unmask convert runs/adapter models/merged              an adapter, multiplied into its base
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,8 @@ import tyro
 from unmask.cli.flags import Drawing
 from unmask.errors import UserError
 from unmask.model import convert
-from unmask.model.checkpoint import load
+from unmask.model.adapter_files import is_adapter
+from unmask.model.checkpoint import find, load
 from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, stored_defaults
 
 
@@ -49,7 +51,8 @@ def run(settings: Settings) -> None:
         sampling=sampling,
         dialect=settings.dialect,
     )
-    weights = f"weights rounded to {settings.dtype}" if settings.dtype else "weights equal bit for bit"
+    same = "the adapter added to its base" if is_adapter(find(settings.source)[0]) else "weights equal bit for bit"
+    weights = f"weights rounded to {settings.dtype}" if settings.dtype else same
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")
     options = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())
     print(f"default sampling settings: {options or 'none'}")

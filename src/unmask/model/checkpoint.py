@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from unmask import __version__, hub
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
-from unmask.files import appearing, write_json, write_whole
+from unmask.files import appearing, fingerprint, write_json, write_whole
 from unmask.model import probe
+from unmask.model.adapter_files import CONFIG as ADAPTER
+from unmask.model.adapter_files import WEIGHTS, base_of, is_adapter, with_adapter, write_adapter
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
@@ -81,6 +83,9 @@ def load(
     place = device_of(device)
     compute = None if dtype == "auto" else compute_type(dtype, place)
     folder, downloaded = find(path)
+    if is_adapter(folder):
+        options: dict[str, Any] = {"trainable": trainable, "device": device, "dtype": dtype, "headed": headed}
+        return with_adapter(load(base_of(folder), **options, dialect=dialect), folder)
     files, layout, found = read_layout(folder, dialect or stated_for(path))
     note = files.note
     check_sizes(found.spec)
@@ -147,13 +152,16 @@ def read_layout(folder: Path, dialect: str = "") -> tuple[Files, Format, Found]:
 
 
 def spec_in(path: str | Path) -> Spec:
-    """The spec of a checkpoint; its weights are not read."""
-    return read_layout(find(path)[0], stated_for(path))[2].spec
+    """The spec of a checkpoint, of an adapter that of its base; its weights are not read."""
+    folder = find(path)[0]
+    return spec_in(base_of(folder)) if is_adapter(folder) else read_layout(folder, stated_for(path))[2].spec
 
 
 def tokenizer_in(path: str | Path) -> Tokenizer | None:
     """The tokenizer of a checkpoint; its weights are not read."""
     folder, downloaded = find(path)
+    if is_adapter(folder):
+        return tokenizer_in(base_of(folder))
     files, _, found = read_layout(folder, stated_for(path))
     return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
 
@@ -247,6 +255,17 @@ def write(
     write_note(folder, said, kept, mask=mask, objective=objective, tokenizer=tokenizer)
 
 
+def write_adapted(
+    folder: Path, whole: Denoiser, said: Mapping[str, Any], *, base: str, mask: int, tokenizer: Tokenizer | None
+) -> None:
+    """Write the adapter of a denoiser over a base into a folder that is not yet visible."""
+    assert whole.adapter is not None
+    network, (where, downloaded) = whole.backbone, find(base)
+    write_adapter(folder, whole.adapter, base if downloaded or base in shipped() else str(where.resolve()))
+    note = {**said, "base": weights_fingerprint(where), "length": network.spec.length}
+    write_note(folder, note, network, mask=mask, objective=whole.objective, tokenizer=tokenizer)
+
+
 def noted(objective: Objective, layout: Layout | None) -> dict[str, Any]:
     """The components that unmask.json stores."""
     return {"objective": described(objective)} | ({} if layout is None else {"layout": described(layout)})
@@ -270,7 +289,7 @@ def write_note(
     proof = {
         "version": __version__,
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
-        "weights": weights_fingerprint(folder),
+        "weights": fingerprint(folder / WEIGHTS) if is_adapter(folder) else weights_fingerprint(folder),
         "probe": probe.record_probe(network, mask=mask, objective=objective),
         **({"plugins": plugin_names()} if plugin_names() else {}),
     }
@@ -319,7 +338,7 @@ def check_tokenizer(tokenizer: Tokenizer, spec: Spec, mask: int, folder: Path) -
 def in_run(folder: Path) -> Path:
     """The best, else the last, checkpoint of a training run's folder; any other folder itself."""
     inside = (folder / name for name in ("best", "last"))
-    found = next((one for one in inside if (one / "config.json").is_file()), folder)
+    found = next((one for one in inside if any((one / name).is_file() for name in ("config.json", ADAPTER))), folder)
     if not found.resolve().is_relative_to(folder.resolve()):
         raise UserError(
             f"{found} is a link to {found.resolve()}, outside the run: give that folder, if you trust it."

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
-from unmask.model.checkpoint import load, noted, save, with_new_head, write_note
+from unmask.model.adapter_files import is_adapter
+from unmask.model.checkpoint import find, load, noted, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, Format, recognised
 from unmask.model.model import Model
@@ -54,7 +55,8 @@ def convert(
         raise UserError(f"{target} exists already: give a folder that does not.")
     if sampling and to != OURS:
         raise UserError(f"the {to} layout cannot store default sampling settings.")
-    if dtype:
+    if dtype or is_adapter(find(source)[0]):
+        dtype = dtype or "float32"  # the weights of an adapter's base with the updates added
         return rounded(
             with_sampling(load(source, trainable=True, dialect=dialect), sampling), target, to=to, dtype=dtype
         )
@@ -108,7 +110,7 @@ def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
 def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
     """A copy in our layout whose weights have another type."""
     if to != OURS:
-        raise UserError(f"weights are rounded to {dtype} only in our layout: convert twice.")
+        raise UserError(f"weights in {dtype} are written only in our layout: convert twice.")
     save(
         target,
         model.network,

@@ -29,9 +29,21 @@ def inference_bytes(spec: Spec, *, batch: int = 1, rows: float = 1.0, length: in
     return FLOAT * (parameters(spec) + tokens * 10 * spec.width + int(rows * tokens) * spec.vocab)
 
 
-def training_bytes(spec: Spec, *, batch: int, rows: float = 0.5, ema: bool = True, length: int | None = None) -> int:
-    """Bytes of weights, gradients, AdamW moments and EMA; saved activations; logits and their gradient."""
+def training_bytes(
+    spec: Spec,
+    *,
+    batch: int,
+    rows: float = 0.5,
+    ema: bool = True,
+    length: int | None = None,
+    learned: int | None = None,
+) -> int:
+    """Bytes of weights, gradients, AdamW moments and EMA; saved activations; logits and their gradient.
+
+    learned   the weights of an adapter, which alone have gradients; None: all of the network have
+    """
     tokens = batch * (length or spec.length)
     states = 5 if ema else 4
+    held = states * parameters(spec) if learned is None else parameters(spec) + states * learned
     logits = 3 * int(rows * tokens) * spec.vocab
-    return FLOAT * int(states * parameters(spec) + spec.kept * tokens + logits)
+    return FLOAT * int(held + spec.kept * tokens + logits)

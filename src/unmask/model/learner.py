@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from unmask.model.adapter import PART, Adapter, LowRankUpdates, adapt
 from unmask.model.backbone import Backbone
 
 
@@ -22,6 +23,29 @@ class Learner(nn.Module):
     @property
     def units(self) -> list[nn.Module]:
         return self.backbone.units
+
+    def add_adapter(self, adapter: Adapter) -> None:
+        """Learn the updates of an adapter as one more part; all other weights stay as they are."""
+        updates = LowRankUpdates(self.backbone, adapter)
+        self.parts[PART] = updates
+        adapt(self.backbone, updates)
+
+    @property
+    def adapter(self) -> LowRankUpdates | None:
+        found = [part for part in self.parts.values() if isinstance(part, LowRankUpdates)]
+        return found[0] if found else None
+
+    def choose_learned(self) -> None:
+        """Let gradients flow to what is learned: everything that a logit depends on, or an adapter alone."""
+        self.requires_grad_(self.adapter is None)
+        if self.adapter is not None:
+            self.adapter.requires_grad_(True)
+        for parameter in self.backbone.idle:  # DDP waits for the gradient of every parameter that may have one
+            parameter.requires_grad_(False)
+
+    def learned(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that are learned, by name."""
+        return [(name, p) for name, p in self.named_parameters() if p.requires_grad]
 
     def advance(self, seen: Mapping[str, Tensor]) -> None:
         """Update the state after a step, from the sums of `Nats.seen`."""

@@ -9,7 +9,7 @@ import torch
 
 from unmask.errors import how_many
 from unmask.model import cost
-from unmask.model.backbone import Spec, build
+from unmask.model.backbone import Spec, build, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.room import machine_bytes
 from unmask.text.row import Rows
@@ -31,10 +31,12 @@ class RunCost:
     flops: float  # per step
     bytes: int  # of memory
     seconds: float  # of the phase, if a step reaches the usual share of the matrix rate
+    learned: int | None = None  # weights of an adapter, which alone are trained
 
     def lines(self) -> list[str]:
+        adapter = "" if self.learned is None else f" and {self.learned:,} of the adapter, which alone are trained"
         return [
-            f"{self.parameters:,} parameters, about {self.bytes / 1e9:.2g} GB of memory",
+            f"{self.parameters:,} parameters{adapter}, about {self.bytes / 1e9:.2g} GB of memory",
             f"{how_many(self.tokens, 'token')} in {how_many(self.rows, 'row')}, {self.passes:.2g} passes over them",
             f"{self.flops / 1e9:.3g} GFLOP per step",
         ]
@@ -64,6 +66,7 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
     read = 2 if phase.objective.facts.reads_twice else 1  # the noisy and the clean row
     flops = cost.training_flops(a, rows=share) * batch * a.length * read
     flops += settings.optim.flops(a)
+    learned = settings.adapter.parameters(skeleton(a)) if settings.adapter.rank else None
     return RunCost(
         parameters=cost.parameters(a),
         rows=rows,
@@ -71,8 +74,13 @@ def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) 
         passes=phase.steps * batch / max(1, rows),
         flops=flops,
         bytes=cost.training_bytes(
-            a, batch=min(settings.optim.micro or batch, batch), rows=share, ema=settings.optim.ema > 0
+            a,
+            batch=min(settings.optim.micro or batch, batch),
+            rows=share,
+            ema=settings.optim.ema > 0,
+            learned=learned,
         ),
+        learned=learned,
         seconds=phase.steps * flops / (USUAL_SHARE * rate),
     )
 
@@ -113,7 +121,10 @@ def trial_steps(
 ) -> Iterator[Progress]:
     """The steps of a phase with a new network, which is forgotten."""
     settings = replace(settings, run=replace(settings.run, compile=False))
-    return train(begin(Denoiser(build(spec), phase.objective), settings), phase, settings, batch, mask=mask)
+    denoiser = Denoiser(build(spec), phase.objective)
+    if settings.adapter.rank:
+        denoiser.add_adapter(settings.adapter)
+    return train(begin(denoiser, settings), phase, settings, batch, mask=mask)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The log of a training run: lines on a screen, the curves in metrics.jsonl and in TensorBoard's files."""
+"""The log of a training run: lines on a screen, the curves in metrics.jsonl and in a tracker."""
 
 import sys
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from unmask.errors import UserError, install
 from unmask.model.backbone import Spec
 from unmask.model.model import Model
 from unmask.sampling.recipe import preview_recipe
 from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.settings import described, flat
 from unmask.training import metrics
 from unmask.training.estimate import duration, estimate, matrix_rate, run_seconds
 from unmask.training.loop import Progress
 from unmask.training.note import Point
 from unmask.training.phases import Phase, phases
 from unmask.training.settings import Train
+from unmask.training.track import Tracker
 from unmask.training.validation import Validation
 
 STEPS = 64  # most steps of a preview's grid
@@ -73,7 +74,8 @@ class Log:
         self.timed = False  # the time was given, and said already
         self.rate = self.flops = 0.0  # FLOP per second of all processes, FLOP per step
         self.phase: Phase | None = None
-        self.board: Any = None
+        run = asked.run
+        self.tracker = Tracker("" if rank else run.track or ("tensorboard" if run.tensorboard else ""), self.say)
         self.open = ExitStack()
 
     @property
@@ -92,6 +94,7 @@ class Log:
 
     def __enter__(self) -> "Log":
         self.open.callback(self.screen.close)
+        self.open.callback(self.tracker.close)
         return self
 
     def __exit__(
@@ -125,9 +128,7 @@ class Log:
             self.say(f"the numbers of the {self.name} phase do not compare with those of {final}, which follows")
         if not self.likelihood:
             self.say(f"the numbers are a {phase.objective.means}")
-        if self.asked.run.tensorboard and self.board is None:
-            self.board = tensorboard(self.out, point.step)
-            self.open.callback(self.board.close)
+        self.tracker.start(self.out, flat(described(self.asked)), step=point.step)
 
     def step(self, progress: Progress) -> None:
         self.window.append(progress)
@@ -173,18 +174,8 @@ class Log:
 
     def record(self, values: dict[str, Any]) -> None:
         metrics.append(self.out, {**values, "objective": self.name})
-        for name, value in values.items():
-            if self.board is not None and name not in ("step", "steps"):
-                self.board.add_scalar(name, value, values["step"])
-
-
-def tensorboard(out: Path, step: int) -> Any:
-    """A writer of event files; events after `step` are purged."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError(f"run.tensorboard needs the package: {install('train')}") from None
-    return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+        numbers = {name: value for name, value in values.items() if name not in ("step", "steps")}
+        self.tracker.log(numbers, values["step"])
 
 
 def matrix_share(speed: float, rate: float) -> str:

@@ -35,7 +35,7 @@ class State(Generic[L]):
 
     learner: L  # the network, with its learned parts
     optimizer: optim.Updates
-    shadow: list[Tensor] = field(default_factory=list)  # averaged weights, in the order of the parameters, with EMA
+    shadow: list[Tensor] = field(default_factory=list)  # with EMA: averaged weights, in the order of the learned ones
     memory: Tensor | None = None  # carried from step to step, for this process's rows
 
     @property
@@ -97,12 +97,10 @@ class Diverged(UserError):
 
 def begin(denoiser: Denoiser, settings: Train, team: Team = Alone()) -> State[Denoiser]:
     """The state before the first step of a phase."""
-    denoiser.train().requires_grad_(True)
-    for parameter in denoiser.backbone.idle:  # DDP waits for the gradient of every parameter that may have one
-        parameter.requires_grad_(False)
+    denoiser.train().choose_learned()
     team.place(denoiser)
     denoiser.state = {name: value.to(team.device) for name, value in denoiser.state.items()}
-    shadow = ema.begin_average(denoiser.parameters()) if settings.optim.ema else []
+    shadow = ema.begin_average(p for _, p in denoiser.learned()) if settings.optim.ema else []
     return State(denoiser, settings.optim.updates(denoiser), shadow)
 
 
@@ -150,7 +148,7 @@ def train(
 def updates(state: State[Any], batch: Callable[[int], Batch], plan: Plan, team: Team = Alone()) -> Iterator[Progress]:
     """The loop of every training: the gradients of a batch are accumulated, then the weights are updated."""
     module, settings = team.wrap(state.learner), plan.optim
-    parameters = list(state.learner.parameters())
+    parameters = [p for _, p in state.learner.learned()]
     for step in range(plan.start, plan.stop):
         began = time.perf_counter()
         state.learner.train()

@@ -11,10 +11,13 @@ from torch import nn
 from unmask.diffusion.objective import CountsPart, Objective
 from unmask.errors import UserError
 from unmask.model import checkpoint, cost
-from unmask.model.backbone import build
+from unmask.model.adapter_files import check_base, is_adapter
+from unmask.model.backbone import build, skeleton
 from unmask.model.denoiser import Denoiser
+from unmask.model.format import read_note
 from unmask.model.model import Model
 from unmask.model.room import check_memory, check_room
+from unmask.model.weights import weights_fingerprint
 from unmask.processes.device import compute_type
 from unmask.processes.team import Team
 from unmask.sampling.fitting import process_for
@@ -27,7 +30,16 @@ from unmask.training.settings import Train
 
 def origin_of(asked: Train, folder: Path | None) -> Model | None:
     """The checkpoint that a phase starts from: that of the run, else --init; None: new weights."""
-    source = str(folder) if folder else asked.init
+    if asked.adapter.rank:  # the weights stay those of the base
+        source = asked.init
+        if is_adapter(checkpoint.find(source)[0]):
+            raise UserError(
+                f"{source} is an adapter itself: make a base of it with `unmask convert {source} FOLDER`."
+            )
+        if folder:
+            check_base(folder, read_note(folder), weights_fingerprint(checkpoint.find(source)[0]), source)
+    else:
+        source = str(folder) if folder else asked.init
     return checkpoint.load(source, trainable=True) if source else None
 
 
@@ -43,13 +55,20 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, te
         spec, parts = continued(origin.spec, asked, phase), inherited_parts(origin, phase.objective)
     if team.device.type == "cpu" and not asked.run.oversize and not asked.run.checkpointing:
         share, ema = phase.objective.facts.asked, asked.optim.ema > 0
-        check_memory(cost.training_bytes(spec, batch=rows, rows=share, ema=ema))
+        learned = asked.adapter.parameters(skeleton(spec)) if asked.adapter.rank else None
+        check_memory(cost.training_bytes(spec, batch=rows, rows=share, ema=ema, learned=learned))
     torch.manual_seed(asked.seed)
     network = build(spec)
     if origin is not None:
         network.load_state_dict(origin.network.state_dict())
     network.compute = compute_type(asked.run.dtype, team.device)
     denoiser = Denoiser(network, phase.objective, **parts)
+    if asked.adapter.rank:
+        if len(denoiser.parts) or denoiser.state:
+            raise UserError(
+                f"the objective {phase.objective.name} has learned parts of its own: it takes no adapter."
+            )
+        denoiser.add_adapter(asked.adapter)
     for part in denoiser.parts.values():
         if isinstance(part, CountsPart):
             part.fill(data.counts())

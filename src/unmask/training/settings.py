@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError, unknown
+from unmask.model.adapter import Adapter
 from unmask.model.backbone import BACKBONES, Spec
 from unmask.model.passes.doubled import check_blockwise
 from unmask.processes.device import Device, Dtype
@@ -89,7 +90,8 @@ class Run:
     checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
     oversize: bool = False  # begin even if the run seems to need more memory than there is
-    tensorboard: bool = False  # also write TensorBoard event files
+    track: Literal["", "tensorboard", "trackio", "wandb", "mlflow"] = ""  # also write the curves for this program
+    tensorboard: bool = field(default=False, metadata={"hidden": True})  # in settings of older runs: track it
     device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
     dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32
     minutes: float = field(default=0.0, metadata={"hidden": True})  # set by --minutes: a late run gets fewer steps
@@ -122,6 +124,7 @@ class Train:
     objective: Objective = field(default_factory=lambda: OBJECTIVES.usual("mdlm"))
     optim: Optim = field(default_factory=lambda: OPTIMIZERS.usual("auto"))
     warm: Warm = field(default_factory=Warm)
+    adapter: Adapter = field(default_factory=Adapter)
     run: Run = field(default_factory=Run)
 
     def __post_init__(self) -> None:
@@ -137,6 +140,11 @@ class Train:
             )
         if self.recipe == "warm" and self.init:
             raise UserError("recipe = warm trains from scratch; with --init the first phase is already done.")
+
+        if self.adapter.rank and not self.init:
+            raise UserError("an adapter is trained over the weights of a model: give its base with --init.")
+        if self.adapter.rank and (self.run.parallel == "fsdp" or self.run.compile):
+            raise UserError("adapters are trained without --run.compile, and with --run.parallel ddp.")
 
     @property
     def can_warm(self) -> bool:

@@ -107,6 +107,11 @@ class Stage:
         def write(draft: Path) -> None:
             assert exports is not None
             note = {**said, "settings": self.settings}
+            if exports.adapter is not None:
+                checkpoint.write_adapted(
+                    draft, exports, note, base=job.asked.init, mask=self.mask, tokenizer=job.data.tokenizer
+                )
+                return
             checkpoint.write(draft, exports, note, mask=self.mask, tokenizer=job.data.tokenizer)
 
         state.save_state(job.out, current, point, write, keep=job.asked.run.keep, team=job.team)
@@ -125,7 +130,7 @@ def on_time(job: Job, point: Point) -> Point:
 def averaged(current: State[Denoiser]) -> AbstractContextManager[None]:
     """Use the averaged weights, if there are any."""
     current.learner.eval()
-    return ema.in_place(current.shadow, list(current.learner.parameters()) if current.shadow else [])
+    return ema.in_place(current.shadow, [p for _, p in current.learner.learned()] if current.shadow else [])
 
 
 def preview(stage: Stage) -> None:

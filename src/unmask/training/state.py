@@ -24,11 +24,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.files import appearing, draft_of, sync, writing
 from unmask.model import checkpoint
+from unmask.model.adapter import PART, LowRankUpdates, adapt
+from unmask.model.adapter_files import WEIGHTS, is_adapter, stored_as
 from unmask.model.denoiser import Denoiser
 from unmask.model.weights import FILE
 from unmask.processes import sharding
@@ -111,27 +113,30 @@ def remove(folder: Path) -> None:
 def exported(state: State[Denoiser], team: Team = Alone()) -> Denoiser | None:
     """The whole network with its averaged weights, on the CPU of rank 0; all processes must call it."""
     source = state.learner
-    names = [name for name, _ in source.named_parameters()]
-    values = state.shadow or [p.detach() for p in source.parameters()]
+    values = {name: p.detach() for name, p in source.named_parameters()}
+    if state.shadow:
+        values |= dict(zip((name for name, _ in source.learned()), state.shadow, strict=True))
     found = dict(source.named_buffers())
-    for name, value in zip(names, values, strict=True):
+    for name, value in values.items():
         whole = sharding.whole(value)  # one at a time: the whole network may not fit on one device
         if team.rank == 0:
             found[name] = whole
     if team.rank:
         return None
     exports = checkpoint.on_meta(state.network.spec, source.objective)
+    if source.adapter is not None:
+        with torch.device("meta"):
+            exports.parts[PART] = LowRankUpdates(exports.backbone, source.adapter.adapter)
     exports.load_state_dict({name: tensor.cpu() for name, tensor in found.items()}, assign=True)
+    if exports.adapter is not None:
+        adapt(exports.backbone, exports.adapter)
+    exports.eval()
     exports.state = {name: value.cpu() for name, value in source.state.items()}
     return exports
 
 
 def state_is_sharded(state: State[Any]) -> bool:
     return any(sharding.is_sharded(p) for p in state.learner.parameters())
-
-
-def learned(state: State[Any]) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in state.learner.named_parameters() if p.requires_grad]
 
 
 def plain(name: str) -> str:
@@ -145,7 +150,7 @@ def tensors(state: State[Any]) -> dict[str, Tensor]:
     Weights that are not learned are not here, and those that get no gradient have no moments.
     """
     found = {}
-    for name, p in learned(state):
+    for name, p in state.learner.learned():
         found[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
             found[f"{key}.{plain(name)}"] = value
@@ -195,14 +200,14 @@ def restore(folder: Path, state: State[Any], team: Team = Alone()) -> Point:
     Values are copied into memory that torch allocated, not mapped from the file: the alignment of a tensor changes
     the order of its sums, and a resumed run must add in the same order.
     """
-    names = [name for name, _ in state.learner.named_parameters()]
+    names = [name for name, _ in state.learner.learned()]
     averages = dict(zip(names, state.shadow, strict=True)) if state.shadow else {}
     averages |= {f"state.{name}": value for name, value in state.learner.state.items()}
     if (folder / MEMORY).is_file():
         rows = load_file(folder / MEMORY)["memory"].chunk(team.world)[team.rank]
         state.memory = rows.clone().to(team.device)
     if state_is_sharded(state) or not (folder / TENSORS).is_file():
-        for _, p in learned(state):
+        for _, p in state.learner.learned():
             state.optimizer.state[p] = state.optimizer.memory(p)
         sharding.read_shards(folder, {**tensors(state), **averages})
     else:
@@ -215,16 +220,17 @@ def read_into(folder: Path, state: State[Any], averages: Mapping[str, Tensor]) -
     try:
         with safe_open(folder / TENSORS, "pt") as file:
             there = set(file.keys())
-            for name, p in learned(state):
+            for name, p in state.learner.learned():
                 fresh = state.optimizer.memory(p)
                 if all(f"{key}.{plain(name)}" in there for key in fresh):
                     state.optimizer.state[p] = fresh
             for name, tensor in tensors(state).items():
                 tensor.copy_(file.get_tensor(name))
         if averages:
-            with safe_open(folder / FILE, "pt") as averaged:
+            adapted = is_adapter(folder)
+            with safe_open(folder / (WEIGHTS if adapted else FILE), "pt") as averaged:
                 for name, tensor in averages.items():
-                    tensor.copy_(averaged.get_tensor(name))
+                    tensor.copy_(averaged.get_tensor(stored_as(name) if adapted else name))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder} cannot be resumed: {error}.") from None
 

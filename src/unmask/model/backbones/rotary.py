@@ -69,8 +69,7 @@ class Rotary(nn.Module):
 
 def interleave(weight: Float[Tensor, "d_out d_in"], heads: int) -> Float[Tensor, "d_out d_in"]:
     """Query or key weights with the two halves of every head's output interleaved."""
-    rows, columns = weight.shape
-    return weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
 def rotate(
