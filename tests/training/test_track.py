@@ -1,7 +1,6 @@
 """Trackers: the curves in another program, and runs that go on without it."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,11 +77,3 @@ def test_mlflow_has_the_numbers_of_metrics_jsonl_also_of_a_resumed_run(tmp_path)
     assert len(found) == 1
     seen = {one.step: one.value for one in client.get_metric_history(found[0].info.run_id, "loss")}
     assert seen == {line["step"]: line["loss"] for line in curves(tmp_path / "run") if "loss" in line}
-
-
-def test_trackio_runs(tmp_path, monkeypatch):
-    pytest.importorskip("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    sys.modules.pop("trackio", None)
-    assert run(tmp_path, "--run.track", "trackio") == 0
-    assert list((tmp_path / "trackio").glob("*.db"))

@@ -38,6 +38,7 @@ PURPOSES = {
     "train": "read .parquet, .zst and the hub, draw curves, TensorBoard",
     "serve": "serve a model",
     "eval": "evaluate by other models, lm-eval",
+    "track": "write curves for wandb or mlflow",
     "dna": "run fast DNA networks",
     "dev": "develop unmask",
     "browser": "test the page in a browser",

@@ -2,6 +2,7 @@
 
 unmask serve stories                                   then open http://127.0.0.1:8000
 unmask serve runs/mine --host 0.0.0.0 --key-file key.txt --workers 2
+unmask serve runs/mine --adapter poems=runs/poems      `model` of a request chooses mine or poems
 unmask serve runs/mine --classifier runs/mood          requests may then set `classifier_label`
 """
 
@@ -47,6 +48,7 @@ def key_of(settings: Settings) -> str | None:
 def run(settings: Settings) -> None:
     try:
         from unmask.serving.http.run import bound, log_to_standard_error, serve
+        from unmask.serving.http.served import served_models
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: {install('serve')}") from None
     log_to_standard_error()
@@ -58,6 +60,8 @@ def run(settings: Settings) -> None:
     warning = doubt(model, model.spec.length, Recipe())
     if warning is not None:
         print(f"unmask: warning: {warning}", file=sys.stderr)
+    if server.adapter:
+        served_models(model, server)  # an error before the server listens
     if server.classifier is not None:
         load_guide(server.classifier, model)  # an error now rather than at the first request
     with bound(server.host, server.port) as listening:

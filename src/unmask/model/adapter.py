@@ -169,14 +169,14 @@ class LowRank(Tensor):
 
     @staticmethod
     def __new__(cls, base: Tensor, down: Tensor, up: Tensor, chance: float = 0.0) -> "LowRank":
-        made = Tensor._make_wrapper_subclass(cls, base.shape, dtype=base.dtype, device=base.device)  # type: ignore[attr-defined]
+        made = Tensor._make_wrapper_subclass(cls, base.shape, dtype=base.dtype, device=base.device)
         made.base, made.down, made.up, made.chance = base, down, up, chance
-        return made  # type: ignore[no-any-return]
+        return made
 
     def __init__(self, *parts: object) -> None:
         return
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"LowRank({list(self.base.shape)}, rank {len(self.down)})"
 
     @property
@@ -212,7 +212,9 @@ class LowRank(Tensor):
             return func(*whole, **given)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         whole = [one.sum if isinstance(one, LowRank) else one for one in args]
         return func(*whole, **(kwargs or {}))
 

@@ -78,7 +78,7 @@ def write_adapter(folder: Path, updates: LowRankUpdates, base: str) -> None:
         "task_type": None,
         "base_model_name_or_path": base,
         "r": adapter.rank,
-        "lora_alpha": int(adapter.alpha) if adapter.alpha.is_integer() else adapter.alpha,
+        "lora_alpha": int(adapter.alpha) if adapter.alpha == int(adapter.alpha) else adapter.alpha,
         "lora_dropout": adapter.dropout,
         "target_modules": [f"backbone.{name}" for name in updates.names],
         "bias": PLAIN["bias"],
@@ -154,11 +154,11 @@ def adapter_in(folder: Path) -> Adapter:
     rank, alpha, dropout = config.get("r"), config.get("lora_alpha"), config.get("lora_dropout", 0.0)
     if type(rank) is not int or not 1 <= rank <= MOST_RANK:
         raise UserError(f"{path}: r must be a rank from 1 to {MOST_RANK}, not {rank!r:.40}.")
-    if type(alpha) not in (int, float) or type(dropout) not in (int, float):
+    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in (alpha, dropout)):
         raise UserError(f"{path}: lora_alpha and lora_dropout must be numbers, not {alpha!r:.40}, {dropout!r:.40}.")
     # rsLoRA divides by the root of the rank: the same as another alpha.
-    alpha = float(alpha) * (rank**0.5 if config.get("use_rslora") is True else 1.0)
-    return Adapter(rank, alpha, float(dropout))
+    assert isinstance(alpha, int | float)
+    return Adapter(rank, alpha * (rank**0.5 if config.get("use_rslora") is True else 1.0), float(dropout))
 
 
 def base_of(folder: Path) -> str:

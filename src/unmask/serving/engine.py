@@ -35,6 +35,7 @@ class Ticket:
     """A work's place in the engine."""
 
     work: Job
+    network: Reader
     draft: bool
     deadline: float
     wake: asyncio.Event  # of the engine
@@ -117,11 +118,20 @@ class Engine:
             await asyncio.wait({self.task})
 
     async def enter(
-        self, make: Callable[[], Job], *, draft: bool = False, top: int = 0, again: bool = False
+        self,
+        make: Callable[[], Job],
+        *,
+        network: Reader | None = None,
+        draft: bool = False,
+        top: int = 0,
+        again: bool = False,
     ) -> Ticket:
-        """A ticket for the work that `make` builds in the engine's thread; refused when too many requests wait."""
-        deadline = monotonic() + self.limits.seconds
-        ticket = Ticket(await self.between(make, again=again), draft, deadline, self.wake, top)
+        """A ticket for the work that `make` builds in the engine's thread; refused when too many requests wait.
+
+        `network`: that of an adapter; None: the engine's own.
+        """
+        deadline, made = monotonic() + self.limits.seconds, await self.between(make, again=again)
+        ticket = Ticket(made, network or self.network, draft, deadline, self.wake, top)
         if ticket.rows * ticket.width > self.limits.positions:
             twice = ", each taken twice for guidance" if passes(ticket.work) > 1 else ""
             raise UserError(
@@ -214,22 +224,26 @@ class Engine:
             self.live.append(ticket)
 
     async def tick(self) -> None:
-        tickets = list(self.live)
+        """One call of each network that a request waits for: there are several only where adapters are served."""
+        tickets, began = list(self.live), monotonic()
+        for network in {id(ticket.network): ticket.network for ticket in tickets}.values():
+            await self.call(network, [ticket for ticket in tickets if ticket.network is network])
+        self.metrics.tick(seconds=monotonic() - began, works=len(tickets))
+
+    async def call(self, network: Reader, tickets: list[Ticket]) -> None:
         works = [ticket.work for ticket in tickets]
         drafts, tops = [ticket.draft for ticket in tickets], [ticket.top for ticket in tickets]
-        began = monotonic()
         turns: list[Turn | Exception]
         try:
             turns = await self.apart(
                 lambda: advance(
-                    self.network, works, drafts=drafts, tops=tops, vocab=self.vocab, counted=self.metrics.passed
+                    network, works, drafts=drafts, tops=tops, vocab=self.vocab, counted=self.metrics.passed
                 ),
                 self.thread,
             )
         except Exception as error:  # the network itself failed, most likely out of memory
             self.report(error)
             turns = [server_failure()] * len(tickets)
-        self.metrics.tick(seconds=monotonic() - began, works=len(works))
         for ticket, turn in zip(tickets, turns, strict=True):
             self.deliver(ticket, turn)
 

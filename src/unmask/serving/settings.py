@@ -20,6 +20,7 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()  # host names to answer to; none: any, or only local ones on 127.0.0.1
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS): https://example.org
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
+    adapter: tuple[str, ...] = ()  # NAME=FOLDER ...: adapters over the model; a request's `model` chooses one
     classifier: str | None = None  # a folder of `unmask classify --guide`, for requests with a `classifier_label`
     limits: Limits = field(default_factory=Limits)
 
@@ -30,6 +31,20 @@ class ServerSettings:
             raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
         if not self.grace >= 0:
             raise UserError(f"the grace (seconds to finish) must not be negative; saw {self.grace}.")
+
+        if len(self.adapters) < len(self.adapter):
+            raise UserError("two adapters have the same name: give each --adapter NAME=FOLDER a name of its own.")
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """The folders of adapters, by name."""
+        found = {}
+        for one in self.adapter:
+            name, equals, folder = one.partition("=")
+            if not (name and equals and folder):
+                raise UserError(f"an adapter is given as NAME=FOLDER, such as poems=runs/poems; saw {one!r}.")
+            found[name] = folder
+        return found
 
     @property
     def is_local(self) -> bool:

@@ -90,7 +90,7 @@ class Run:
     checkpointing: bool = False  # activation checkpointing: less memory, recompute in the backward pass
     compile: bool = False  # torch.compile
     oversize: bool = False  # begin even if the run seems to need more memory than there is
-    track: Literal["", "tensorboard", "trackio", "wandb", "mlflow"] = ""  # also write the curves for this program
+    track: Literal["", "tensorboard", "wandb", "mlflow"] = ""  # also write the curves for this program
     tensorboard: bool = field(default=False, metadata={"hidden": True})  # in settings of older runs: track it
     device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
     dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of matrix products; auto: bfloat16 on CUDA, else float32

@@ -71,19 +71,10 @@ def mlflow(out: Path, settings: Mapping[str, Any], *, step: int) -> Writer:
     return Writer(log, lambda: client.set_terminated(run.info.run_id))
 
 
-def trackio(out: Path, settings: Mapping[str, Any], *, step: int) -> Writer:
-    os.environ.setdefault("TRACKIO_DIR", str((out / "trackio").resolve()))
-    import trackio
-
-    trackio.init(project=PROJECT, name=out.name, config=dict(settings), resume="allow", embed=False)
-    return Writer(lambda values, step: trackio.log(dict(values), step=step), trackio.finish)
-
-
 TRACKERS: dict[str, Opens] = {
     "tensorboard": tensorboard,
     "wandb": wandb,
     "mlflow": mlflow,
-    "trackio": trackio,
 }
 
 

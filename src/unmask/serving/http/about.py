@@ -15,15 +15,15 @@ from unmask.sampling.policy import POLICIES
 from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recipe_record
 from unmask.serving.http import answers
 from unmask.serving.http.classifying import predictor_of
-from unmask.serving.http.errors import check_name
 from unmask.serving.http.requests import Requests
+from unmask.serving.http.served import Served
 from unmask.serving.metrics import Metrics
 from unmask.settings import help_of
 
 
-def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> None:
+def card_of(name: str, requests: Requests) -> answers.ModelCard:
     model, limits = requests.model, requests.limits
-    card = answers.ModelCard(
+    return answers.ModelCard(
         id=name,
         created=int(time.time()),
         objective=model.objective.name,
@@ -36,15 +36,18 @@ def add_facts(app: FastAPI, requests: Requests, name: str, metrics: Metrics) -> 
         classes=classes_of(requests),
     )
 
+
+def add_facts(app: FastAPI, served: Served, metrics: Metrics) -> None:
+    cards = {name: card_of(name, requests) for name, requests in served.models.items()}
+
     @app.get("/v1/models")
     async def models() -> answers.Models:
-        """The served model, with its samplers."""
-        return answers.Models(data=[card])
+        """The served model and its adapters, with their samplers."""
+        return answers.Models(data=list(cards.values()))
 
     @app.get("/v1/models/{model_id}")
     async def one_model(model_id: str) -> answers.ModelCard:
-        check_name(model_id, name)
-        return card
+        return cards[served.named(model_id)[0]]
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")

@@ -16,8 +16,8 @@ from unmask.serving.http.classifying import add_classifying
 from unmask.serving.http.drawing import add_drawing
 from unmask.serving.http.errors import ERRORS, add_errors
 from unmask.serving.http.guard import Guard
-from unmask.serving.http.requests import Controls, Requests
 from unmask.serving.http.scoring import add_scoring
+from unmask.serving.http.served import served_models
 from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import wrong
@@ -28,7 +28,7 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
     """The whole server as an ASGI application; `key`: the API key, None: no key is needed."""
     model.text_tokenizer()
     metrics, report = Metrics(), reporter(tracebacks=settings.tracebacks)
-    requests = Requests(model, settings.limits, Controls(model, settings.limits, settings.classifier))
+    served = served_models(model, settings)
     engine = Engine(model.network, vocab=model.spec.vocab, limits=settings.limits, metrics=metrics, report=report)
 
     @asynccontextmanager
@@ -47,10 +47,10 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
         responses=ERRORS,
     )
     add_errors(app)
-    add_drawing(app, engine, requests, settings.name)
-    add_scoring(app, engine, requests, settings.name)
-    add_classifying(app, engine, requests, settings.name)
-    add_facts(app, requests, settings.name, metrics)
+    add_drawing(app, engine, served)
+    add_scoring(app, engine, served)
+    add_classifying(app, engine, served)
+    add_facts(app, served, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
     guarded: ASGIApp = Guard(app, settings, key=key, metrics=metrics, report=report, routes=routes)

@@ -11,9 +11,10 @@ from unmask.model.predictor import Predictor, of_model
 from unmask.model.reading import Encoded
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
-from unmask.serving.http.errors import check_name, unless_gone
+from unmask.serving.http.errors import unless_gone
 from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ClassifyRequest
+from unmask.serving.http.served import Served
 from unmask.serving.refusal import late, wrong
 
 
@@ -58,14 +59,14 @@ def predict_rows(predictor: Predictor, rows: list[Encoded]) -> list[list[float]]
         return predictor.answers(rows, batch=len(rows)).tolist()
 
 
-def add_classifying(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
-    predictor = predictor_of(requests)
+def add_classifying(app: FastAPI, engine: Engine, served: Served) -> None:
+    predictor = predictor_of(served.base)
 
     @app.post("/v1/classify")
     async def classify(request: Request, body: ClassifyRequest) -> answers.Classes:
         """The label of each text with the probabilities of all labels, or a number."""
-        check_name(body.model, name)
-        if predictor is None:
+        name, requests = served.named(body.model)
+        if predictor is None or requests is not served.base:
             raise wrong("the served model is no classifier: serve a folder that `unmask classify` wrote.")
         data = await unless_gone(request, classify_texts(engine, requests, predictor, body))
         return answers.Classes(model=name, labels=list(predictor.answer.labels), data=data)

@@ -15,10 +15,11 @@ from unmask.sampling.tasks.lengths import plausibility
 from unmask.serving.batch import Job
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
-from unmask.serving.http.errors import check_name, unless_gone
+from unmask.serving.http.errors import unless_gone
 from unmask.serving.http.replies import LINE, Reply, event
 from unmask.serving.http.requests import Requests, field_of, request_seed
 from unmask.serving.http.schema import ChatRequest, CompletionRequest, Drawing, InfillRequest
+from unmask.serving.http.served import Served
 from unmask.serving.progress import Filling
 from unmask.serving.refusal import Refusal, closing, wrong
 from unmask.text.prompt.template import Lengths
@@ -33,11 +34,12 @@ STREAM = {"text/event-stream": {"schema": EVENT}}
 PING = 15.0  # seconds between comments that keep a stream open while nothing else is sent
 
 
-def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
-    tokenizer = requests.model.text_tokenizer()
+def add_drawing(app: FastAPI, engine: Engine, served: Served) -> None:
+    tokenizer = served.base.model.text_tokenizer()
 
-    async def entered(body: Drawing, kind: str, requests: Requests = requests) -> Reply:
-        check_name(body.model, name)
+    async def entered(body: Drawing, kind: str, talking: Requests | None = None) -> Reply:
+        name, requests = served.named(body.model)
+        requests = talking or requests
         body = body.model_copy(update={"seed": request_seed(body)})
         patterned = field_of(body) is not None
         ready: list[Constraint | None] = []
@@ -59,7 +61,8 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
             return made[0].work
 
         top = body.logprobs if isinstance(body, CompletionRequest) else None
-        ticket = await engine.enter(make, draft=body.draft, top=top or 0, again=patterned)
+        network = requests.model.network
+        ticket = await engine.enter(make, network=network, draft=body.draft, top=top or 0, again=patterned)
         return Reply(made[0], ticket, tokenizer, name, kind, top, rated)
 
     async def answer(request: Request, body: Drawing, kind: str) -> Any:
@@ -79,7 +82,7 @@ def add_drawing(app: FastAPI, engine: Engine, requests: Requests, name: str) -> 
     @app.post("/v1/chat/completions", response_model=answers.ChatCompletion, responses={200: {"content": STREAM}})
     async def chat(request: Request, body: ChatRequest) -> Any:
         """Answer a conversation, as OpenAI's clients ask for it."""
-        talking = requests.talking()
+        talking = served.named(body.model)[1].talking()
         reply = await unless_gone(request, entered(body.completion(talking.conversation), "cmpl", talking))
         if not body.stream:
             whole = await unless_gone(request, reply.whole())

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from unmask.errors import UserError, unknown
+from unmask.errors import UserError
 from unmask.serving.http import answers
 from unmask.serving.refusal import Refusal, server_failure, wrong
 
@@ -83,11 +83,6 @@ def explain_error(error: RequestValidationError) -> Refusal:
         return wrong("the body is not JSON.")
     own = first["type"] in ("object", "unknown_field") or not place
     return wrong(first["msg"] if own else f"{param}: {first['msg']}.", param=param)
-
-
-def check_name(asked: str, name: str) -> None:
-    if asked not in ("", name):
-        raise wrong(str(unknown("model", asked[:80], [name])), param="model", status=404, code="model_not_found")
 
 
 Answer = TypeVar("Answer")

@@ -15,9 +15,10 @@ from unmask.model.denoiser import NetworkView
 from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.answers import ScoreAnswer
-from unmask.serving.http.errors import check_name, unless_gone
+from unmask.serving.http.errors import unless_gone
 from unmask.serving.http.requests import Requests
 from unmask.serving.http.schema import ScoreRequest
+from unmask.serving.http.served import Served
 from unmask.serving.refusal import late, wrong
 from unmask.text.row import Row
 from unmask.text.stretch import Document
@@ -83,13 +84,12 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
         )
 
 
-def add_scoring(app: FastAPI, engine: Engine, requests: Requests, name: str) -> None:
-    how = estimator_of(requests)
-
+def add_scoring(app: FastAPI, engine: Engine, served: Served) -> None:
     @app.post("/v1/score")
     async def score(request: Request, body: ScoreRequest) -> answers.Scores:
         """An upper bound on −log p of each text, with its standard error."""
-        check_name(body.model, name)
+        name, requests = served.named(body.model)
+        how = estimator_of(requests)
 
         async def all_scores() -> list[answers.ScoreAnswer]:
             return [one async for one in scores(engine, requests, body)]
