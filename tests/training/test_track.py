@@ -67,6 +67,7 @@ def test_wandb_writes_without_a_network(tmp_path):
     assert list((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # mlflow 3.17 uses what SQLAlchemy 2.1 deprecates
 def test_mlflow_has_the_numbers_of_metrics_jsonl_also_of_a_resumed_run(tmp_path):
     pytest.importorskip("mlflow")
     tracking = pytest.importorskip("mlflow.tracking")

@@ -4,9 +4,8 @@ The default is the best recipe we have measured; configs/ has the paper's. --con
 flags override them. --resume continues the run in --out. --minutes chooses network, batch and steps for the data.
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
-    unmask train --data my_texts/ --out runs/tuned --init runs/mine --steps 500
     unmask train --data pairs.csv --given question --answer text --out runs/answers
-    unmask train --data my_texts/ --out runs/sedd --objective.name sedd --objective.schedule geometric
+    unmask train --data my_texts/ --out runs/poems --init stories --adapter.rank 8
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
 

@@ -79,11 +79,11 @@ class MDLM(Objective):
     facts: ClassVar[Facts] = Facts(optimizer="muon")
     advice: ClassVar[Mapping[str, Any]] = {"times": Count(), "weight": "flat"}
 
-    schedule: Schedule = LogLinear()  # α_t: log-linear, cosine, cosine-squared, linear, geometric, polynomial
+    schedule: Schedule = LogLinear()  # α_t: log-linear, cosine, linear, geometric, polynomial, ..
     steps: int | None = None  # T, the number of steps of the discrete process; none: continuous time
     carry_over: bool = True  # copy visible tokens
     zero_masking: bool = True  # never predict the mask
-    times: Times = Stratified()  # count (number of masks), stratified:low=0, bell:mean=0,spread=1,floor=0.2
+    times: Times = Stratified()  # count, stratified:low=0, bell:mean=0,spread=1,floor=0.2
     weight: Literal["bound", "flat"] = "bound"  # flat: train with plain cross-entropy and report the bound
     whole: bool = True  # from no mask to all; false: the schedule's range, as the reference (no bound)
     given_first: bool = field(default=False, metadata={"hidden": True})  # the first token of a row is never predicted
