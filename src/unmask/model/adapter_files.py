@@ -23,10 +23,10 @@ from unmask.model.format import AGAIN, NOTE, read_note
 from unmask.model.formats.own import layout_from, objective_from
 from unmask.model.model import Model
 from unmask.model.sizes import LARGEST
-from unmask.model.weights import weights_fingerprint
+from unmask.model.weights import UPDATES, weights_fingerprint
 from unmask.untrusted import read_object
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = "adapter_config.json", UPDATES
 PREFIX = "base_model.model.backbone."  # of peft's names of tensors, over a model of `unmask.hf`
 ENDS = {"A": ".lora_A.weight", "B": ".lora_B.weight"}
 # Settings of peft that change what an adapter computes, with the only value that is read.

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from unmask import __version__, hub
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
-from unmask.files import appearing, fingerprint, write_json, write_whole
+from unmask.files import appearing, write_json, write_whole
 from unmask.model import probe
 from unmask.model.adapter_files import CONFIG as ADAPTER
-from unmask.model.adapter_files import WEIGHTS, base_of, is_adapter, with_adapter, write_adapter
+from unmask.model.adapter_files import base_of, is_adapter, with_adapter, write_adapter
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
@@ -169,6 +169,8 @@ def tokenizer_in(path: str | Path) -> Tokenizer | None:
 def template_in(path: str | Path) -> ChatTemplate | None:
     """The chat template of a checkpoint, if it has one."""
     folder = find(path)[0]
+    if is_adapter(folder):
+        return template_in(base_of(folder))
     own = getattr(read_layout(folder, stated_for(path))[2].layout, "template", "")
     return ChatTemplate(own) if own else published_template(folder)
 
@@ -289,7 +291,7 @@ def write_note(
     proof = {
         "version": __version__,
         "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
-        "weights": fingerprint(folder / WEIGHTS) if is_adapter(folder) else weights_fingerprint(folder),
+        "weights": weights_fingerprint(folder),
         "probe": probe.record_probe(network, mask=mask, objective=objective),
         **({"plugins": plugin_names()} if plugin_names() else {}),
     }

@@ -17,6 +17,7 @@ from unmask.model.gguf_file import SUFFIX, read_header, tensors_of, type_name
 from unmask.untrusted import read_object
 
 FILE = "model.safetensors"
+UPDATES = "adapter_model.safetensors"  # of an adapter, whose base is elsewhere
 INDEX = "model.safetensors.index.json"  # for weights in several files
 AGAIN = "Copy the file again from where it came from, or save the checkpoint again."
 SHARD = re.compile(r"[\w-][\w.-]{0,200}\.safetensors")
@@ -169,6 +170,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: str = "float
 
 def weights_fingerprint(folder: Path) -> str:
     """sha256 of a folder's weights: of the file, or of the sha256 of its shards in the order of their names."""
+    if (folder / UPDATES).is_file() and not (folder / "config.json").exists():
+        return fingerprint(folder / UPDATES)
     files = sorted(files_of(folder))
     if len(files) == 1:
         return fingerprint(files[0])
