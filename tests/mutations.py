@@ -388,7 +388,7 @@ MUTATIONS = {
         'for name, tensor in {n: t for n, t in tensors(state).items() if n.startswith("weight.")}.items():',
         STATE,
     ),
-    "average not restored": Mutation("training/state.py", "tensor.copy_(averaged.get_tensor(name))", "pass", STATE),
+    "average not restored": Mutation("training/state.py", "tensor.copy_(averaged.get_tensor(", "str((", STATE),
     "a guide learns from clean text": Mutation(
         "training/tuning.py", "hidden, sigma = noisy(found[0],", "_, sigma = noisy(hidden := found[0],", GUIDE
     ),
@@ -396,7 +396,7 @@ MUTATIONS = {
         "training/tuning.py", "network.requires_grad_(not asked.guide)", "pass", GUIDE
     ),
     "a frozen trunk is saved with every checkpoint": Mutation(
-        "training/state.py",
+        "model/learner.py",
         "if p.requires_grad]",
         "if True]",
         f"{TRIALS}::test_a_guide_is_held_by_one_process_and_its_checkpoints_hold_the_head_alone",

@@ -181,6 +181,21 @@ def test_another_base_and_changed_tensors_are_refused(home, copy, tmp_path):
         unmask.load(copy)
 
 
+def huge() -> bytes:
+    """A file of safetensors whose only tensor would take 8 TB."""
+    name = "base_model.model.backbone.blocks.0.attn_qkv.lora_A.weight"
+    header = json.dumps({name: {"dtype": "F32", "shape": [3, 10**12], "data_offsets": [0, 12 * 10**12]}}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize("content", [b"no tensors", b"", huge()])
+def test_files_that_are_not_what_they_say_are_refused(copy, content):
+    (copy / "unmask.json").unlink()
+    (copy / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="missing, truncated or damaged"):
+        unmask.load(copy)
+
+
 def test_a_base_that_changed_is_not_gone_on_with(home, tmp_path):
     shutil.copytree(home / "base/best", tmp_path / "base")
     assert train(home, tmp_path / "run", steps=2, init=tmp_path / "base") == 0
