@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.golden import recorded
+from model.golden import FOLDER, arrays_of, distance, recorded
 from model.test_checkpoint import official
 from unmask.errors import UserError
 from unmask.model.checkpoint import load, shipped
@@ -68,6 +68,23 @@ def test_a_published_mdlm_runs_our_class_and_none_of_its_code(tmp_path):
     x = torch.as_tensor(np.asarray(recorded("dit_mid")["xt"]))
     torch.testing.assert_close(model(x).logits, ours(folder, x)[0], rtol=0, atol=1e-5)
     assert model(x, timesteps=torch.zeros(len(x)), return_dict=False)[0].shape == model(x).logits.shape
+
+
+@torch.no_grad()
+def test_a_published_block_model_runs_our_class_and_has_the_recorded_logits(tmp_path):
+    folder, cases = tmp_path / "hub", arrays_of(FOLDER / "block" / "block_tiny_cases.npz")
+    folder.mkdir()
+    shutil.copyfile(FOLDER / "block" / "block_tiny.safetensors", folder / "model.safetensors")
+    config = json.loads((FOLDER / "block" / "block_tiny.config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForMaskedLM": "evil.BD3LM"}}))
+    (folder / "evil.py").write_text("raise SystemExit('code of the repository was run')\n")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    assert isinstance(model, hf.UnmaskForMaskedLM)
+    noisy, clean = cases["bs4_xt"].long(), cases["x0"].long()
+    both = model(torch.cat((noisy, clean), 1)).logits
+    assert distance(both, cases["bs4_logits"]) < 5e-5
+    row = torch.cat((clean[:, :8], noisy[:, 8:12]), 1)  # a block after finished text
+    assert distance(model(row).logits[:, 8:], cases["bs4_logits"][:, 8:12]) < 5e-5
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
+from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective
@@ -28,6 +29,7 @@ from unmask.model.denoiser import NetworkView
 from unmask.model.formats.bd3lm import objective_of_class
 from unmask.model.formats.official import architecture_of, mask_of
 from unmask.model.formats.own import spec_from
+from unmask.model.passes.doubled import doubled
 from unmask.model.passes.whole import hidden_states
 from unmask.random import Noise
 from unmask.sampling.logits import LogitOptions
@@ -50,7 +52,9 @@ class UnmaskConfig(PreTrainedConfig):
         table = self.to_dict()
         if self.model_type == "unmask":
             return spec_from(table)
-        return architecture_of(table, ["sigma_map."] if table.get("cond_dim") else [])
+        modulated = table.get("cond_dim") and table.get("adaln", True)
+        usual = {"causal": False} if self.model_type == "bd3lm" else {}
+        return architecture_of({**usual, **table}, ["sigma_map."] if modulated else [])
 
     def objective(self, spec: Spec) -> Objective:
         if self.model_type == "bd3lm":
@@ -114,9 +118,23 @@ class Network(PreTrainedModel):
         return next(part for name, part in self.backbone.named_children() if name in names)
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None) -> Tensor:
-        """States of all positions; `timesteps`: the noise level σ of each row, 0 if it is not given."""
-        sigma = torch.zeros(len(input_ids), device=input_ids.device) if timesteps is None else timesteps.float()
-        return hidden_states(self.backbone, input_ids, sigma, lengths=lengths_of(attention_mask))
+        """States of all positions; `timesteps`: the noise level σ of each row, 0 if it is not given.
+
+        A position of a block model sees its block and those before it. As in the published class, a row of twice the
+        model's length is a noisy row and the clean one, and the states are those of the noisy one.
+        """
+        network, device = self.backbone, input_ids.device
+        sigma = torch.zeros(len(input_ids), device=device) if timesteps is None else timesteps.float()
+        allowed = None
+        if isinstance(self.objective, BlockDiffusion):
+            if input_ids.shape[1] == 2 * network.spec.length:
+                noisy, clean = input_ids.chunk(2, 1)
+                rows = torch.arange(noisy.numel(), device=device)
+                p = doubled(network.spec, noisy, clean, self.objective.size, rows=rows)
+                return network.run(p).hidden.view(*noisy.shape, -1)
+            block = torch.arange(input_ids.shape[1], device=device) // self.objective.size
+            allowed = block[:, None] >= block
+        return hidden_states(network, input_ids, sigma, lengths=lengths_of(attention_mask), allowed=allowed)
 
 
 class UnmaskModel(Network):

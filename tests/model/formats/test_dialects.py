@@ -89,6 +89,21 @@ def test_logits_are_those_of_the_original(name, tmp_path):
     assert model.objective.leads == DIALECTS[model.settings["dialect"]].shift
 
 
+def test_smdm_reads_a_row_that_is_continued_with_masks_and_has_exact_angles(tmp_path):
+    model, recorded = model_of("smdm", tmp_path / "m"), cases("smdm")
+    x = blanked(model, recorded["input_ids"], recorded["masked"])
+    padded = torch.nn.functional.pad(x, (0, 40 - x.shape[1]), value=model.mask)
+    wanted = recorded["logits_padded_to_block_size"]
+    close(logits(model, padded)[:, : x.shape[1], : wanted.shape[-1]], wanted)
+    rounded = recorded["logits_bf16_rope"]  # what differs from the original, as docs/how/models.md says
+    assert 1e-3 < (logits(model, x)[..., : rounded.shape[-1]] - rounded).abs().max() < 2e-2
+
+
+def test_a_mixture_of_experts_is_refused_by_its_model_type(tmp_path):
+    with pytest.raises(UserError, match="does not know: model_type 'llada2_moe'"):
+        load(published("llada", tmp_path / "m", model_type="llada2_moe"))
+
+
 @pytest.mark.parametrize("name", ["dream", "diffugpt", "diffullama"])
 def test_a_shifted_model_predicts_a_position_at_the_one_before_and_never_the_first(name, tmp_path):
     model, recorded = model_of(name, tmp_path / "m"), cases(name)
@@ -385,6 +400,8 @@ def test_sedd_is_read_as_a_denoiser_whose_bound_is_never_above_its_own(tmp_path)
         log_p = model.log_probs(x, sigma)
     # log score = log p + log Σ e^logit − log(e^σ − 1) − log(V − 1), so its softmax is p
     close(log_p[..., :-1][hidden].exp(), recorded["log_score"][..., :-1].softmax(-1)[hidden], 1e-4)
+    analytic = recorded["analytic_probs"][..., :-1][hidden]  # a step of its sampler reveals a token with p
+    close(log_p[..., :-1][hidden].exp(), analytic / analytic.sum(-1, keepdim=True), 1e-4)
     weight = (recorded["dsigma"] / torch.expm1(sigma))[:, None]
     ours = -weight * log_p.gather(-1, clean[..., None]).squeeze(-1) * hidden
     assert (ours <= recorded["loss_per_token"] + 1e-4).all()
