@@ -1,4 +1,4 @@
-"""Talk with a model: each answer appears out of masks in the terminal, and every message before it is given.
+"""Talk with a model: each answer emerges from masks in the terminal, after all messages before it.
 
 The model was trained on pairs or conversations, or is a published one with a chat template. /new begins another
 conversation, /undo takes back the last question with its answer, /quit (or Ctrl-D) ends. From a pipe every line is a

@@ -26,6 +26,8 @@ from servers import serving
 from unmask.cli import serve as serve_verb
 from unmask.cli.main import main, parse_settings
 from unmask.errors import UserError
+from unmask.model.adapter import Adapter, LowRankUpdates
+from unmask.model.adapter_files import write_adapter
 from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
 from unmask.model.head_files import write_guide
@@ -290,11 +292,14 @@ def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path
     guide = tmp_path / "guide"
     guide.mkdir()
     write_guide(guide, Predictor(masked, Answer(("up", "down"))).stored(), masked, {})
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    write_adapter(adapter, LowRankUpdates(masked.network, Adapter(rank=1)), str(masked.folder))
     with bound("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     given = {
         **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide, "dialect": "unmask"},
-        **{"port": port, "host": "127.0.0.2", "threads": 1},
+        **{"port": port, "host": "127.0.0.2", "threads": 1, "adapter": (f"one={adapter}",)},
     }
     default = serve_verb.Settings("")
     words = command_line(serve_verb.Settings, default, "", given)
