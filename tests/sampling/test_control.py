@@ -92,7 +92,7 @@ def test_rejection_gives_the_models_law_given_the_pattern():
     process = Rejection(Masked(), matching("a.b|.c+", words), 200)
     method = Method("first-hitting", "", process, world.network, FirstHitting(), LogitOptions())
     row, recipe = TaskRow([world.mask] * 3), Recipe(batch=5000)
-    drawn = draw_rows(method, row, n=5000, recipe=recipe, mask=world.mask, device=torch.device("cpu"))
+    drawn = draw_rows(method, [row] * 5000, recipe=recipe, mask=world.mask, device=torch.device("cpu"))
     rows = [one for one in drawn if isinstance(one, Drawn)]
     assert [one.row for one in rows] == list(range(5000))
     assert exact.chi_square_p(law, torch.tensor([one.tokens for one in rows])) > 1e-4

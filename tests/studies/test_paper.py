@@ -67,13 +67,16 @@ def test_smoke(path, tmp_path):
     assert (tmp_path / "table.png").is_file()
 
 
+NO_PATHS = ("prepare", "field", "join", "documents", "detokenize", "given", "answer", "between")
+
+
 def data_folders(content, *, within=False):
     """The folders of the files that the tables `data` of a study name, in any scale."""
     if isinstance(content, dict):
         return {
             folder
             for key, value in content.items()
-            if key not in ("prepare", "field", "join", "documents", "detokenize") or not within
+            if key not in NO_PATHS or not within
             for folder in data_folders(value, within=within or key == "data")
         }
     if isinstance(content, list):

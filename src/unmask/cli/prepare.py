@@ -29,6 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unmask.cli.flags import On
 from unmask.errors import UserError
+from unmask.model.model import shipped
 from unmask.processes.cluster import connected
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import FileLayout
@@ -46,7 +47,7 @@ class Settings:
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")
     ]  # what to read; with --merge the folders of the parts, with --verify prepared data
     out: str = ""  # folder to write; new, or left by an interrupted run of the same command
-    tokenizer: str = "bpe"  # byte, character, bpe, dna, protein, caduceus, text8, a folder or file, hf:NAME#REVISION
+    tokenizer: str = "bpe"  # byte, character, bpe, dna, protein, caduceus, text8, a path, stories, hf:NAME#REVISION
     vocab: int = 4096  # size of a bpe vocabulary, the mask included
     sample: int = 256  # megabytes of text to train a bpe vocabulary on, from the start
     layout: Annotated[FileLayout, tyro.conf.OmitArgPrefixes] = field(default_factory=FileLayout)
@@ -81,7 +82,7 @@ def run(settings: Settings) -> None:
             for line in repeats(sources).lines():
                 print(f"warning: {line}", file=sys.stderr)
             tokenizer = choose(
-                settings.tokenizer,
+                str(shipped().get(settings.tokenizer, settings.tokenizer)),
                 sources,
                 layout=settings.layout,
                 size=settings.vocab,

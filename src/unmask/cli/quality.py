@@ -4,6 +4,7 @@
     unmask quality samples.jsonl --judge gpt2-large
     unmask quality runs/mine --judge runs/ar --n 64 --train stories.txt
     unmask quality runs/dna --n 64 --kmers 6 --train held_out.fa
+    unmask quality runs/answers --prompts test.csv --given question --check exact
 
 A JUDGE is an autoregressive unmask model, a .gguf file, or a causal model of transformers.
 """
@@ -21,10 +22,11 @@ from rich.console import Console
 from rich.status import Status
 
 from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, Place, Placing, ResultFile
-from unmask.cli.samples import drawn_texts
-from unmask.cli.table import deliver, quality_lines, sequence_lines
+from unmask.cli.samples import drawn_answers, drawn_texts
+from unmask.cli.table import answer_lines, deliver, quality_lines, sequence_lines
 from unmask.errors import UserError
-from unmask.evaluation.likelihood.measure import finite
+from unmask.evaluation.likelihood.measure import finite, spread_evenly
+from unmask.evaluation.quality.answers import Answered, assess_answers
 from unmask.evaluation.quality.assessment import (
     SampleText,
     assess,
@@ -39,6 +41,8 @@ from unmask.evaluation.quality.molecules import assess_molecules
 from unmask.evaluation.record import record
 from unmask.model.model import Model, shipped
 from unmask.sampling.recipe import Recipe, recipe_record
+from unmask.text.corpus.records import existing
+from unmask.text.corpus.turns import exchanges
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -57,6 +61,10 @@ class Settings:
     tokens: int = 0  # score only the first N tokens of each sample; 0: all
     key: str = "text"  # SAMPLES: the field that holds the text
     tokenizer: str = ""  # SAMPLES: the tokenizer or checkpoint of their `tokens`, to split documents at eos
+    prompts: str = ""  # MODEL of pairs: answer N of the prompts in this file, and check the answers
+    given: str = "given"  # field of --prompts that holds the prompt
+    answer: str = "text"  # field of --prompts that holds the reference answer
+    check: Literal["exact", "values", "steps"] = "exact"  # equal; values of a table; equations to a target
     n: int = 64  # MODEL: samples to draw
     length: int | None = None  # MODEL: tokens per sample; none: the training length
     document: Document = "auto"  # whole documents; auto: if the model was trained on a stream
@@ -70,6 +78,8 @@ def run(settings: Settings) -> None:
     began, model = time.perf_counter(), None
     reader = judge(settings.judge) if settings.judge else None  # before drawing, which takes time
     drawn: dict[str, Any] = {}
+    if settings.prompts:
+        return check_answers(settings)
     if Path(settings.what).is_file():
         named = settings.tokenizer
         tokenizer = Tokenizer.load(shipped().get(named, named)) if named else None
@@ -91,6 +101,20 @@ def run(settings: Settings) -> None:
         print(f"unmask: warning: {answer['warning']}", file=sys.stderr)
     answer = finite(answer)
     deliver(answer, quality_lines(answer), as_json=settings.json, out=settings.out)
+
+
+def check_answers(settings: Settings) -> None:
+    """Answers of a model of pairs to prompts of a file, checked one by one."""
+    model = settings.place.load(settings.what)
+    entries = list(exchanges(existing(settings.prompts), settings.given, settings.answer))
+    entries = list(spread_evenly(entries, settings.n))
+    texts, drawn = drawn_answers(model, settings.recipe, entries, length=settings.length)
+    given = ["\n".join(turn.text for turn in one.given) for one in entries]
+    answered = [Answered(*one) for one in zip(given, [one.answer for one in entries], texts, strict=True)]
+    answer = assess_answers(answered, settings.check) | {"prompts": settings.prompts, "drawn": drawn}
+    answer["record"] = quality_record(model, [SampleText((text,)) for text in texts], None, settings)
+    answer = finite(answer)
+    deliver(answer, answer_lines(answer), as_json=settings.json, out=settings.out)
 
 
 def trained_on(settings: Settings) -> list[str]:

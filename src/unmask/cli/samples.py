@@ -1,11 +1,14 @@
 """Samples for judging: texts drawn from a model, and what drawing them cost."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from unmask.errors import UserError
 from unmask.evaluation.quality.assessment import SampleText, text_of_tokens
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
-from unmask.sampling.tasks.continuation import Sample, generate
+from unmask.sampling.tasks.continuation import Continue, Sample, continued, generate
+from unmask.text.corpus.turns import Exchange
 
 
 def drawn_texts(
@@ -14,11 +17,26 @@ def drawn_texts(
     """Texts, and their sampler, law, forward passes per batch and seconds per sample."""
     events = generate(model, recipe, n=n, length=length, document=document)
     samples = [event for event in events if isinstance(event, Sample)]
+    return [text_of_tokens(sample.tokens, model.text_tokenizer()) for sample in samples], cost_of(samples, recipe)
+
+
+def drawn_answers(
+    model: Model, recipe: Recipe, entries: Sequence[Exchange], *, length: int | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """The answers of a model of pairs to prompts, and what drawing them cost."""
+    if not model.layout.answers:
+        raise UserError("this model was not trained on pairs: train one with `unmask train --given FIELD`.")
+    tokenizer = model.text_tokenizer()
+    tasks = [Continue(model.layout.conversation(tokenizer, one.given), length) for one in entries]
+    samples = [event for event in continued(model, recipe, tasks) if isinstance(event, Sample)]
+    return [sample.text for sample in samples], cost_of(samples, recipe)
+
+
+def cost_of(samples: Sequence[Sample], recipe: Recipe) -> dict[str, Any]:
     batches = [samples[i : i + recipe.batch] for i in range(0, len(samples), recipe.batch)]
-    cost = {
+    return {
         "sampler": samples[0].sampler,
         "law": samples[0].law,
         "calls": sum(max(sample.calls for sample in batch) for batch in batches) / len(batches),
         "seconds_per_sample": sum(batch[0].seconds for batch in batches) / len(samples),
     }
-    return [text_of_tokens(sample.tokens, model.text_tokenizer()) for sample in samples], cost

@@ -146,6 +146,19 @@ def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "error bars", "standard errors over samples"
 
 
+def answer_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines of checked answers."""
+    for name, one in answer["shares"].items():
+        yield name, f"{plus(one)} of {answer['answers']} answers; references: {plus(answer['of_references'][name])}"
+    if answer["empty"]:
+        yield "empty", f"{answer['empty']} answers"
+    for one in answer["examples"]:
+        yield f"{one['given']:.40}", f"{one['answer']:.100}"
+    drawn = answer["drawn"]
+    yield "drawn by", f"{drawn['sampler']}: {drawn['calls']:,.0f} forward passes"
+    yield "error bars", "standard errors over prompts"
+
+
 def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The lines of the quality of sequences."""
     if "spectra" in answer:

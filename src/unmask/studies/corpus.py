@@ -1,6 +1,7 @@
 """The text of a study: documents from files of any format, laid out as one file per split."""
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -10,9 +11,10 @@ from unmask.errors import UserError, unknown
 from unmask.files import write_whole
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import SEPARATOR, FileLayout
-from unmask.text.corpus.records import rows_of
+from unmask.text.corpus.records import existing, rows_of
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
+from unmask.text.corpus.turns import exchanges
 
 TOPICS = "python-topics"  # the help topics that every Python has: real prose without a download
 HELD_OUT = 8  # topics for validation and for test
@@ -47,13 +49,37 @@ def any_file(place: str) -> bool:
 
 
 def write_texts(data: Mapping[str, Any], root: Path, folder: Path) -> None:
-    """Write train.txt, valid.txt and test.txt, whichever the study names."""
+    """Write train.txt, valid.txt and test.txt, whichever the study names; of pairs train.jsonl, ..."""
     for split in ("train", "valid", "test"):
-        if split in data:
+        if split in data and are_pairs(data):
+            pairs = [{"given": given, "answer": answer} for one in data[split] for given, answer in pairs_of(one, root)]
+            if not pairs:
+                raise UserError(f"data.{split} holds no pairs.")
+            write_whole(folder / f"{split}.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))
+        elif split in data:
             texts = [text for one in data[split] for text in documents_of(one, root)]
             if not texts:
                 raise UserError(f"data.{split} holds no documents.")
             write_whole(folder / f"{split}.txt", "".join(f"{text}\n{SEPARATOR}\n" for text in texts))
+
+
+def are_pairs(data: Mapping[str, Any]) -> bool:
+    """Whether the files of a study hold given texts with answers."""
+    return "given" in data.get("prepare", {})
+
+
+def pairs_of(one: Mapping[str, Any], root: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of one source: two of its fields, or the two sides of each line."""
+    texts: Iterable[tuple[str, str]]
+    if "between" in one:
+        halves = (text.partition(one["between"]) for text in documents_of({**one, "limit": None}, root))
+        texts = ((before, after) for before, mark, after in halves if mark)
+    else:
+        path = existing(locate_path(one["path"], root))
+        rows = exchanges(path, one.get("given", "given"), one.get("answer", "answer"))
+        texts = (("\n".join(turn.text for turn in row.given), row.answer) for row in rows)
+    stripped = ((given.strip(), answer.strip()) for given, answer in texts)
+    return itertools.islice(stripped, one.get("limit"))
 
 
 def documents_of(one: Mapping[str, Any], root: Path) -> Iterator[str]:

@@ -127,12 +127,11 @@ def train_task(study: Study, place: Place, row: StudyRow, seed: int, tasks: Mapp
     steps = steps_of(study, row)
     seconds = study.seconds if study.budget == "seconds" else 0.0
     settings |= {"seed": seed, "data": str(tasks["data"].folder / "tokens")} | ({"steps": steps} if steps else {})
-    needs = ["data"]
+    needs, begun = ["data"], ()
     if row.after:
-        before = name_of(row.after, seed)
-        settings["init"] = str(tasks[before].folder / MODEL)
-        needs.append(before)
-    key = mark(place, "train", settings, seconds, study.threads)
+        settings["init"] = model_of(study, row.after, seed, tasks, needs)
+        begun = weights_of(study.row(row.after))
+    key = mark(place, "train", settings, seconds, study.threads, *begun)
     folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"train-{key}"
     command = ("train", "--config", str(folder / CONFIG), "--out", str(folder / MODEL), "--resume")
     return Task(
@@ -163,8 +162,7 @@ def measure_tasks(
         asked = tuple(
             fill(part) for part in options({**measure.options, **row.options.get(measure.name, {}), **extra})
         )
-        checkpoint = (study.row(row.of) if row.of else row).checkpoint
-        weights = contents_of(str(find(checkpoint)[0])) if checkpoint else ""
+        weights = "".join(weights_of(study.row(row.of) if row.of else row))
         key = mark(place, words_before, asked, weights, study.threads)
         suffix = f"-{again}" if again is not None else ""
         folder = place.out / "rows" / slug(row.name) / f"seed-{seed}" / f"{slug(measure.name)}{suffix}-{key}"
@@ -183,6 +181,11 @@ def measure_tasks(
             measure=measure.name,
             result_file=verb.result,
         )
+
+
+def weights_of(row: StudyRow) -> tuple[str, ...]:
+    """What a checkpoint that the study did not train holds."""
+    return (contents_of(str(find(row.checkpoint)[0])),) if row.checkpoint else ()
 
 
 def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], needs: list[str]) -> str:
@@ -205,10 +208,11 @@ def texts(study: Study, place: Place, tasks: Mapping[str, Task], needs: list[str
     needs.append("data")
     if "source" in study.data:
         return {"data": corpus.locate_path(study.data["source"], place.root), "tokens": str(folder / "tokens")}
+    ending = "jsonl" if corpus.are_pairs(study.data) else "txt"
     return {
         "data": str(folder / "text"),
         "tokens": str(folder / "tokens"),
-        **{split: str(folder / "text" / f"{split}.txt") for split in SPLITS if split in study.data},
+        **{split: str(folder / "text" / f"{split}.{ending}") for split in SPLITS if split in study.data},
     }
 
 
@@ -265,7 +269,7 @@ def slug(name: str) -> str:
 
 
 def train_of(row: StudyRow) -> Train:
-    return settled(merged(Train(), row.train or {}))
+    return settled(merged(Train(), {**(row.train or {}), "init": row.after}))
 
 
 def vocabulary(train: Train, study: Study) -> int:

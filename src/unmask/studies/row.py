@@ -76,7 +76,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[str], me
                 advice = "after = ROW" if name == "init" else "the study's own [data]"
                 raise UserError(f"{title}: train.{name} is set by the study; use {advice}.")
         try:
-            merged(Train(), settings)
+            merged(Train(), {**settings, "init": text(one, "after")})
         except UserError as error:
             raise UserError(f"{title}, train: {error}") from None
     return StudyRow(

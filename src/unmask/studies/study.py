@@ -37,6 +37,10 @@ from unmask.untrusted import read_toml_table
 TOP = ("base", "title", "about", "source", "seeds", "threads", "budget", "seconds", "like", "compare", "hardware")
 TABLES = ("data", "train", "measure", "column", "row", "picture", "scale")
 SPLITS = ("train", "valid", "test")
+SOURCE = (
+    *("path", "documents", "separator", "field", "join", "detokenize", "limit"),
+    *("given", "answer", "between"),  # of pairs
+)
 
 
 @dataclass(frozen=True)
@@ -253,7 +257,7 @@ def data_of(one: Any, here: Path) -> Table:
 
 def source_of(one: Any, title: str, here: Path) -> Table:
     one = {"path": one} if isinstance(one, str) else table(one, title)
-    check_keys(f"key of {title}", one, ("path", "documents", "separator", "field", "join", "detokenize", "limit"))
+    check_keys(f"key of {title}", one, SOURCE)
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
     return {**one, "path": fill_here(one["path"], here)}

@@ -133,33 +133,48 @@ def generate(
 
     `share` is (rank, world) if several processes draw: this one draws every world-th batch.
     """
-    tokenizer, constrained = model.text_tokenizer(), recipe.control.constrains
-    task = Continue(prompt, length, document=document)
-    row = task.row(model, constrained=constrained)
-    method = method_for(model, recipe, healed=row.heals, ends=task.ends(model, until))
-    row = drop_unneeded_blanks(row, method.constraint, mask=model.mask, device=model.device)
-    if recipe.control.guidance != 1 and row.start <= row.closing:
-        raise UserError("guidance compares the model with and without the given text: give a prompt.")
+    if n < 1:
+        raise UserError(f"the number of samples must be at least 1; saw {n}.")
+    return continued(model, recipe, [Continue(prompt, length, document=document)] * n, until=until, share=share)
+
+
+def continued(
+    model: Model,
+    recipe: Recipe,
+    tasks: Sequence[Continue],
+    *,
+    until: str | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Moment | Sample]:
+    """Draw a text for each task, a batch at a time; the tasks have one length and differ in their prompts."""
+    tokenizer, task = model.text_tokenizer(), tasks[0]
+    made = {id(one): one.row(model, constrained=recipe.control.constrains) for one in {id(t): t for t in tasks}.values()}
+    healed = any(row.heals for row in made.values())
+    method = method_for(model, recipe, healed=healed, ends=task.ends(model, until))
+    for number, row in made.items():
+        made[number] = drop_unneeded_blanks(row, method.constraint, mask=model.mask, device=model.device)
+        if recipe.control.guidance != 1 and row.start <= row.closing:
+            raise UserError("guidance compares the model with and without the given text: give a prompt.")
+    rows = [made[id(one)] for one in tasks]
     ids = model.ends
     if until is None and task.begins_document(model):
         ids |= frozenset(model.layout.end_ids)
     end = Until(until, ids) if until is not None or ids else None
 
-    def enough(canvas: Canvas) -> bool:
-        return end is not None and all_ended(canvas, end, tokenizer, row.start)
+    def enough(canvas: Canvas, some: Sequence[TaskRow]) -> bool:
+        return end is not None and all_ended(canvas, end, tokenizer, [row.start for row in some])
 
-    events = draw_rows(
-        method, row, n=n, recipe=recipe, mask=model.mask, device=model.device, enough=enough, share=share
-    )
+    events = draw_rows(method, rows, recipe=recipe, mask=model.mask, device=model.device, enough=enough, share=share)
     for event in events:
         if isinstance(event, Moment):
             yield event
             continue
-        tokens, given = event.tokens, row.start if model.layout.answers else 0
+        tokens, start = event.tokens, rows[event.row].start
+        given = start if model.layout.answers else 0
         if end is None:
             text = tokenizer.decode(tokens[given:])
         else:
-            tokens, text = end.cut(tokenizer, tokens, row.start, shown=given)
+            tokens, text = end.cut(tokenizer, tokens, start, shown=given)
         trace = tuple(came for came in event.trace if came.position < len(tokens))
         yield Sample(
             text, tokens, trace, recipe.seed, event.row, event.calls, method.sampler, method.law, event.seconds
@@ -181,9 +196,9 @@ def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
     return ids
 
 
-def all_ended(canvas: Canvas, end: Until, tokenizer: Tokenizer, start: int) -> bool:
+def all_ended(canvas: Canvas, end: Until, tokenizer: Tokenizer, starts: Sequence[int]) -> bool:
     """Whether every row ends before its first mask: what is still hidden will be cut off."""
-    for row in canvas.tokens.tolist():
+    for row, start in zip(canvas.tokens.tolist(), starts, strict=True):
         known = row.index(canvas.mask) if canvas.mask in row else len(row)
         if known <= start or end.end(tokenizer, row[:known], start) is None:
             return False

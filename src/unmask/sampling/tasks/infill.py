@@ -245,7 +245,7 @@ def different(
             new, more = 0, max(count, PATIENCE) if tried[i] else count
             row = task.row(posterior.choices[i])
             events = draw_rows(
-                method, row, n=more, start=tried[i], recipe=recipe, mask=task.model.mask, device=task.model.device
+                method, [row] * more, start=tried[i], recipe=recipe, mask=task.model.mask, device=task.model.device
             )
             for event in events:
                 if isinstance(event, Moment):

@@ -102,27 +102,25 @@ class Drawn:
 
 def draw_rows(
     method: Method,
-    row: TaskRow,
+    rows: Sequence[TaskRow],
     *,
-    n: int,
     recipe: Recipe,
     mask: int,
     device: torch.device,
     start: int = 0,
-    enough: Callable[[Canvas], bool] = lambda canvas: False,
+    enough: Callable[[Canvas, Sequence[TaskRow]], bool] = lambda canvas, rows: False,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Moment | Drawn]:
-    """Fill the masks of a row `n` times: a `Moment` after every network call, then the rows of the batch.
+    """Fill the masks of rows of one length: a `Moment` after every network call, then the rows of the batch.
 
     The rows are numbered from `start` on. A batch ends early, with masks left, once `enough` is true, unless its
     tokens may still change. `share` is (rank, world): only the batches numbered rank, rank + world, ... are drawn.
     """
-    if n < 1:
-        raise UserError(f"the number of samples must be at least 1; saw {n}.")
     rank, world = share
-    for first in range(start + rank * recipe.batch, start + n, world * recipe.batch):
-        ids = torch.arange(first, min(first + recipe.batch, start + n), device=device)
-        canvas = canvas_of([row] * len(ids), mask=mask, device=device)
+    for first in range(start + rank * recipe.batch, start + len(rows), world * recipe.batch):
+        some = list(rows[first - start : first - start + recipe.batch])
+        ids = torch.arange(first, first + len(some), device=device)
+        canvas = canvas_of(some, mask=mask, device=device)
         traces: list[list[Event]] = [[] for _ in ids]
         seconds, begun = 0.0, perf_counter()
         for step in method.fill(canvas, seed=recipe.seed, ids=ids):
@@ -131,7 +129,7 @@ def draw_rows(
             seconds += perf_counter() - begun
             yield Moment(first, step)
             begun = perf_counter()  # time of the caller does not count
-            if method.process.settled and enough(canvas):
+            if method.process.settled and enough(canvas, some):
                 break
         for number, tokens, trace in zip(ids.tolist(), canvas.tokens.tolist(), traces, strict=True):
             yield Drawn(number, tokens, tuple(trace), seconds)
