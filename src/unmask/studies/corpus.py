@@ -52,7 +52,8 @@ def write_texts(data: Mapping[str, Any], root: Path, folder: Path) -> None:
     """Write train.txt, valid.txt and test.txt, whichever the study names; of pairs train.jsonl, ..."""
     for split in ("train", "valid", "test"):
         if split in data and are_pairs(data):
-            pairs = [{"given": given, "answer": answer} for one in data[split] for given, answer in pairs_of(one, root)]
+            found = itertools.chain.from_iterable(pairs_of(one, root) for one in data[split])
+            pairs = [{"given": given, "answer": answer} for given, answer in found]
             if not pairs:
                 raise UserError(f"data.{split} holds no pairs.")
             write_whole(folder / f"{split}.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))

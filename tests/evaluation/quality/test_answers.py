@@ -1,16 +1,9 @@
 """Answers are checked one by one, and the references in their place."""
 
-import json
-
 import pytest
-import tiny
 
-from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.evaluation.quality.answers import Answered, assess_answers, steps, values
-from unmask.model.checkpoint import load
-from unmask.sampling.recipe import Recipe
-from unmask.sampling.tasks.continuation import Continue, Sample, continued, sample
 
 GIVEN = "58,11,80,83,81"
 

@@ -1,9 +1,9 @@
 """Answers to prompts, checked one by one: shares with error bars, beside those of the reference answers.
 
-    exact    the answer is the reference
-    values   of the values in a prompt such as `name : Blue Spice | food : French`, how many the answer contains
-    steps    a countdown, `58,11,80,83,81` answered by `80-58=22,22/11=2,83-2=81`: each number is used at most once,
-             every equation holds, and the last one gives the target
+exact    the answer is the reference
+values   of the values in a prompt such as `name : Blue Spice | food : French`, how many the answer contains
+steps    a countdown, `58,11,80,83,81` answered by `80-58=22,22/11=2,83-2=81`: each number is used at most once,
+         every equation holds, and the last one gives the target
 """
 
 import re

@@ -148,7 +148,10 @@ def continued(
 ) -> Iterator[Moment | Sample]:
     """Draw a text for each task, a batch at a time; the tasks have one length and differ in their prompts."""
     tokenizer, task = model.text_tokenizer(), tasks[0]
-    made = {id(one): one.row(model, constrained=recipe.control.constrains) for one in {id(t): t for t in tasks}.values()}
+    made: dict[int, TaskRow] = {}  # equal tasks have one row
+    for one in tasks:
+        if id(one) not in made:
+            made[id(one)] = one.row(model, constrained=recipe.control.constrains)
     healed = any(row.heals for row in made.values())
     method = method_for(model, recipe, healed=healed, ends=task.ends(model, until))
     for number, row in made.items():

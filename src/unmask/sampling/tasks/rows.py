@@ -6,7 +6,6 @@ from time import perf_counter
 
 import torch
 
-from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
 from unmask.sampling.process import Step
 from unmask.sampling.recipe import Method, Recipe
