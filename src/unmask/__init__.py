@@ -9,6 +9,7 @@ The public names, imported on first use so that `import unmask` stays light:
     unmask.fill(network, canvas, policy, seed=)                   the generator underneath: yields after every call
     unmask.evaluate(model, data, passes=)                         the likelihood of a corpus, with its error bars
     unmask.score(model, texts, passes=)                           that of each text
+    unmask.log_likelihood(model, texts, given=, passes=)          the same as a tensor with gradients
     unmask.train(data, out, steps=, model={"width": 128})         a training run: yields after every update
     unmask.classify(model, data, out, epochs=, seeds=)            fine-tuning for classification: returns the scores
     unmask.Predictor.load(out).predict(texts)                     the labels of texts, by what it wrote
@@ -37,6 +38,7 @@ _HOMES = {
     "score": "unmask.evaluation.texts",
     "classify": "unmask.training.classify",
     "fill": "unmask.sampling.masked",
+    "log_likelihood": "unmask.evaluation.differentiable",
     "infill": "unmask.sampling.tasks.infill",
     "sample": "unmask.sampling.tasks.continuation",
     "train": "unmask.training.run",
@@ -44,7 +46,7 @@ _HOMES = {
 
 __all__ = [
     *("Control", "Model", "Policy", "Predictor", "UserError", "__version__"),
-    *("classify", "evaluate", "fill", "infill", "load", "sample", "score", "train"),
+    *("classify", "evaluate", "fill", "infill", "load", "log_likelihood", "sample", "score", "train"),
 ]
 
 

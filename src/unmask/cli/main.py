@@ -127,6 +127,7 @@ def named_default(module: ModuleType, rest: list[str]) -> Any:
 def parse_settings(verb: str, rest: list[str]) -> Any:
     """The settings of a command line. What is wrong: a box in a terminal, and SystemExit; else an error."""
     module = import_module(f"unmask.cli.{verb}")
+    rest = module.words(rest) if hasattr(module, "words") else rest
     known = named_default(module, rest)
     box = StringIO()
     try:

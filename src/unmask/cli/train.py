@@ -6,6 +6,7 @@ flags override them. --resume continues the run in --out. --minutes chooses netw
     unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data pairs.csv --given question --answer text --out runs/answers
     unmask train --data my_texts/ --out runs/poems --init stories --adapter.rank 8
+    unmask train --data stories.txt:3 poems.jsonl:1 --out runs/mixed
     torchrun --nproc-per-node 8 -m unmask train --data data/ --out runs/big --run.parallel fsdp
 """
 
@@ -40,6 +41,15 @@ class Settings:
     plan: str = ""  # print the cost of the run on other machines, such as 64xH100, and run nothing
     named: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()  # names of the settings that flags or the file give
     train: Annotated[Train, tyro.conf.arg(name="")] = field(default_factory=Train)
+
+
+def words(arguments: list[str]) -> list[str]:
+    """The command line with the places of a mixture, `--data a.txt:3 b.jsonl:1`, as one word."""
+    if "--data" not in arguments:
+        return arguments
+    first = arguments.index("--data") + 1
+    last = next((i for i in range(first, len(arguments)) if arguments[i].startswith("--")), len(arguments))
+    return [*arguments[:first], *([" ".join(arguments[first:last])] if last > first else []), *arguments[last:]]
 
 
 def default(arguments: list[str]) -> Settings:

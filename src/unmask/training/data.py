@@ -21,11 +21,12 @@ from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.intervals import read_bed
 from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
+from unmask.text.corpus.mixture import Mixture
 from unmask.text.corpus.packed import Packed
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.repeats import repeats
 from unmask.text.corpus.shards import Division
-from unmask.text.corpus.sources import Source, gather
+from unmask.text.corpus.sources import Source, gather, weighted_places
 from unmask.text.layout import Marks, training_layout
 from unmask.text.row import Role, Rows
 from unmask.text.tokens import bases
@@ -44,8 +45,9 @@ class Data:
     """Training rows and validation rows."""
 
     tokenizer: Tokenizer
-    batches: Batches | Lanes
+    batches: Batches | Lanes | Mixture
     held_out: Packed | None
+    held_parts: tuple[Packed, ...] = ()  # of each text of a mixture
 
     @property
     def rows(self) -> int:
@@ -78,11 +80,26 @@ class Data:
         if self.held_out is None or not rows:
             return []
         size = min(self.batches.size, rows)
+        if isinstance(self.batches, Mixture):
+            return self.valid_parts(self.batches.shares * rows)
         if isinstance(self.batches, Lanes):
             whole = (self.held_out.corpus.tokens - 1) // (self.held_out.length - 1)
             lanes = Lanes(self.held_out, min(size, whole))
             return [lanes.at(step) for step in range(min(lanes.rows, -(-rows // lanes.size)))]
         return list(islice(in_order(self.held_out, size), -(-rows // size)))
+
+    def valid_parts(self, rows: np.ndarray) -> Sequence[Rows]:
+        """The first held-out rows of each text of a mixture, about so many, at least one."""
+        return [
+            part.rows(range(first, min(first + self.batches.size, most)))
+            for part, wanted in zip(self.held_parts, rows.tolist(), strict=True)
+            for most in (min(len(part), max(1, round(wanted))),)
+            for first in range(0, most, self.batches.size)
+        ]
+
+    def lines(self, steps: int) -> list[str]:
+        """What to say of a mixture."""
+        return self.batches.lines(steps) if isinstance(self.batches, Mixture) else []
 
 
 def opened(asked: Train, folder: str | Path) -> Data:
@@ -91,15 +108,42 @@ def opened(asked: Train, folder: str | Path) -> Data:
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
     layout = training_layout(packing(asked, folder), Marks.of(tokenizer), framed=spec.framed)
     layout = layout.with_template(asked.text.template, tokenizer)
-    train, held_out = splits(folder, valid=share, least=0 if not share else 1 if layout.whole else length)
-    if layout.whole and train.stop is not None:  # no document was held out, and a part of one would not do
-        train, held_out = Corpus.open(folder), train.divided(0)[1]
-    rows = Packed(train, length, layout)
-    strands = strands_of(tokenizer, asked)
+    least = 0 if not share else 1 if layout.whole else length
+
+    def halves(mix: int = 0) -> tuple[Packed, Packed | None]:
+        """The rows to learn from and those held out, of all texts or of one of a mixture."""
+        train, held_out = splits(folder, valid=share, least=least, mix=mix)
+        if layout.whole and train.stop is not None:  # no document was held out, and a part of one would not do
+            train, held_out = Corpus.open(folder, mix=mix), train.divided(0)[1]
+        return Packed(train, length, layout), Packed(held_out, length, layout) if held_out.tokens else None
+
+    strands, places = strands_of(tokenizer, asked), weighted_places(asked.data)
+    if places:
+        return mixed(asked, tokenizer, places, [halves(mix) for mix in range(1 + len(places))], strands)
+    rows, held_out = halves()
     return Data(
         tokenizer,
         lanes_for(spec, rows, asked) if spec.carries else batches_for(rows, asked, strands),
-        Packed(held_out, length, layout) if held_out.tokens else None,
+        held_out,
+    )
+
+
+def mixed(
+    asked: Train,
+    tokenizer: Tokenizer,
+    places: Sequence[tuple[str, float]],
+    halves: Sequence[tuple[Packed, Packed | None]],
+    strands: np.ndarray | None,
+) -> Data:
+    """The data of a mixture; the first halves are those of all its texts."""
+    if starting_spec(asked).carries:
+        raise UserError("a network that carries a memory from row to row reads one text: give --data one place.")
+    (rows, held_out), *parts = halves
+    batches = tuple(batches_for(part, asked, strands) for part, _ in parts)
+    names, weights = zip(*places, strict=True)
+    held = tuple(part for _, part in parts if part is not None)
+    return Data(
+        tokenizer, Mixture(rows, batches, weights, names), held_out if len(held) == len(parts) else None, held
     )
 
 

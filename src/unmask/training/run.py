@@ -86,6 +86,8 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
         if remark := asked.objective.remark(asked.text.length):
             log.say(remark)
         data = opened(asked, data_folder(asked, Path(asked.out), log.say))
+        for line in data.lines(asked.steps):
+            log.say(line)
         if data.warning:
             log.say(f"warning: {data.warning}")
         with stopping() as stop, computing_with(threads_of(asked)), watched_threads(log.say):

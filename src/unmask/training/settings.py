@@ -113,7 +113,7 @@ class Run:
 class Train:
     """A whole run."""
 
-    data: str = ""  # a file, folder, glob, -, corpus (lm1b) or hf:NAME, or what `unmask prepare` made
+    data: str = ""  # a file, folder, glob, -, corpus (lm1b), hf:NAME, prepared data; mixed: A:3 B:1
     out: str = ""  # the run's folder
     steps: int = 2000  # updates of the weights
     seed: int = 1  # seed of the weights, the order of the data and the noise

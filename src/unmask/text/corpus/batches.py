@@ -39,7 +39,10 @@ class Batches:
 
     def at(self, step: int, *, rank: int = 0, world: int = 1) -> Rows:
         """The rows of one rank at one step; concatenated in rank order they equal the rows of a single process."""
-        numbers, mine = self.numbers(step, rank=rank, world=world), rows_of(rank, self.size, world)
+        return self.read(self.numbers(step, rank=rank, world=world), rows_of(rank, self.size, world), step)
+
+    def read(self, numbers: np.ndarray, mine: np.ndarray, step: int) -> Rows:
+        """The rows with these numbers, as they stand at the places `mine` of a step."""
         turned = None
         if self.complement is not None:
             turned = np.random.default_rng((self.seed, STRAND, step)).random(self.size)[mine] < 0.5
@@ -63,7 +66,10 @@ class Batches:
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
         """The row numbers of one rank at one step."""
-        places = step * self.size + rows_of(rank, self.size, world)
+        return self.shuffled_rows(step * self.size + rows_of(rank, self.size, world))
+
+    def shuffled_rows(self, places: np.ndarray) -> np.ndarray:
+        """The rows of the data that come at these places of an endless reading, a new order in each epoch."""
         epochs, places = np.divmod(places, len(self.packed))
         numbers = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():

@@ -30,13 +30,14 @@ class Corpus:
     stop: int | None = None  # the token after the last one; None: the end of the stream
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train") -> "Corpus":
-        """A split of a prepared folder; its shards are checked (see integrity.py)."""
+    def open(cls, folder: str | Path, split: str = "train", *, mix: int = 0) -> "Corpus":
+        """A split of a prepared folder, or one text of a mixture; its shards are checked (see integrity.py)."""
         folder = Path(folder)
         manifest = _manifest(folder)
         if split not in manifest["splits"]:
             raise unknown(f"split of {folder}", split, manifest["splits"])
         shards = tuple(Shard(**shard) for shard in manifest["shards"] if shard["split"] == split)
+        shards = tuple(shard for shard in shards if mix in (0, shard.mix))
         if check_shards(folder, shards, size=manifest["tokenizer"]["size"]):
             _map_shard.cache_clear()  # the maps of files that were replaced
         return cls(folder, manifest["tokenizer"], manifest["dtype"], shards)
@@ -152,15 +153,15 @@ def verify(folder: str | Path) -> None:
     check_shards(Path(folder), shards, size=manifest["tokenizer"]["size"], again=True)
 
 
-def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1) -> tuple[Corpus, Corpus]:
+def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1, mix: int = 0) -> tuple[Corpus, Corpus]:
     """The training and validation parts of a prepared folder.
 
     If the held-out documents have fewer than `least` tokens (none, if the data is one long document), the end of
     the training stream is held out instead: the share `valid` of it, and at least `least` tokens.
     """
-    train = Corpus.open(folder, "train")
+    train = Corpus.open(folder, "train", mix=mix)
     if "valid" in _manifest(Path(folder))["splits"]:
-        held_out = Corpus.open(folder, "valid")
+        held_out = Corpus.open(folder, "valid", mix=mix)
         if held_out.tokens >= least:
             return train, held_out
     return train.divided(max(round(train.tokens * valid), least))

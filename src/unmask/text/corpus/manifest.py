@@ -51,8 +51,13 @@ def describe(
         "dtype": token_type(tokenizer.size).name,
         "layout": described_layout(layout),
         "division": asdict(division),
-        "sources": [{"name": s.name, "bytes": s.bytes, "sha256": s.sha256()} for s in sources],
+        "sources": [described_source(source) for source in sources],
     }
+
+
+def described_source(source: Source) -> dict[str, Any]:
+    mix = {"mix": source.mix} if source.mix else {}
+    return {"name": source.name, "bytes": source.bytes, "sha256": source.sha256(), **mix}
 
 
 def described_layout(layout: FileLayout) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def prepare(
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
-    sources = sorted(sources, key=lambda source: source.name)
+    sources = sorted(sources, key=lambda source: (source.mix, source.name))
     out, layout, division = Path(out), layout or FileLayout(), (division or Division()).sized(sources)
     mine = sources_of(sources, part=part)
     job = describe(mine, tokenizer, layout, division)

@@ -70,6 +70,7 @@ class TextGroup(NamedTuple):
     goes_on: bool  # whether the first piece continues a document of the previous group
     at: int  # bytes of the sources read so far
     speakers: list[str]  # who says a given text, which is not learned; empty: a piece is learned
+    mix: int = 0  # the text of a mixture
     chat: ChatTemplate | None = None  # how the texts of a conversation are written; None: an eos ends each of them
 
 
@@ -84,6 +85,7 @@ class Shard(NamedTuple):
     replaced: Mapping[str, int] = {}  # letters that became another token, such as "R as N"
     empty: int = 0  # documents without a token, which are left out
     roles: str = ""  # sha256 of the file of roles; empty: there is none
+    mix: int = 0  # the text of a mixture that it belongs to, from 1; 0: there is no mixture
 
     @property
     def roles_name(self) -> str:
@@ -103,11 +105,12 @@ def token_type(size: int) -> np.dtype:
 
 
 def bundles(sources: Sequence[Source]) -> list[list[Source]]:
-    """Sources that are cut into shards together: neighbours, small, and of one split."""
+    """Sources that are cut into shards together: neighbours, small, of one split and one text of a mixture."""
     bundled: list[list[Source]] = []
     for source in sources:
         room = bundled and sum(other.bytes for other in bundled[-1]) + source.bytes <= BUNDLE
-        if room and bundled[-1][0].split == source.split and source.path is not None:
+        alike = bundled and (bundled[-1][0].split, bundled[-1][0].mix) == (source.split, source.mix)
+        if room and alike and source.path is not None:
             bundled[-1].append(source)
         else:
             bundled.append([source])
@@ -126,7 +129,7 @@ def text_groups(
             continue
         for index, group in enumerate(_cut(bundle, layout, division)):
             if whole or index % parts == mine:
-                yield group._replace(name=f"{number:06d}-{index:06d}", at=before + group.at)
+                yield group._replace(name=f"{number:06d}-{index:06d}", at=before + group.at, mix=bundle[0].mix)
         before += sum(source.bytes for source in bundle)
 
 
@@ -144,7 +147,7 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
 
 
 def _cut(bundle: list[Source], layout: FileLayout, division: Division) -> Iterator[TextGroup]:
-    group = TextGroup("", [], [], [], False, 0, [], layout.chat)
+    group = TextGroup("", [], [], [], False, 0, [], chat=layout.chat)
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun
     for source in bundle:
@@ -158,7 +161,7 @@ def _cut(bundle: list[Source], layout: FileLayout, division: Division) -> Iterat
             size += len(text)
             if size >= division.characters and (last or not layout.pairs):  # an answer stays with what is given
                 yield group._replace(at=before + at)
-                group, size = TextGroup("", [], [], [], not last, 0, [], layout.chat), 0
+                group, size = TextGroup("", [], [], [], not last, 0, [], chat=layout.chat), 0
         before += source.bytes
     if group.texts:
         yield group._replace(at=before)
@@ -179,7 +182,7 @@ def write_group(group: TextGroup, tokenizer: Tokenizer, folder: Path) -> list[Sh
             replaced = tokenizer.replaced(group.texts[i] for i in mine)
             stored = roles if any(group.speakers) else None
             shard = write_shard(folder, f"{split}-{group.name}.bin", split, ends, tokens, stored)
-            written.append(shard._replace(replaced=replaced, empty=empty))
+            written.append(shard._replace(replaced=replaced, empty=empty, mix=group.mix))
     write_whole(folder / SHARDS / f"{group.name}.json", json.dumps(written))
     return written
 

@@ -5,10 +5,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,6 +39,7 @@ class Source:
     bytes: int  # size on disk, 0 for the hub
     split: str | None = None  # the split that its name contains; None: the names contain no splits
     read: Callable[[FileLayout], Iterator[Piece]] | None = None  # how a named corpus is read
+    mix: int = 0  # the text of a mixture that it belongs to, from 1; 0: there is no mixture
 
     def pieces(self, layout: FileLayout) -> Iterator[Piece]:
         if self.read is not None:
@@ -61,13 +63,16 @@ class Source:
 def gather(where: str | Path, layout: FileLayout | None = None) -> Iterator[list[Source]]:
     """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`.
 
-    A path that exists is read, even if it has the name of a corpus. With intervals in the layout, the sources are
-    those regions of its FASTA files, by split.
+    A mixture, `a.txt:3 b.jsonl:1`, has the sources of several places. A path that exists is read, even if it has the
+    name of a corpus. With intervals in the layout, the sources are those regions of its FASTA files, by split.
 
     with gather("my_texts/") as sources: ...
     """
     place = str(where)
-    if layout is not None and layout.intervals:
+    if places := weighted_places(place):
+        with ExitStack() as held:
+            yield mixed_sources(places, layout, held)
+    elif layout is not None and layout.intervals:
         yield _regions(_files(place), layout)
     elif place == "-":
         with TemporaryDirectory(prefix="unmask-") as folder:
@@ -78,6 +83,38 @@ def gather(where: str | Path, layout: FileLayout | None = None) -> Iterator[list
         yield _named_sources(name)
     else:
         yield _files(place)
+
+
+def weighted_places(data: str) -> list[tuple[str, float]]:
+    """The places and weights of a mixture; empty: the data are at one place."""
+    words = data.split()
+    halves = [word.rpartition(":") for word in words]
+    if len(words) < 2 or Path(data).exists() or not any(place and is_weight(weight) for place, _, weight in halves):
+        return []
+    places = [(place, float(weight)) if place and is_weight(weight) else ("", 0.0) for place, _, weight in halves]
+    for word, (place, weight) in zip(words, places, strict=True):
+        if not place or not weight > 0:
+            raise UserError(f"a mixture is written PLACE:WEIGHT PLACE:WEIGHT, with weights above 0; saw {word!r}.")
+    return places
+
+
+def is_weight(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def mixed_sources(places: Sequence[tuple[str, float]], layout: FileLayout | None, held: ExitStack) -> list[Source]:
+    """The sources of a mixture, each with the number of its text and the place in its name."""
+    mixed: list[Source] = []
+    for number, (place, _) in enumerate(places, 1):
+        for source in held.enter_context(gather(place, layout)):
+            name = place if Path(place).is_file() else f"{place.rstrip('/')}/{source.name}"
+            mixed.append(replace(source, name=name, mix=number))
+    if len({source.name for source in mixed}) < len(mixed):
+        raise UserError("a mixture reads no file twice: give each place once, with its weight.")
+    return mixed
 
 
 def texts(sources: list[Source], layout: FileLayout, *, limit: int | None = None) -> Iterator[str]:
