@@ -51,6 +51,11 @@ def test_every_link_leads_somewhere():
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
+def test_every_page_is_in_the_sites_navigation():
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} <= listed
+
+
 def test_every_import_in_the_docs_works():
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
         for module, names in re.findall(

@@ -1,6 +1,7 @@
 """A prepared folder is read as one stream, and refused when it is not what its manifest says."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -20,10 +21,14 @@ LINES = [f"line {i} " + "x" * (i % 5) for i in range(60)]
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "a.txt").write_text("\n".join(LINES))
-    with gather(tmp_path / "a.txt") as sources:
-        list(prepare(sources, BYTE, tmp_path / "out", layout=FileLayout("line"), division=Division(0, 0, 50)))
-    return tmp_path / "out"
+    return prepared("\n".join(LINES), tmp_path / "out")
+
+
+def prepared(text, out):
+    (path := out.parent / "a.txt").write_text(text)
+    with gather(path) as sources:
+        list(prepare(sources, BYTE, out, layout=FileLayout("line"), division=Division(0, 0, 50)))
+    return out
 
 
 def stream() -> list[int]:
@@ -92,6 +97,15 @@ def test_a_shard_that_is_missing_or_short_is_named(folder):
     path.unlink()
     with pytest.raises(UserError, match=f"{path} is missing"):
         Corpus.open(folder)
+
+
+def test_a_folder_that_another_one_took_the_place_of_is_read_anew(folder, tmp_path):
+    other = prepared("\n".join(LINES).upper(), tmp_path / "other")
+    Corpus.open(other)  # checked already, so that nothing is read when it is opened in its new place
+    Corpus.open(folder).read(0, 5)
+    shutil.rmtree(folder)
+    other.rename(folder)
+    assert BYTE.decode(Corpus.open(folder).read(0, 6).tolist()) == "LINE 0"
 
 
 def test_another_tokenizer_is_refused(folder):

@@ -143,7 +143,7 @@ class Corpus:
 
     def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         shard = self.shards[index]
-        return _map_shard(self.folder / SHARDS / shard.name, shard.documents, self.dtype)
+        return _map_shard(self.folder / SHARDS / shard.name, shard.documents, self.dtype, shard.sha256)
 
 
 def verify(folder: str | Path) -> None:
@@ -168,8 +168,8 @@ def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1, mix: int 
 
 
 @lru_cache(maxsize=4096)  # well below the number of maps that a process may hold
-def _map_shard(path: Path, documents: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """A shard's document ends and its tokens, mapped into memory."""
+def _map_shard(path: Path, documents: int, dtype: str, _: str) -> tuple[np.ndarray, np.ndarray]:
+    """A shard's document ends and its tokens, mapped into memory; its sha256 tells it from an earlier one."""
     data = np.memmap(path, np.uint8, "r").view(np.ndarray)
     return data[: 4 * documents].view("<u4"), data[4 * documents :].view(np.dtype(dtype).newbyteorder("<"))
 
