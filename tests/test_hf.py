@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import tiny as letters
 from model.golden import FOLDER, arrays_of, distance, recorded
 from model.test_checkpoint import official
 from unmask.errors import UserError
@@ -201,3 +202,40 @@ def test_adapters_of_peft_change_the_logits_and_alone_have_gradients(name):
     assert trained == {key for key, _ in tuned.named_parameters() if "lora_" in key}
     assert all(any(layer in key for key in trained) for layer in layers)
     torch.testing.assert_close(tuned.merge_and_unload()(x).logits, after, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_trl_trains_our_objective_on_answers_alone(tmp_path):
+    """The recipe of docs/how/tune.md: prompts and paddings are given, and accumulated batches count as one."""
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+
+    class Trainer(trl.SFTTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            output = model(**inputs, num_items_in_batch=num_items_in_batch)
+            return (output.loss, output) if return_outputs else output.loss
+
+    folder = letters.checkpoint(tmp_path / "base")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    given = []
+    loss = model.loss
+    model.loss = lambda ids, labels, *more: given.append((ids, labels)) or loss(ids, labels, *more)
+    pairs = [{"prompt": "cab ", "completion": "abba"}, {"prompt": "fed ", "completion": "ab"}] * 16
+    told = trl.SFTConfig(
+        output_dir=str(tmp_path / "run"), max_steps=30, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        learning_rate=1e-2, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, save_strategy="no",
+        logging_steps=10, dataloader_pin_memory=False, max_length=12, disable_tqdm=True,
+    )  # fmt: skip
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    trainer = Trainer(
+        model=model, args=told, train_dataset=datasets.Dataset.from_list(pairs), processing_class=tokenizer
+    )
+    trainer.train()
+    for ids, labels in given:
+        assert bool((labels[:, :4] == -100).all())  # the prompt, one token per letter
+        free = labels != -100
+        assert torch.equal(ids[free], labels[free])
+        assert set(free.sum(1).tolist()) <= {3, 5}  # the answer and its end
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    assert losses[0] < 8  # nats per token: a sum over two batches would be twice that

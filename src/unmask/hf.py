@@ -16,7 +16,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from unmask.diffusion.block import BlockDiffusion
@@ -95,6 +102,7 @@ class Network(PreTrainedModel):
         spec = config.spec()
         self.backbone = build(spec)
         self.objective, self.mask = config.objective(spec), config.mask(spec)
+        self.generation_config = GenerationConfig()  # trainers set its ids
         self.post_init()
 
     @classmethod
@@ -168,10 +176,14 @@ class UnmaskForMaskedLM(Network):
         labels: Tensor | None = None,
         timesteps: Tensor | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        **more: Any,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
         logits: Any = self.backbone.head(self.hidden(input_ids, attention_mask, timesteps))
-        loss: Any = None if labels is None else self.loss(input_ids, labels, attention_mask, logits)
+        loss: Any = None
+        if labels is not None:  # with gradient accumulation a trainer counts the labels of all its batches
+            loss = self.loss(input_ids, labels, attention_mask, logits)
+            count = more.get("num_items_in_batch")
+            loss = loss if count is None else loss * (labels != IGNORED).sum() / count
         if return_dict is False:
             return (logits,) if loss is None else (loss, logits)
         return MaskedLMOutput(loss=loss, logits=logits)
