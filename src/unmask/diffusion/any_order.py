@@ -22,7 +22,7 @@ from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.errors import UserError
 from unmask.shapes import Network
 
-GIVES = frozenset({"masks", "conditionals", "orders"})
+GIVES = frozenset({"masks", "conditionals", "orders", "two streams"})
 
 
 def ranks(

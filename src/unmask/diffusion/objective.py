@@ -51,6 +51,8 @@ class Facts:
     #   conditionals      of masks: softmax of the logits without the mask is p(x_0 | x_t), any masked sampler applies
     #   blocks            predictions of one block at a time, given the clean text before it
     #   orders            of masks: the visible tokens are read in an order, each once, and remembered
+    #   one stream        of orders: a token is read with the place of the next one, which it predicts
+    #   two streams       of orders: blanks are asked apart from the tokens that are read
     #   next token        predictions from the tokens before it alone
     #   kernel            predictions of every token, to be redrawn by the kernel's step
     #   mass on the mask, scores, levels by token     what D3PM, SEDD and DiffusionBERT say of masks beside the above
@@ -74,12 +76,12 @@ class Facts:
     @property
     def reads_twice(self) -> bool:
         """Whether a training pass reads the clean row beside the noisy one."""
-        return self.blockwise or "orders" in self.gives
+        return self.blockwise or self.gives >= {"orders", "two streams"}
 
     @property
     def masked_lm(self) -> bool:
         """Whether it is a masked language model over whole rows: any mask is predicted from all that is visible."""
-        return self.infills and self.conditionals and not self.reads_twice
+        return self.infills and self.conditionals and not (self.blockwise or "orders" in self.gives)
 
     @property
     def warm_start(self) -> bool:

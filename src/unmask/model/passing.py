@@ -135,6 +135,7 @@ class Pass:
     x: Int[Tensor, "b m"] | Float[Tensor, "b m d"]  # tokens, or vectors in place of their embeddings
     sees: Sees = Full()
     position: Int[Tensor, "*b m"] | None = None  # of each element; None: one after the other, after the memory
+    aim: Int[Tensor, "*b m"] | None = None  # the position from which each element looks at others; None: its own
     sigma: Float[Tensor, "..."] | None = None  # noise level per row (b) or element (b m), where the network takes it
     lengths: Int[Tensor, " b"] | None = None  # of the rows: elements at these positions and after are padding
     segments: Int[Tensor, "b m"] | None = None  # 0 for a first text, 1 for a second; ignored by networks without them
@@ -175,6 +176,7 @@ class Abilities:
     sees: frozenset[type] = frozenset({Full})
     memory: bool = False  # can remember what it read
     positions: bool = False  # elements can have any positions
+    aims: bool = False  # and look at others from another position than their own
     carried: bool = False  # its memory also goes from training step to training step
 
 
@@ -189,6 +191,8 @@ def check(p: Pass, can: Abilities, name: str) -> None:
         raise UserError(f"the backbone {name!r} has no memory: it cannot read token by token or block by block.")
     if (p.position is not None or p.keep is not None) and not can.positions:
         raise UserError(f"the backbone {name!r} reads positions in order, and remembers all of them or none.")
+    if p.aim is not None and not can.aims:
+        raise UserError(f"the backbone {name!r} has no positions that rotate: its tokens cannot look from elsewhere.")
     if p.memory is not None and p.lengths is not None:
         raise ValueError("rows of a pass with a memory have one length: join passes of rows that differ")
 
@@ -208,10 +212,16 @@ def join(passes: Sequence[Pass]) -> Pass:
         torch.cat([p.x.flatten(0, 1) for p in passes])[None],
         Apart(tuple(passes)),
         torch.cat([p.positions.expand(p.x.shape[:2]).flatten() for p in passes]),
+        None if all(p.aim is None for p in passes) else torch.cat([aims(p).flatten() for p in passes]),
         sigma,
         memory=Memories(tuple(p.memory for p in passes)) if any(p.memory is not None for p in passes) else None,
         wanted=torch.cat(wanted),
     )
+
+
+def aims(p: Pass) -> Int[Tensor, "b m"]:
+    """The position from which each element looks."""
+    return (p.positions if p.aim is None else p.aim).expand(p.x.shape[:2])
 
 
 def every(p: Pass) -> Int[Tensor, " n"]:

@@ -65,6 +65,7 @@ class Reading:
     attending: Attending
     turns: Turns  # rotations of the elements
     c: Float[Tensor, "..."] | None = None  # the noise level as vectors: of each row, of each element, or (1 c)
+    aimed: Turns | None = None  # rotations of the queries, where they are others
 
     def modulated(self, layer: nn.Linear, parts: int) -> list[Tensor]:
         """The vectors that modulate the elements, (b 1 d) or (b m d), where rows or elements differ in noise."""
@@ -190,8 +191,12 @@ class Block(nn.Module):
         return y if gate is None else y * gate
 
     def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: Reading, index: int) -> Float[Tensor, "b l d"]:
-        qk = rotate(F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1)), reading.turns)
-        q, k = qk.chunk(2, dim=2)
+        qk = F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1))
+        if reading.aimed is None:
+            q, k = rotate(qk, reading.turns).chunk(2, dim=2)
+        else:
+            q, k = qk.chunk(2, dim=2)
+            q, k = rotate(q, reading.aimed), rotate(k, reading.turns)
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
         return reading.attending(index, q, k, v)
 
@@ -202,5 +207,6 @@ class Block(nn.Module):
         k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), turns)
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
         q = F.linear(h.flatten(0, 1).index_select(0, attending.rows), w_q).unflatten(-1, (self.heads, -1))
+        turns = turns if reading.aimed is None else reading.aimed
         turns = turns.flatten(0, 1)[attending.rows] if turns.dim() == 4 else turns[attending.rows % attending.m]
         return attending.asked(index, rotate(q, turns), k, v)

@@ -44,8 +44,16 @@ class Rotary(nn.Module):
         if p.position is None:
             end = p.start + p.x.shape[1]
             return self.turns(end if not p.start else 2 ** end.bit_length())[p.start : end]
-        highest = int(p.position.max()) if p.position.numel() else 0
-        return self.turns(2 ** highest.bit_length() + 1)[p.position]
+        return self.of(p.position)
+
+    def aimed(self, p: Pass) -> Turns | None:
+        """The rotations of queries, where elements look from other positions than their own."""
+        return None if p.aim is None else self.of(p.aim)
+
+    def of(self, position: Int[Tensor, "*b m"]) -> Turns:
+        """The rotations of positions."""
+        highest = int(position.max()) if position.numel() else 0
+        return self.turns(2 ** highest.bit_length() + 1)[position]
 
     def turns(self, length: int) -> Turns:
         """The rotations of positions 0 .. length − 1, cached for each length and device."""

@@ -81,7 +81,7 @@ class Architecture(Spec):
 
     @property
     def abilities(self) -> Abilities:
-        return Abilities(ATTENTION, memory=True, positions=True)
+        return Abilities(ATTENTION, memory=True, positions=True, aims=True)
 
     @property
     def before(self) -> bool:
@@ -218,7 +218,8 @@ class Transformer(Backbone):
     def forward(self, p: Pass) -> States:
         """Embedding (of tokens), blocks and last norm."""
         x = p.x if p.x.is_floating_point() else self.embed(p.x)
-        reading = Reading(attend_in(p), self.rotary_emb.at(p), self.condition(p.sigma))
+        rotary = self.rotary_emb
+        reading = Reading(attend_in(p), rotary.at(p), self.condition(p.sigma), rotary.aimed(p))
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
                 given = (x, reading, i, i == len(self.blocks) - 1)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.model.backbone import Backbone, Spec
+from unmask.model.passes.aimed import aimed
 from unmask.model.passes.doubled import doubled
 from unmask.model.passes.ordered import ordered
 from unmask.model.passes.visible import without_masks
@@ -74,10 +75,13 @@ def logits_at(
     """Logits (n v) that predict the flat positions `rows` only.
 
     With `clean` each block of `size` tokens of x is predicted from itself and the clean text before it (`opens`: its
-    first token from that text alone), or with `rank` each token of x from the clean tokens of lower rank.
+    first token from that text alone), or with `rank` each token of x from the clean tokens of lower rank. With `rank`
+    alone x is clean, and each of its tokens is predicted from those of lower rank in one stream.
     """
     if clean is not None and rank is not None:
         p = ordered(network.spec, x, clean, rank, rows=rows, lengths=lengths, allowed=allowed)
+    elif rank is not None:
+        p = aimed(network.spec, x, rank, rows=rows, lengths=lengths, allowed=allowed)
     elif clean is None or size >= x.shape[1]:
         p = whole(network.spec, x, sigma, rows=rows, lengths=lengths, allowed=allowed)
     else:
