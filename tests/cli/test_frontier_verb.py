@@ -10,7 +10,9 @@ import pytest
 import tiny
 import unmask
 from unmask.cli.frontier import Settings, recipes_of
+from unmask.errors import UserError
 from unmask.sampling.recipe import recipe_record
+from unmask.views.frontier import by_sampler
 
 pytestmark = pytest.mark.slow  # pictures
 
@@ -82,6 +84,21 @@ def test_the_models_default_is_a_point_of_its_own_and_its_settings_hold_for_the_
     ]
     assert plain[0]["sampler"] == "first-hitting"
     assert {(one["temperature"], one["top_p"]) for one in plain} == {(1, 1), (0.5, 1)}
+
+
+def test_caches_are_tried_beside_none(runs):
+    model, caches = unmask.load(runs / "mine"), ("interval:every=4", "dual")
+    settings = Settings("", "", samplers=("first-hitting",), plain=True, caches=caches)
+    recipes = list(recipes_of(model, settings))
+    assert [recipe.cache for recipe in recipes] == [None, *caches]
+    points = [{"sampler": recipe.sampler, "temperature": 1.0, "cache": recipe.cache} for recipe in recipes]
+    assert list(by_sampler(points)) == [
+        "first-hitting, T = 1",
+        "first-hitting, interval:every=4, T = 1",
+        "first-hitting, dual, T = 1",
+    ]
+    with pytest.raises(UserError, match="duel"):
+        list(recipes_of(model, Settings("", "", caches=("duel",))))
 
 
 def test_a_judge_that_is_nowhere_is_refused_before_transformers_is_imported(tmp_path):

@@ -13,7 +13,7 @@ from unmask.text.prompt.canvas import of_tokens
 MASK = LETTERS.mask
 
 
-@pytest.fixture(params=["mdlm", "block", "ar", "d3pm-uniform", "plaid", "ssd-lm"])
+@pytest.fixture(params=["mdlm", "block", "any-order", "one-stream", "ar", "d3pm-uniform", "plaid", "ssd-lm"])
 def made(request, tmp_path):
     """A process, and the network that it asks."""
     model = model_of(tmp_path / "m", request.param)

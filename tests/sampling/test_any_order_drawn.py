@@ -13,11 +13,14 @@ from exact import chi_square_p, every_text
 from model.passes.test_doubled import random_network
 from unmask.diffusion.any_order import AnyOrder
 from unmask.diffusion.clean import CleanRows
+from unmask.diffusion.one_stream import OneStream
 from unmask.model.passes.whole import logits_at
 from unmask.random import Noise
 from unmask.sampling.any_order import AnyOrderProcess
+from unmask.sampling.drafted import NextBlanks
 from unmask.sampling.fitting import process_for, samplers_for
 from unmask.sampling.masked import Sliding
+from unmask.sampling.one_stream import OneStreamProcess
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import answer, run
 from unmask.sampling.recipe import Recipe, method_for
@@ -31,14 +34,14 @@ def last(steps):
     return end
 
 
-def law(network, texts, orders, frozen=None):
+def law(network, texts, orders, frozen=None, kind=AnyOrder):
     """The probability of each text: the mean over orders."""
     total = torch.zeros(len(texts), dtype=torch.double)
     for order in orders:
         noise = Noise(torch.full((len(texts),), 0.5), (torch.tensor(order) / len(order)).expand(texts.shape))
         with torch.no_grad():
             clean = CleanRows(texts, noise, mask=3, frozen=frozen)
-            nats = AnyOrder(left=0, ramp=0).nats(partial(logits_at, network), clean).bound
+            nats = kind(left=0, ramp=0).nats(partial(logits_at, network), clean).bound
         total += (-nats.sum(1).double()).exp()
     return {tuple(text): float(p) / len(orders) for text, p in zip(texts.tolist(), total, strict=True)}
 
@@ -60,6 +63,33 @@ def test_left_to_right_draws_the_exact_law_of_that_order_round_given_text():
     assert chi_square_p(law(network, texts, [range(4)], frozen), drawn) > 1e-3
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("cached", [True, False])
+def test_one_stream_draws_the_mean_over_the_orders_that_begin_with_the_given_token(before, cached):
+    network, texts = small_network(before=before), every_text(3, 4)
+    texts = texts[texts[:, 0] == 2]
+    canvas = of_tokens(torch.tensor([[2, 3, 3, 3]]).expand(600, -1), mask=3)
+    drawn = last(run(OneStreamProcess(network.spec, cached=cached), network, canvas, seed=3)).canvas.tokens
+    orders = [(0, *order) for order in permutations((1, 2, 3))]
+    assert chi_square_p(law(network, texts, orders, kind=OneStream), drawn) > 1e-3
+
+
+def test_in_one_stream_a_call_reads_each_token_once_and_several_questions_do_not_see_each_other():
+    network, sizes = random_network(before=True), []
+    one = OneStreamProcess(network.spec)
+    state = one.begin(of_tokens(torch.tensor([[1, 2, 3, 6, 6, 6, 4]]), mask=MASK), seed=1)
+    while (asked := one.ask(state)) is not None:
+        sizes.append(asked.passes[0].x.shape[1])
+        state, _ = one.commit(state, asked, answer(network, asked))
+    assert sizes == [4, 1, 1], "the price of an autoregressive network"
+    row = torch.tensor([[1, 2, 3, MASK, MASK, MASK, 4]])
+    together = replace(one, policy=NextBlanks(count=3))
+    replies = answer(network, together.ask(together.begin(of_tokens(row, mask=MASK)))).logits
+    for place, reply in zip((3, 4, 5), replies, strict=True):
+        only = replace(of_tokens(row, mask=MASK), frozen=torch.arange(7)[None] != place)
+        torch.testing.assert_close(answer(network, one.ask(one.begin(only))).logits[0], reply)
+
+
 NAMES = samplers_for(AnyOrder())
 
 
@@ -68,18 +98,17 @@ def test_every_masked_sampler_fits():
     assert process_for(POLICIES["confidence"].needs, AnyOrder.facts.gives) is AnyOrderProcess
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return model_of(tmp_path_factory.mktemp("model") / "any-order", "any-order")
+@pytest.fixture(scope="module", params=["any-order", "one-stream"])
+def model(request, tmp_path_factory):
+    return model_of(tmp_path_factory.mktemp("model") / request.param, request.param)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_memory_changes_no_token(model, name):
-    policy = method_for(model, Recipe(sampler=name, steps=4 if POLICIES[name].budget else None)).policy
+    one = method_for(model, Recipe(sampler=name, steps=4 if POLICIES[name].budget else None)).process
     row = torch.full((3, 10), model.mask)
     row[:, 0], row[:, 6] = 1, 2
     canvas = of_tokens(row, mask=model.mask)
-    one = AnyOrderProcess(policy)
     with_memory = last(run(one, model.network, canvas, seed=2)).canvas.tokens
     without = last(run(replace(one, cached=False), model.network, canvas, seed=2)).canvas.tokens
     assert torch.equal(with_memory, without)
@@ -97,10 +126,12 @@ def test_a_call_reads_new_tokens_and_questions_only():
     assert sizes == [4 + 1, 1 + 1, 1 + 1]
 
 
-def test_windows_read_what_they_show():
+@pytest.mark.parametrize("streams", [1, 2])
+def test_windows_read_what_they_show(streams):
     network = random_network(before=False)
-    one = AnyOrderProcess(windows=Sliding(6, 3))
-    canvas = blank(2, 15, mask=MASK)
+    windows = Sliding(6, 3)
+    one = AnyOrderProcess(windows=windows) if streams == 2 else OneStreamProcess(network.spec, windows=windows)
+    canvas = of_tokens(torch.tensor([[3, *[MASK] * 14]]).expand(2, -1), mask=MASK)
     drawn = last(run(one, network, canvas, seed=4)).canvas.tokens
     assert not bool((drawn == MASK).any())
     assert torch.equal(drawn, last(run(replace(one, cached=False), network, canvas, seed=4)).canvas.tokens)

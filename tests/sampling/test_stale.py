@@ -13,7 +13,7 @@ from unmask.sampling.masked import Masked, Sliding, Whole
 from unmask.sampling.policies.planned import FirstHitting, Groups
 from unmask.sampling.policy import policy_of
 from unmask.sampling.process import Answer, answer, run
-from unmask.sampling.stale import CACHES, Dual, Interval, Prefix, Stale
+from unmask.sampling.stale import CACHES, Confidence, Dual, Interval, Prefix, Stale
 from unmask.text.prompt.canvas import blank
 
 LETTERS, LENGTH = 2, 3
@@ -49,6 +49,26 @@ def test_a_cache_that_is_refreshed_in_every_call_is_no_cache(name, before, polic
         plain = drawn(net, None, policy, length=length, windows=windows)
         assert torch.equal(drawn(net, cache, policy, length=length, windows=windows), plain)
     assert Stale(Masked(policy), cache, net.spec).law == Masked(policy).law
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.6, 1.0])
+def test_an_uncertain_answer_is_followed_by_a_reading_of_the_whole_row(tau):
+    net = network(blocks=3)
+    process = Stale(Masked(FirstHitting()), Confidence(tau=tau), net.spec)
+    state, uncertain, read = process.begin(blank(1, 12, mask=MASK), seed=1), [True], []
+    while (asked := process.ask(state)) is not None:
+        read.append(asked.passes[0].x.shape[1] == 12)
+        reply = answer(net, asked)
+        uncertain.append(tau == 1 or float(reply.logits.softmax(-1).max()) < tau)
+        state, _ = process.commit(state, asked, reply)
+    assert read == uncertain[:-1]
+    assert tau != 0.6 or 1 < sum(read) < 12
+    if tau == 1:
+        assert process.law == Masked(FirstHitting()).law
+        plain = drawn(net, None, FirstHitting(), length=12, seed=1)
+        assert torch.equal(drawn(net, Confidence(tau=1.0), FirstHitting(), length=12, seed=1), plain)
+    else:
+        assert "stale keys" in process.law
 
 
 @pytest.mark.parametrize("cache", [Interval(every=50), Prefix(every=50), Dual(every=50)])

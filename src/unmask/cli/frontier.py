@@ -1,6 +1,7 @@
 """Plot quality against cost: samples of each sampler, number of steps and temperature, under a judge.
 
     unmask frontier runs/mine --judge gpt2-large --steps 8 32 128 --out runs/mine/frontier
+    unmask frontier stories --judge stories-ar --samplers first-hitting --caches interval:every=4 interval:every=16
 
 Writes frontier.json (every point with its error bars, and the record), frontier.png and frontier.html. If it is
 stopped, the points so far are kept and marked as partial.
@@ -40,6 +41,7 @@ class Settings:
     samplers: tuple[str, ...] = ()  # samplers to compare; none: the model's default, ancestral, groups and confidence
     steps: tuple[int, ...] = (8, 32, 128)  # numbers of steps, for samplers that take one
     temperatures: tuple[float, ...] = ()  # temperatures, each tried with every sampler; none: the model's default
+    caches: tuple[str, ...] = ()  # caches of stale keys (interval:every=8 ..), each tried beside none; none: no cache
     plain: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # ignore the model's default sampling settings
     definition: str = "pooled"  # which generative perplexity to plot: pooled, mean, sliding
     n: int = 32  # samples per point
@@ -86,9 +88,10 @@ def recipes_of(model: Model, settings: Settings) -> Iterator[Recipe]:
         stepped = kind.budget is not None and (sampler is not None or kind is POLICIES[model.objective.facts.sampler])
         for steps in settings.steps if stepped else (None,):
             for temperature in settings.temperatures or (None,):
-                recipe = replace(base, sampler=sampler, steps=steps, temperature=temperature)
-                method_for(model, recipe)
-                yield recipe
+                for cache in (None, *settings.caches):
+                    recipe = replace(base, sampler=sampler, steps=steps, temperature=temperature, cache=cache)
+                    method_for(model, recipe)
+                    yield recipe
 
 
 def point(model: Model, reader: Judge, recipe: Recipe, settings: Settings) -> dict[str, Any]:

@@ -43,6 +43,10 @@ class KeyValues:
         """Without what is before a position. Its slots are freed when more of them are needed."""
         return replace(self, low=max(self.low, min(position, self.end)))
 
+    def until(self, position: int) -> "KeyValues":
+        """Without what is at a position and after it, of text that was read in order. The next pass writes there."""
+        return replace(self, end=min(self.end, position))
+
     @property
     def seen(self) -> Bool[Tensor, "b slots"] | None:
         """Which of the slots low .. end count; None: all."""

@@ -135,13 +135,13 @@ class Pass:
     x: Int[Tensor, "b m"] | Float[Tensor, "b m d"]  # tokens, or vectors in place of their embeddings
     sees: Sees = Full()
     position: Int[Tensor, "*b m"] | None = None  # of each element; None: one after the other, after the memory
-    aim: Int[Tensor, "*b m"] | None = None  # the position from which each element looks at others; None: its own
     sigma: Float[Tensor, "..."] | None = None  # noise level per row (b) or element (b m), where the network takes it
     lengths: Int[Tensor, " b"] | None = None  # of the rows: elements at these positions and after are padding
     segments: Int[Tensor, "b m"] | None = None  # 0 for a first text, 1 for a second; ignored by networks without them
     memory: Memory | None = None  # of the text read before; None: there is none, and nothing is remembered
     keep: int | None = None  # how many elements, the first ones, are remembered; None: all
     wanted: Int[Tensor, " n"] | None = None  # flat elements over (b m) whose states are needed; None: all
+    aim: Int[Tensor, "*b m"] | None = None  # the position from which each element looks at others; None: its own
 
     @property
     def start(self) -> int:
@@ -212,10 +212,10 @@ def join(passes: Sequence[Pass]) -> Pass:
         torch.cat([p.x.flatten(0, 1) for p in passes])[None],
         Apart(tuple(passes)),
         torch.cat([p.positions.expand(p.x.shape[:2]).flatten() for p in passes]),
-        None if all(p.aim is None for p in passes) else torch.cat([aims(p).flatten() for p in passes]),
         sigma,
         memory=Memories(tuple(p.memory for p in passes)) if any(p.memory is not None for p in passes) else None,
         wanted=torch.cat(wanted),
+        aim=None if all(p.aim is None for p in passes) else torch.cat([aims(p).flatten() for p in passes]),
     )
 
 

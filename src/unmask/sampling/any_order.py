@@ -35,6 +35,7 @@ class OrderedWork:
     tokens: Int[Tensor, "b l"]  # what was read there
     memories: tuple[Memory | None, ...]
     start: int = 0  # position of the window that was read
+    aims: Int[Tensor, "b l"] | None = None  # in one stream: from where each token looked when it was read
 
 
 @PROCESSES.register("any-order", "any-order networks: blanks in the order of a policy, each token read once")
@@ -99,6 +100,10 @@ class AnyOrderProcess(Process):
 
     def commit(self, state: OrderedWork, asked: Ask, answer: Answer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
+        return self.remembered(state, asked, answer, work), brought
+
+    def remembered(self, state: OrderedWork, asked: Ask, answer: Answer, work: Work) -> OrderedWork:
+        """The state with this work, and with what the network has read for its answer."""
         order, tokens, memories = state.order.clone(), state.tokens.clone(), list(state.memories)
         going = work.canvas.hidden.any(1).tolist()
         for i, row in enumerate(asked.live.tolist()):
@@ -107,7 +112,7 @@ class AnyOrderProcess(Process):
             order[row, places] = torch.arange(len(places), device=places.device)
             tokens[row, places] = asked.tokens[i, places - asked.start]
             memories[row] = answer.memories[i] if self.cached and going[row] else None
-        return OrderedWork(work, order, tokens, tuple(memories), asked.start), brought
+        return OrderedWork(work, order, tokens, tuple(memories), asked.start, state.aims)
 
     def canvas(self, state: OrderedWork) -> Canvas:
         return state.work.canvas

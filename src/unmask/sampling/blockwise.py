@@ -148,11 +148,15 @@ class Blockwise(Process):
 
     def commit(self, state: BlockWork, asked: Ask, answer: Answer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
+        return self.remembered(state, asked, answer, work), brought
+
+    def remembered(self, state: BlockWork, asked: Ask, answer: Answer, work: Work) -> BlockWork:
+        """The state with this work, and with what the network has read for its answer."""
         memories = list(state.memories)
         going = work.canvas.hidden.any(1).tolist()
         for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
             memories[row] = memory if self.cached and going[row] else None
-        return BlockWork(work, tuple(memories), state.short), brought
+        return BlockWork(work, tuple(memories), state.short)
 
     def canvas(self, state: BlockWork) -> Canvas:
         return state.work.canvas

@@ -361,6 +361,10 @@ class Masked(Process):
     def commit(self, state: Work, asked: Ask, answer: Answer) -> tuple[Work, Committed]:
         return commit(state, asked, answer.logits)
 
+    def remembered(self, state: Work, asked: Ask, answer: Answer, work: Work) -> Work:
+        """The state with this work: nothing is remembered."""
+        return work
+
     def canvas(self, state: Work) -> Canvas:
         return state.canvas
 

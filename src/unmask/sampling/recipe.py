@@ -14,8 +14,10 @@ from torch import Tensor
 
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
+from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.control import Control
+from unmask.sampling.drafted import with_drafter
 from unmask.sampling.fitting import kind_for, process_for, samplers_for
 from unmask.sampling.logits import Hook, LogitOptions
 from unmask.sampling.masked import Sliding
@@ -24,7 +26,7 @@ from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_polic
 from unmask.sampling.process import Process, Step, run
 from unmask.sampling.rejection import Rejection
 from unmask.sampling.stale import CACHES, with_cache
-from unmask.settings import fitted
+from unmask.settings import at_least, fitted
 from unmask.text.prompt.canvas import Canvas
 
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
@@ -45,6 +47,8 @@ class Recipe:
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; none: half a window
     cache: str | None = None  # stale keys, an approximation: interval, prefix or dual, such as interval:every=8
+    drafter: str | None = None  # model that proposes tokens to an autoregressive one: the same samples, fewer passes
+    drafts: int = 4  # tokens that the drafter proposes at a time
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
     control: Control = field(default_factory=Control)
 
@@ -60,6 +64,7 @@ class Recipe:
             raise UserError(f"a window needs at least two tokens; saw {self.window}.")
         if self.cache is not None:
             CACHES.make(self.cache)
+        at_least(1, drafts=self.drafts)
         self.logit_options(())
         self.windows()
 
@@ -190,6 +195,8 @@ def method_for(
     process: Process = kind.of(policy=policy, options=options, windows=recipe.windows(), model=model)
     if recipe.cache is not None:
         process = with_cache(process, recipe.cache, model.spec)
+    if recipe.drafter is not None:
+        process = with_drafter(process, model, load(recipe.drafter), recipe.drafts)
     law = law_of(model, text, process, recipe, healed=healed)
     if control.reject and wanted is not None:
         process = Rejection(process, wanted, control.reject)

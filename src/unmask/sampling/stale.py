@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
@@ -22,6 +22,7 @@ from unmask.model.passing import Empty, Full, Memory, Pass
 from unmask.registry import Registry
 from unmask.sampling.masked import Masked, Work
 from unmask.sampling.process import Answer, Ask, Committed, Process
+from unmask.settings import check_shares
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -39,6 +40,20 @@ class Cache(ABC):
     def fresh(self, hidden: Bool[Tensor, " w"]) -> Bool[Tensor, " w"]:
         """The positions of a row that are read in every call, given its blanks."""
 
+    def renews(self, logits: Float[Tensor, "n v"]) -> bool:
+        """Whether these answers for a row are reason enough to read all of it in the next call."""
+        return False
+
+    @property
+    def exact(self) -> bool:
+        """Whether every call reads everything."""
+        return self.every == 1
+
+    @property
+    def rule(self) -> str:
+        """When a row is read again, as part of the law."""
+        return f"refreshed every {self.every} calls"
+
 
 CACHES: Registry[Cache] = Registry("cache", inline=True)
 
@@ -48,6 +63,28 @@ CACHES: Registry[Cache] = Registry("cache", inline=True)
 class Interval(Cache):
     def fresh(self, hidden: Bool[Tensor, " w"]) -> Bool[Tensor, " w"]:
         return torch.zeros_like(hidden)
+
+
+@CACHES.register("confidence", "a call reads the new and the asked tokens; the whole row after an uncertain answer")
+@dataclass(frozen=True)
+class Confidence(Interval):
+    every: int = 64  # calls from one reading of the whole row to the next, at most; 1: no cache
+    tau: float = 0.5  # an answer whose likeliest token has less probability is uncertain; 1: no cache
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(tau=self.tau)
+
+    def renews(self, logits: Float[Tensor, "n v"]) -> bool:
+        return bool((logits.softmax(-1).amax(-1) < self.tau).any()) or self.tau == 1
+
+    @property
+    def exact(self) -> bool:
+        return self.every == 1 or self.tau == 1
+
+    @property
+    def rule(self) -> str:
+        return f"refreshed after an answer below {self.tau:g}, and every {self.every} calls"
 
 
 @CACHES.register("prefix", "a call reads everything from the first blank on")
@@ -95,9 +132,9 @@ class Stale(Process):
 
     @property
     def law(self) -> str:
-        if self.cache.every == 1:
+        if self.cache.exact:
             return self.inner.law
-        return f"approximate (stale keys, refreshed every {self.cache.every} calls; without them: {self.inner.law})"
+        return f"approximate (stale keys, {self.cache.rule}; without them: {self.inner.law})"
 
     @property
     def scope(self) -> str:
@@ -151,6 +188,8 @@ class Stale(Process):
         tokens, memories, calls = state.tokens.clone(), list(state.memories), list(state.calls)
         for i, row in enumerate(asked.live.tolist()):
             calls[row] = 1 if self.whole(state, asked, row) else calls[row] + 1
+            if self.cache.renews(answer.logits[asked.row == i]):
+                calls[row] = 0
             tokens[row, asked.start : asked.start + asked.tokens.shape[1]] = asked.tokens[i]
             memories[row] = answer.memories[i]
         return StaleWork(work, tokens, tuple(memories), tuple(calls), asked.start), brought

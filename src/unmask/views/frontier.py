@@ -44,14 +44,19 @@ def by_sampler(points: Sequence[Point]) -> dict[str, list[Point]]:
     """The points of each line of the figure, by its name."""
     lines: dict[str, list[Point]] = {}
     for point in points:
-        lines.setdefault(f"{point['sampler']}, T = {point['temperature']:g}", []).append(point)
+        lines.setdefault(f"{method(point)}, T = {point['temperature']:g}", []).append(point)
     return lines
+
+
+def method(point: Point) -> str:
+    """The sampler of a point, and its cache."""
+    return point["sampler"] + (f", {point['cache']}" if point.get("cache") else "")
 
 
 def cells(point: Point) -> tuple[str, ...]:
     """A point as cells of a table."""
     return (
-        point["sampler"],
+        method(point),
         "" if point["steps"] is None else str(point["steps"]),
         f"{point['temperature']:g}",
         f"{point['calls']:,.0f}",
@@ -67,7 +72,7 @@ def frontier_part(
 ) -> Part:
     """The figure, its table and the record, as a part of a page."""
     means = "; ".join(sorted({point["means"] for point in points}))
-    warnings = [f"{point['sampler']}: {point['warning']}" for point in points if point["warning"]]
+    warnings = [f"{method(point)}: {point['warning']}" for point in points if point["warning"]]
     return Part(
         title,
         warnings=[*([PARTIAL] if partial else []), *warnings],

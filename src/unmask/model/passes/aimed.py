@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
-from unmask.model.passing import Causal, Memory, Pass, Rule
+from unmask.model.passing import Causal, Pass, Rule
 
 
 def aimed(
@@ -31,7 +31,7 @@ def aimed(
     The first token of the order is given: a question about it is answered by a state that has seen it.
     """
     check_aimed(spec)
-    b, l = clean.shape
+    l = clean.shape[1]
     place = torch.arange(l, device=clean.device)
     padding = torch.zeros_like(rank) if lengths is None else (place >= lengths[:, None]) * l
     order = (rank + padding).argsort(1)  # padding is read last, so that no text sees it
@@ -43,7 +43,7 @@ def aimed(
         if allowed is None
         else Rule(torch.ones_like(allowed).tril() & allowed[order[:, :, None], order[:, None]])
     )
-    return Pass(clean.gather(1, order), sees, order, aim_at(spec, ends), wanted=wanted)
+    return Pass(clean.gather(1, order), sees, order, aim=aim_at(spec, ends), wanted=wanted)
 
 
 def aim_at(spec: Spec, target: Int[Tensor, "*b m"]) -> Int[Tensor, "*b m"]:
