@@ -135,7 +135,7 @@ def test_blanks_of_given_lengths_are_filled_alike(stories, address, capsys):
 
 def test_every_drawing_option_is_declared_once_and_reaches_the_server():
     declared = {one.name for kind in (Recipe, Control) for one in fields(kind)}
-    assert LOCAL.keys() == {"batch", "control", "classifier", "json_schema"}, (
+    assert LOCAL.keys() == {"batch", "control", "classifier", "json_schema", "drafter", "drafts"}, (
         "what a client may not set, or sets by another name"
     )
     assert declared - LOCAL.keys() == OPTIONS.keys()

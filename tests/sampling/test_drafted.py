@@ -46,7 +46,13 @@ def drafted(folders, name, **options):
 
 @pytest.mark.parametrize("name", ["any-order", "one-stream", "block", "mdlm"])
 @pytest.mark.parametrize(
-    "options", [{}, {"top_p": 0.7, "no_repeat": 2, "drafts": 2}, {"pattern": "[ab]*c[a-h .,\n]*", "drafts": 9}]
+    "options",
+    [
+        {},
+        {"top_p": 0.7, "no_repeat": 2, "drafts": 2},
+        {"pattern": "[ab]*c[a-h .,\n]*", "drafts": 9},
+        {"window": 8, "stride": 4},
+    ],
 )
 def test_the_samples_are_those_without_a_drafter_token_for_token(folders, name, options):
     own = {key: value for key, value in options.items() if key != "drafts"}

@@ -109,7 +109,7 @@ def as_flags(group: T) -> T:
     values = {name: getattr(group, name) for name in shown}
     if hasattr(kind, "registry"):
         names: Any = Literal[tuple(sorted(kind.registry))]
-        about = f"which {kind.registry.kind}; each has its own fields"
+        about = f"which {kind.registry.kind} (help lists them); each has its own fields"
         shown["name"], values["name"] = Annotated[names, tyro.conf.arg(help=about)], kind.name
     body = {name: field(default=value) for name, value in values.items()}
     members = {"__annotations__": shown, "__doc__": kind.__doc__, "shows": kind, **body}

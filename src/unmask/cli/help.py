@@ -12,7 +12,7 @@ import tyro
 from unmask.registry import spelled
 from unmask.settings import help_of
 
-WIDTH, LEFT = 118, 34
+WIDTH, LEFT, LONGEST = 118, 34, 96
 
 
 def help_text(module: ModuleType, default: Any = None) -> str:
@@ -101,7 +101,8 @@ def kind_of(hint: Any) -> str:
     if get_origin(hint) in (Union, UnionType):
         return kind_of(next(one for one in get_args(hint) if one is not NoneType))
     if get_origin(hint) is Literal:
-        return "{" + ",".join(str(one) for one in get_args(hint) if one != "") + "}"
+        names = "{" + ",".join(str(one) for one in get_args(hint) if one != "") + "}"
+        return names if len(names) <= LONGEST else "NAME"  # `help` lists them
     if get_origin(hint) is tuple:
         return f"{kind_of(get_args(hint)[0])} .."
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(hint, "NAME[:FIELD=VALUE]")

@@ -53,6 +53,8 @@ class Allowed(BaseModel):
 # Options that a client may not set, and why.
 LOCAL = {
     "batch": "requests share the engine's batches",
+    "drafter": "a folder on the server's disk, or a model of the hub",
+    "drafts": "they need a drafter",
     "control": "its fields are fields of the request",
     "classifier": "a folder on the server's disk, given when the server starts",
     "json_schema": "response_format has it; a file would be one on the server's disk",
