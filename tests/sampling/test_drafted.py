@@ -90,7 +90,7 @@ def test_the_law_is_that_of_the_autoregressive_model_by_enumeration():
     assert sum(law.values()) == pytest.approx(1, abs=1e-6)
     proposing = Drafter(AnyOrderProcess(NextBlanks(count=3)), small_network(before=False))
     process = Drafted(AutoregressiveProcess().inner, proposing)
-    rows = of_tokens(torch.tensor([[1, 3, 3, 3]]).expand(600, -1), mask=3)
+    rows = of_tokens(torch.tensor([[1, 3, 3, 3]]).expand(240, -1), mask=3)
     *_, last = run(process, network, rows, seed=2)
     assert chi_square_p(law, last.canvas.tokens) > 1e-3
 

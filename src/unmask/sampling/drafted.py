@@ -63,7 +63,7 @@ class Drafter:
     process: Remembering
     network: Any
 
-    def proposals(self, state: Any, work: Work) -> tuple[Any, list[Int[Tensor, " k"]]]:
+    def proposals(self, state: Any, work: Work) -> tuple[Any, list[Int[Tensor, " _"]]]:
         """The state after one call, and the next tokens of each row."""
         own = state if isinstance(state, Work) else state.work
         told = enter_window(replace(own, canvas=work.canvas))
@@ -90,7 +90,7 @@ class DraftedWork:
 
     work: Work
     memories: tuple[Memory | None, ...]
-    drafts: tuple[Int[Tensor, " k"], ...]
+    drafts: tuple[Int[Tensor, " _"], ...]
     drafter: Any  # its state
     start: int = 0  # position of the window that was read
 

@@ -137,7 +137,7 @@ class OneStreamProcess(Process):
         return state.work.canvas
 
 
-def blanks_of(asked: Ask) -> tuple[Int[Tensor, " n"], ...]:
+def blanks_of(asked: Ask) -> tuple[Int[Tensor, " _"], ...]:
     """The positions that each row asks for."""
     counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
     return asked.position.split(counts)
