@@ -46,7 +46,7 @@ class Recipe:
     seed: int = 0  # seed and sample number determine a sample, whatever the batch
     window: int | None = None  # tokens the model sees at once, for text longer than it was trained on
     stride: int | None = None  # tokens added by each window after the first; none: half a window
-    cache: str | None = None  # stale keys, an approximation: interval, prefix or dual, such as interval:every=8
+    cache: str | None = None  # stale keys, an approximation: interval:every=8, confidence:tau=0.5, prefix or dual
     drafter: str | None = None  # model that proposes tokens to an autoregressive one: the same samples, fewer passes
     drafts: int = 4  # tokens that the drafter proposes at a time
     batch: int = 32  # samples drawn at once; changes speed and memory, never a sample
