@@ -10,13 +10,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from models import saved
+from models import network, saved
 from servers import serving
 
 from contracts.members import model_of
 from unmask.diffusion.plaid import Plaid
-from unmask.model.checkpoint import load
+from unmask.model.checkpoint import load, save
 from unmask.serving.http.schema import OPTIONS
+from unmask.text.tokens.vocabulary import byte
 
 pytestmark = pytest.mark.browser
 
@@ -524,3 +525,59 @@ def test_the_reference_lists_every_address(visit, client):
     paths = json.loads(client.get("/openapi.json").text)["paths"]
     assert len(told) == len(paths)
     assert all(any(path in one for one in told) for path in paths)
+
+
+def test_a_model_without_conversations_offers_none(visit):
+    page = visit()
+    page.wait_for_selector("#sampler option", state="attached")
+    assert not page.is_visible("#talks")
+    assert page.text_content("#go") == "Go"
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    """A server whose model learned pairs; its weights are random."""
+    tokenizer = byte()
+    about = {"mask": tokenizer.mask, "tokenizer": tokenizer, "settings": {"text": {"pack": "exchange"}}}
+    with serving(load(save(tmp_path_factory.mktemp("talk") / "model", network(tokenizer.size), **about))) as address:
+        yield address
+
+
+def test_a_conversation_shows_what_was_said_and_sends_all_of_it(visit, talking):
+    page = visit(at=talking)
+    page.wait_for_selector("#talks", state="visible")
+    assert page.text_content("#go") == "Send"
+    assert page.input_value("#text") == ""
+    page.fill("#length", "6")
+    page.fill("#seed", "3")
+    said: list[dict[str, str]] = []
+    for number, question in enumerate(("Hi <b>&", "fox {{ 7 * 7 }}"), 1):
+        said.append({"role": "user", "content": question})
+        page.fill("#text", question)
+        page.press("#text", "Enter")
+        page.wait_for_selector(f".turn.assistant >> nth={number - 1}", state="attached")
+        body = {"messages": said, "max_tokens": 6, "seed": 3}
+        answer = httpx.post(f"{talking}/v1/chat/completions", json=body, timeout=60).json()["choices"][0]["message"]
+        said.append({"role": "assistant", "content": answer["content"]})
+        assert page.input_value("#text") == ""
+    turns = page.locator(".turn").all_text_contents()
+    assert turns == [one["content"] or "…" for one in said]
+    assert not page.locator("#stage .token.given").first.is_visible()
+    page.wait_for_selector(AGAIN)
+    if "UNMASK_PICTURES" in os.environ:
+        page.screenshot(path=Path(os.environ["UNMASK_PICTURES"]) / "conversation.png", full_page=True)
+    page.click("#forget")
+    assert page.locator(".turn").count() == 0
+    page.uncheck("#conversing")
+    assert page.text_content("#go") in ("Go", "Again")
+    assert page.is_visible("#examples")
+
+
+def test_a_message_that_cannot_be_answered_stays_in_the_field(visit, talking):
+    page = visit(at=talking)
+    page.wait_for_selector("#talks", state="visible")
+    page.fill("#text", "long " * 40)
+    page.click("#go")
+    page.wait_for_selector("#error", state="visible")
+    assert page.input_value("#text") == "long " * 40
+    assert page.locator(".turn").count() == 0

@@ -32,6 +32,7 @@ def card_of(name: str, requests: Requests) -> answers.ModelCard:
         max_candidates=limits.rows,
         defaults=defaults_of(model),
         samplers=samplers_of(model),
+        talks=model.talker is not None,
         labels=labels_of(requests),
         classes=classes_of(requests),
     )

@@ -171,6 +171,7 @@ class ModelCard(BaseModel):
     max_candidates: int
     defaults: Defaults = Field(description="The sampling settings in force unless a request gives others.")
     samplers: list[Sampler] = Field(description="Samplers for this model; its own reverse process first.")
+    talks: bool = Field(description="Whether /v1/chat/completions answers: it learned pairs, or has a chat template.")
     labels: list[str] = Field(description="What `classifier_label` may be; empty: the server has no classifier.")
     classes: list[str] = Field(description="Labels of /v1/classify; empty: it has none, or predicts a number.")
 

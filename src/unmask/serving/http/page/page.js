@@ -21,6 +21,9 @@ async function load() {
   await describe();
   $("sampler").replaceChildren(new Option("default", ""), ...card.samplers.map(({ name }) => new Option(name)));
   examples(draw);
+  $("talks").hidden = !card.talks;
+  $("conversing").checked = card.talks && location.hash.length < 2;
+  showTalk();
   refresh();
 }
 
@@ -31,6 +34,7 @@ const settings = () => ({ ...chosen(), stream: true, events: "steps", draft: $("
 // The address and the body of a draw: of the form's text, or of tokens with blanks.
 function request(tokens) {
   const { stop, ...asked } = settings(), text = $("text").value;
+  if (!tokens && talk.on()) return answerRequest(text, { stop, ...asked });
   if (tokens) return ["v1/infill", { tokens, ...asked, ...(whole && { pattern: whole, whole: true }) }];
   if (BLANK.test(text)) return ["v1/infill", { text, ...asked }];
   return ["v1/completions", { prompt: text, max_tokens: number("length") ?? 16, ...asked, ...(stop && { stop }) }];
@@ -52,6 +56,7 @@ async function draw(tokens = null, before = null, pattern = null) {
       if (name === "begin") begin(recording, said, before);
       if (name === "step") step(recording, said);
       if (name === "end") finish(recording, said);
+      if (name === "end" && path === "v1/chat/completions") answered(body.messages.at(-1).content, said.choices[0].text);
     }
   } catch (error) {
     if (error.name !== "AbortError") complain(error);
@@ -107,7 +112,7 @@ function finish(recording, said) {
 
 function busy(yes) {
   $("halt").hidden = !yes;
-  $("go").textContent = yes ? "Again" : "Go";
+  $("go").textContent = yes ? "Again" : talk.on() ? "Send" : "Go";
 }
 
 // What is wrong with the pattern is said beside it, everything else in one place; the field at fault is marked.
@@ -210,6 +215,7 @@ for (const id of ["sampler", "plain"]) $(id).addEventListener("change", refresh)
 $("more").addEventListener("input", count);
 $("reset").addEventListener("click", () => setForm({ sampler: "", seed: $("seed").value, n: $("n").value }));
 $("halt").addEventListener("click", () => running?.abort());
+wireTalk();
 $("link").addEventListener("click", link);
 $("save").addEventListener("click", save);
 
@@ -220,7 +226,7 @@ async function start() {
   } catch (error) { complain(error); return; }
   let told = null;
   try { told = location.hash.length > 1 ? unpacked(location.hash.slice(1)) : null; } catch { complain(new Error("this link is damaged.")); }
-  if (!told) { if (!$("text").value) $("text").value = EXAMPLES[0][1].text; return; }
+  if (!told) { if (!$("text").value && !talk.on()) $("text").value = EXAMPLES[0][1].text; return; }
   setForm(told);
   draw(Array.isArray(told.tokens) ? told.tokens : null, null, typeof told.whole === "string" ? told.whole : null);
 }
