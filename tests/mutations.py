@@ -103,9 +103,21 @@ MUTATIONS = {
     ),
     "published: Dream's number of tokens is rounded up": Mutation(
         "sampling/policies/confidence.py",
-        "(left * (1 - s / t)).long()",
-        "(left * (1 - s / t)).ceil().long()",
-        f"{DIALECTS}::test_dreams_sampler_runs_token_by_token",
+        "(1 - times[1:] / times[:-1])).long()",
+        "(1 - times[1:] / times[:-1])).ceil().long()",
+        f"{DIALECTS}::test_an_authors_sampler_runs_token_by_token",
+    ),
+    "published: parts of LLaDA's sampler share one clock": Mutation(
+        "sampling/policies/confidence.py",
+        "calls - (now + 1) *",
+        "calls - 1 *",
+        f"{DIALECTS}::test_an_authors_sampler_runs_token_by_token",
+    ),
+    "published: guidance hides the first token of a shifted model": Mutation(
+        "sampling/guidance.py",
+        "        if self.leads:",
+        "        if False:",
+        f"{DIALECTS}::test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position",
     ),
     "published: Llama's pairs in a GGUF file stay adjacent": Mutation(
         "model/formats/gguf.py",

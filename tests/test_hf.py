@@ -239,3 +239,14 @@ def test_trl_trains_our_objective_on_answers_alone(tmp_path):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < 0.5 * losses[0]
     assert losses[0] < 8  # nats per token: a sum over two batches would be twice that
+
+
+@torch.no_grad()
+def test_a_checkpoint_keeps_its_objective_or_is_refused(tmp_path):
+    folder = letters.checkpoint(tmp_path / "blocks", objective="block")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    assert model.objective == load(folder).objective
+    model.save_pretrained(tmp_path / "again")
+    assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").objective == model.objective
+    with pytest.raises(UserError, match="was trained with ar"):
+        transformers.AutoModelForMaskedLM.from_pretrained(shipped()["stories-ar"])

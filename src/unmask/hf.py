@@ -11,6 +11,7 @@ as with any other model. Needs transformers (`pip install "unmask[hf]"`).
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,17 +26,19 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.utils import cached_file
 
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec, build
 from unmask.model.denoiser import NetworkView
+from unmask.model.format import NOTE, read_note
 from unmask.model.formats.bd3lm import objective_of_class
+from unmask.model.formats.encoder import TRAINED
 from unmask.model.formats.official import architecture_of, mask_of
-from unmask.model.formats.own import spec_from
+from unmask.model.formats.own import objective_from, spec_from
 from unmask.model.passes.doubled import doubled
 from unmask.model.passes.whole import hidden_states
 from unmask.random import Noise
@@ -44,6 +47,7 @@ from unmask.sampling.masked import fill
 from unmask.sampling.policy import policy_of
 from unmask.text.prompt.canvas import of_tokens
 
+HUB = ("revision", "cache_dir", "token", "local_files_only", "force_download")  # where a file of the hub is
 IGNORED = -100  # a label that does not count, in transformers
 
 
@@ -66,7 +70,7 @@ class UnmaskConfig(PreTrainedConfig):
     def objective(self, spec: Spec) -> Objective:
         if self.model_type == "bd3lm":
             return objective_of_class(self.to_dict(), spec)  # type: ignore[arg-type]
-        return MDLM()
+        return objective_from(getattr(self, TRAINED, "mdlm"), {})
 
     def mask(self, spec: Spec) -> int:
         return mask_of(self.to_dict(), spec)
@@ -106,10 +110,24 @@ class Network(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, *given: Any, dtype: Any = torch.float32, **options: Any) -> "Network":
-        """As everywhere, in float32 unless another type is asked for: half precision is not safe on all CPUs."""
+    def from_pretrained(cls, path: Any, *given: Any, dtype: Any = torch.float32, **options: Any) -> "Network":
+        """As everywhere, in float32 unless another type is asked for: half precision is not safe on all CPUs.
+
+        A checkpoint of ours has the objective that it was trained with, which must be one of hidden tokens.
+        """
         options.pop("torch_dtype", None)
-        return super().from_pretrained(*given, dtype=dtype or torch.float32, **options)
+        network = super().from_pretrained(path, *given, dtype=dtype or torch.float32, **options)
+        hub = {key: options[key] for key in HUB if key in options}
+        if note := cached_file(path, NOTE, _raise_exceptions_for_missing_entries=False, **hub):
+            setattr(network.config, TRAINED, read_note(Path(note).parent)["objective"])
+            network.objective = network.config.objective(network.backbone.spec)
+        facts = network.objective.facts
+        if not facts.conditionals or "orders" in facts.gives:
+            raise UserError(
+                f"{path} was trained with {network.objective.name}, and these classes hold networks that predict "
+                "masks: load it with unmask.load."
+            )
+        return network
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -224,6 +224,18 @@ def test_a_header_that_lies_is_refused_before_anything_is_read(head, told, tmp_p
         read_header(path)
 
 
+def test_tensors_that_share_their_bytes_and_many_long_lists_are_refused(tmp_path):
+    path, entry = tmp_path / "lie.gguf", struct.pack("<I1QIQ", 1, 4000, F32, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 3, 0) + b"".join(text(f"w{i}") + entry for i in range(3))
+    path.write_bytes(head + b"\0" * 17000)
+    with pytest.raises(UserError, match="overlap"):
+        read_header(path)
+    flags = struct.pack("<IIQ", LIST, 7, 3_000_000) + b"\0" * 3_000_000
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + text("a") + flags + text("b") + flags)
+    with pytest.raises(UserError, match="lists have more than"):
+        read_header(path)
+
+
 def test_the_vocabulary_has_one_id_more_for_blanks(tmp_path):
     model = load(written("llama", tmp_path)[1], dialect="llama")
     assert (model.spec.vocab, model.spec.outputs, model.mask) == (VOCAB + 1, VOCAB, VOCAB)

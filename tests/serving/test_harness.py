@@ -11,6 +11,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 
 import tiny
+from model.published import complete
 from unmask.errors import UserError
 from unmask.model.passes.whole import logits_at
 from unmask.serving.harness import Harness, greedy
@@ -95,6 +96,16 @@ def test_generation_ends_before_the_first_stop(folder):
         stop = whole[len(whole) // 2]
         (cut,) = one.generate_until([asked("generate_until", "abc", {"until": [stop, "zz"], "max_gen_toks": 6})])
         assert cut == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize(("name", "dialect"), [("dream", ""), ("sdar", ""), ("a2d_qwen3", "a2d-mdlm")])
+def test_published_models_are_scored_and_answer(name, dialect, tmp_path):
+    one = Harness(str(complete(name, tmp_path / "m", unmask_dialect=None)), passes=2, steps=None, dialect=dialect)
+    first, second = one.loglikelihood([asked("loglikelihood", "AG", "LV"), asked("loglikelihood", "", "AGLV")])
+    assert -40 < first[0] < 0
+    assert -80 < second[0] < 0
+    (text,) = one.generate_until([asked("generate_until", "AG", {"until": [], "max_gen_toks": 5})])
+    assert len(text) <= 5
 
 
 def test_the_harness_runs_local_tasks(folder, tmp_path, monkeypatch):

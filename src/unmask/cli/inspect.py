@@ -59,16 +59,18 @@ def facts(about: Description) -> Iterator[tuple[str, str]]:
 
 def published_facts(about: Description) -> Iterator[tuple[str, str]]:
     """What is known of the family of a published model."""
-    family = family_of(about.found.settings)
-    if family is None:
+    settings, family = about.found.settings, family_of(about.found.settings)
+    if "dialect" not in settings:
         return
-    yield "dialect", family.about
-    yield "its number", family.bound
-    if family.sampling:
-        yield "its sampler", ", ".join(f"{name} {value}" for name, value in family.sampling.items())
-    if ends := about.found.settings.get("ends"):
+    yield "dialect", settings["dialect"] if family is None else family.about
+    yield "its number", about.found.objective.means if family is None else family.bound
+    if sampling := settings.get("sampling"):
+        yield "its sampler", ", ".join(f"{name} {value}" for name, value in sampling.items())
+    if new := settings.get("new"):
+        yield "it draws", f"{new} tokens after a prompt, unless told otherwise"
+    if ends := settings.get("ends"):
         yield "texts end at", ", ".join(map(str, ends))
-    if family.template:
+    if family is not None and family.template:
         yield "chat template", family.template
 
 

@@ -121,6 +121,7 @@ def recognised(folder: Path, dialect: str | None = None) -> tuple[Files, Format]
         if layout.matches(files):
             return files, layout
     what = f"model_type {files.kind!r}" if files.kind else "no model_type"
+    what += ", a mixture of experts" if config.get("num_experts") or config.get("num_local_experts") else ""
     if dialect:
         raise UserError(f"{folder / 'config.json'} does not describe a model of the dialect {dialect!r}: {what}.")
     raise UserError(

@@ -23,7 +23,7 @@ from unmask.text.tokens.files import add_mask
 from unmask.text.tokens.tokenizer import Tokenizer
 
 SUFFIX = ".gguf"
-MOST = {"keys": 4096, "tensors": 65536, "letters": 1 << 20, "items": 1 << 22}  # of a header
+MOST = {"keys": 4096, "tensors": 65536, "letters": 1 << 20, "items": 1 << 22}  # of a header; items: of all its lists
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, LIST = 8, 9  # other types of values
 PLAIN = {0: ("F32", np.float32), 1: ("F16", np.float16)}  # types of tensors that need no library
@@ -77,7 +77,7 @@ class Cursor:
     """A place in a file from which values are read, never beyond its end."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
-        self.data, self.path, self.at = data, path, 0
+        self.data, self.path, self.at, self.items = data, path, 0, 0
 
     def refuse(self, why: str) -> UserError:
         return UserError(f"{self.path} cannot be read: {why}. Copy the file again from where it came from.")
@@ -111,6 +111,9 @@ class Cursor:
         if kind != LIST:
             raise self.refuse(f"a value has the unknown type {kind}")
         inner, count = self.number("I"), self.count("items")
+        self.items += count
+        if self.items > MOST["items"]:
+            raise self.refuse(f"its lists have more than {MOST['items']} items")
         if inner in NUMBERS:
             size = struct.calcsize(f"<{NUMBERS[inner]}")
             start = self.skip(count * size)
@@ -171,6 +174,8 @@ def read_header(path: Path) -> Header:
             entries[name] = Entry(entry.shape, entry.kind, first + entry.start, entry.size)
             if entries[name].start + entry.size > len(data):
                 raise cursor.refuse(f"it ends before the tensor {name:.80} does")
+        if sum(entry.size for entry in entries.values()) > len(data):
+            raise cursor.refuse("its tensors overlap, so that they are larger than the file")
     return Header(keys, entries)
 
 

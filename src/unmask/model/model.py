@@ -90,6 +90,14 @@ class Model:
             raise UserError(f"the ids that end a text must be a list of numbers; saw {said!r:.60}.")
         return frozenset(said)
 
+    @property
+    def new(self) -> int | None:
+        """Tokens to draw after a prompt by default, by the table of a published model; None: a whole row."""
+        said = self.settings.get("new")
+        if said is not None and (type(said) is not int or said < 1):
+            raise UserError(f"the number of new tokens must be a whole number from 1; saw {said!r:.60}.")
+        return said
+
     def with_sampling(self, **settings: Any) -> "Model":
         """The model with these default sampling settings and no others: sampler="entropy", top_p=0.9."""
         return replace(self, settings={**self.settings, "sampling": settings})

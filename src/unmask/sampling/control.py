@@ -82,7 +82,7 @@ class Control:
         if self.guidance != 1 or self.classifier is not None:
             check_can_be_guided(model)
         if self.guidance != 1:
-            hooks.append(ClassifierFree(model.network, self.guidance, model.layout.fixed))
+            hooks.append(ClassifierFree(model.network, self.guidance, model.layout.fixed, model.objective.leads))
         if self.classifier is not None:
             judge = load_guide(self.classifier, model)
             label = int(judge.answer.target(self.classifier_label or ""))

@@ -281,7 +281,7 @@ def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor
 def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
     """A token for each of these flat positions; together they satisfy the constraint, if there is one."""
     view, options = asked.view, work.options
-    if options.constraint is None:
+    if options.constraint is None or not len(rows):
         return draw_tokens(view, rows, logits, options)
     width = asked.tokens.shape[1]
     row, position = asked.live[rows // width], rows % width + asked.start

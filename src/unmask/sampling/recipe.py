@@ -191,8 +191,11 @@ def method_for(
         hook=control.hook(model) if hook is None else hook(control),
         constraint=None if control.reject else wanted,
     )
+    windows = recipe.windows()
+    if windows is not None and windows.stride == windows.context and model.objective.leads:
+        raise UserError("this model predicts a position at the one before it: give a stride below the window.")
     kind = process_for(policy.needs, model.objective.facts.gives)
-    process: Process = kind.of(policy=policy, options=options, windows=recipe.windows(), model=model)
+    process: Process = kind.of(policy=policy, options=options, windows=windows, model=model)
     if recipe.cache is not None:
         process = with_cache(process, recipe.cache, model.spec)
     if recipe.drafter is not None:

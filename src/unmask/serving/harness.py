@@ -58,9 +58,10 @@ class Harness(LM):
         batch_size: int | str | None = None,  # the harness passes these two to every model
         max_batch_size: int | None = None,
         device: str | None = None,
+        dialect: str = "",
     ) -> None:
         super().__init__()
-        self.model = load(str(pretrained))
+        self.model = load(str(pretrained), dialect=dialect)
         self.tokenizer = self.model.text_tokenizer()
         if device and (torch.cuda.is_available() or not device.startswith("cuda")):  # its default is cuda
             self.model.network.to(device)

@@ -4,17 +4,14 @@ The vectors were recorded by running the originals (tests/golden/README.md); tol
 """
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
-import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from model.published import NAMED, cases, letters, published
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.kernels.uniform import rate_nats, uniform_log_step
 from unmask.diffusion.sedd import SEDD
@@ -27,11 +24,8 @@ from unmask.model.passes.whole import logits_at
 from unmask.model.passing import Apart, Blocks, Full, Pass, Rule
 from unmask.random import Noise
 from unmask.sampling.blockwise import Blockwise
-from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Blocks as BlockWindows
-from unmask.sampling.masked import fill
-from unmask.sampling.policies.confidence import Leftmost, Ordered
+from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.parallel import Threshold
 from unmask.sampling.process import run
 from unmask.sampling.recipe import Recipe, method_for
@@ -40,24 +34,9 @@ from unmask.serving.http.schema import CompletionRequest
 from unmask.serving.limits import Limits
 from unmask.text.prompt.canvas import of_rows, of_tokens
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "dialects"
-NAMED = {"diffullama": "diffullama", "a2d_qwen3": "a2d-mdlm"}  # whose files do not say what they are
 FULL = ["llada", "dream", "diffullama", "diffugpt", "a2d_qwen3", "smdm"]
 FULL_VIEW = Full()
 GREEDY = LogitOptions(temperature=0.0)
-
-
-def cases(name):
-    return {key: torch.from_numpy(value) for key, value in np.load(GOLDEN / name / "cases.npz").items()}
-
-
-def published(name, folder, *, mask=True, **keys):
-    """A copy of a recorded folder with the tiny network's mask in its config.json."""
-    shutil.copytree(GOLDEN / name, folder)
-    path = folder / "config.json"
-    known = {} if not mask or name in ("smdm", "sedd") else {"mask_token_id": int(cases(name)["mask_id"])}
-    path.write_text(json.dumps(json.loads(path.read_text()) | known | keys))
-    return folder
 
 
 def model_of(name, folder, dialect=None, **keys):
@@ -99,9 +78,9 @@ def test_smdm_reads_a_row_that_is_continued_with_masks_and_has_exact_angles(tmp_
     assert 1e-3 < (logits(model, x)[..., : rounded.shape[-1]] - rounded).abs().max() < 2e-2
 
 
-def test_a_mixture_of_experts_is_refused_by_its_model_type(tmp_path):
-    with pytest.raises(UserError, match="does not know: model_type 'llada2_moe'"):
-        load(published("llada", tmp_path / "m", model_type="llada2_moe"))
+def test_a_mixture_of_experts_is_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match="does not know: model_type 'llada2_moe', a mixture of experts"):
+        load(published("llada", tmp_path / "m", model_type="llada2_moe", num_experts=8))
 
 
 @pytest.mark.parametrize("name", ["dream", "diffugpt", "diffullama"])
@@ -167,72 +146,50 @@ def canvas_after(prompt, new, mask):
     return of_tokens(torch.cat((prompt.long(), torch.full((len(prompt), new), mask)), 1), mask=mask)
 
 
-@pytest.mark.parametrize(
-    ("run_name", "new", "size", "calls"), [("one_block", 12, 12, 12), ("blocks", 16, 4, 2), ("uneven", 12, 12, 5)]
-)
-def test_lladas_sampler_runs_token_by_token(run_name, new, size, calls, tmp_path):
-    model, recorded = model_of("llada", tmp_path / "m"), cases("llada")
-    prompt = recorded["gen_prompt"]
-    windows = AfterPrompt(prompt.shape[1], size)
-    policy = Ordered(by="confidence", calls=calls, draw_first=True)
-    canvas = canvas_after(prompt, new, model.mask)
-    tokens = last(fill(model.network, canvas, policy, windows=windows, options=GREEDY))
+def drawn(model, prompt, new, **options):
+    """The prompts and `new` tokens after them, by the model's default sampler unless the options name another."""
+    method = method_for(model, Recipe().changed(**options))
+    return last(method.fill(canvas_after(prompt, new, model.mask), seed=0, ids=torch.arange(len(prompt))))
+
+
+ARGMAX = {"temperature": 0.0, "top_p": 1.0}  # as the runs were recorded
+RUNS = {  # of samplers that are the defaults of their families, with the settings of each run
+    "llada: one_block": (12, {"steps": 12}),
+    "llada: blocks": (16, {"sampler": "draw-then-keep:part=4", "steps": 8}),
+    "llada: uneven": (12, {"steps": 5}),
+    "llada: cfg": (12, {"sampler": "draw-then-keep:part=6", "steps": 6, "guidance": 2.5}),  # cfg_scale + 1
+    "dream: entropy": (11, {"steps": 5, **ARGMAX}),
+    "dream: maskgit_plus": (11, {"sampler": "confidence:falls=0.001", "steps": 5, **ARGMAX}),
+    "dream: topk_margin": (11, {"sampler": "margin:falls=0.001", "steps": 5, **ARGMAX}),
+    "sdar: dynamic": (14, {"sampler": "threshold:tau=0.25", **ARGMAX}),
+    "sdar: static": (14, {"sampler": "draw-then-keep:each=2", **ARGMAX}),
+    "sdar: sequential": (14, {"sampler": "left-to-right", **ARGMAX}),
+}
+
+
+@pytest.mark.parametrize("which", RUNS)
+def test_an_authors_sampler_runs_token_by_token(which, tmp_path):
+    (name, run_name), (new, options) = which.split(": "), RUNS[which]
+    model, recorded = model_of(name, tmp_path / "m"), cases(name)
+    tokens = drawn(model, recorded["gen_prompt"], new, **options)
     assert torch.equal(tokens, recorded[f"gen_{run_name}"].long())
-
-
-def test_lladas_sampler_runs_with_guidance(tmp_path):
-    model, recorded = model_of("llada", tmp_path / "m"), cases("llada")
-    prompt = recorded["gen_prompt"]
-    options = replace(GREEDY, hook=ClassifierFree(model.network, 2.5))  # cfg_scale + 1
-    policy = Ordered(by="confidence", calls=3, draw_first=True)
-    canvas, windows = canvas_after(prompt, 12, model.mask), AfterPrompt(prompt.shape[1], 6)
-    assert torch.equal(
-        last(fill(model.network, canvas, policy, windows=windows, options=options)), recorded["gen_cfg"].long()
-    )
-
-
-class AfterPrompt(BlockWindows):
-    """Blocks that are counted from the end of the prompt, as LLaDA's are."""
-
-    def __init__(self, start, size):
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "start", start)
-
-    def spans(self, length):
-        spans = BlockWindows(self.size).spans(length - self.start)
-        return [type(one)(0, length, one.first + self.start, one.last + self.start) for one in spans]
-
-
-@pytest.mark.parametrize("alg", ["entropy", "maskgit_plus", "topk_margin"])
-def test_dreams_sampler_runs_token_by_token(alg, tmp_path):
-    model, recorded = model_of("dream", tmp_path / "m"), cases("dream")
-    by = {"entropy": "entropy", "maskgit_plus": "confidence", "topk_margin": "margin"}[alg]
-    policy = Ordered(by=by, calls=5, falls=1e-3)
-    canvas = canvas_after(recorded["gen_prompt"], 11, model.mask)
-    tokens = last(fill(model.network, canvas, policy, options=GREEDY))
-    assert torch.equal(tokens, recorded[f"gen_{alg}"].long())
 
 
 def test_dreams_sampler_runs_from_a_padded_prompt(tmp_path):
     model, recorded = model_of("dream", tmp_path / "m"), cases("dream")
     for row, real in enumerate(recorded["genpad_attention_mask"].bool()):
-        prompt = recorded["genpad_prompt"][row][real][None]
-        policy = Ordered(by="entropy", calls=8, falls=1e-3)
-        tokens = last(fill(model.network, canvas_after(prompt, 8, model.mask), policy, options=GREEDY))
+        tokens = drawn(model, recorded["genpad_prompt"][row][real][None], 8, steps=8, **ARGMAX)
         assert torch.equal(tokens[0, -8:], recorded["genpad_entropy"][row, -8:].long())
 
 
 def test_tiny_a2d_runs_token_by_token_with_both_sides(tmp_path):
     model, recorded = model_of("a2d_qwen3", tmp_path / "m"), cases("a2d_qwen3")
+    assert model.sampling["sampler"] == "draw-then-keep:part=32"
     eos = int(recorded["eos_id"])
     most = max(len(recorded["gen_prompt0"]), len(recorded["gen_prompt1"]))
     for row in (0, 1):
         prompt = recorded[f"gen_prompt{row}"][None]
-        windows = AfterPrompt(prompt.shape[1], 8)
-        policy = Ordered(by="confidence", calls=4, draw_first=True)
-        tokens = last(
-            fill(model.network, canvas_after(prompt, 16, model.mask), policy, windows=windows, options=GREEDY)
-        )
+        tokens = drawn(model, prompt, 16, sampler="draw-then-keep:part=8", steps=8)
         wanted = recorded["gen_mdlm"][row].long()
         assert torch.equal(tokens[0], wanted[: tokens.shape[1]])
         assert (wanted[tokens.shape[1] :] == eos).all()
@@ -249,21 +206,6 @@ def test_tiny_a2d_in_blocks_sees_what_the_original_sees(tmp_path):
     whole = valid.all(1)  # without padding it is the rule of blocks
     assert whole.any()
     close(logits(model, x[whole], Blocks(8)), recorded["block_logits"][whole])
-
-
-@pytest.mark.parametrize(
-    ("run_name", "policy"),
-    [
-        ("dynamic", Threshold(tau=0.25)),
-        ("static", Ordered(by="confidence", each=2, draw_first=True)),
-        ("sequential", Leftmost()),
-    ],
-)
-def test_sdars_sampler_runs_token_by_token(run_name, policy, tmp_path):
-    model, recorded = model_of("sdar", tmp_path / "m"), cases("sdar")
-    process = Blockwise(4, 64, policy=policy, options=GREEDY)
-    tokens = last(run(process, model.network, canvas_after(recorded["gen_prompt"], 14, model.mask)))
-    assert torch.equal(tokens, recorded[f"gen_{run_name}"].long())
 
 
 def test_sdar_sees_blocks_and_the_clean_text_before_them(tmp_path):
@@ -361,6 +303,7 @@ def test_dplms_sampler_is_the_default_of_its_files(tmp_path):
 def test_duo_has_the_recorded_logits_losses_and_posteriors_and_no_mask(tmp_path):
     model, recorded = model_of("duo", tmp_path / "m", mask=False), cases("duo")
     x, clean, letters = recorded["input_ids"].long(), recorded["x0"].long(), 58
+    assert torch.equal(recorded["changed"], x != clean)
     assert (model.mask, model.spec.vocab, model.objective.continuous) == (letters, letters + 1, True)
     with torch.no_grad():
         rows = torch.arange(x.numel())
@@ -372,6 +315,7 @@ def test_duo_has_the_recorded_logits_losses_and_posteriors_and_no_mask(tmp_path)
     kernel = model.objective.kernel(model.parts)
     of_row = rows // x.shape[1]
     close(kernel.sigma(recorded["t"]), recorded["sigma"])
+    close(model.objective.schedule.at(recorded["t"]).alpha, recorded["alpha"])
     level = model.objective.schedule.at(recorded["t"]).take(of_row)
     nats = rate_nats(log_p, clean.flatten(), x.flatten(), level)
     close(nats, recorded["nll_per_token"].flatten(), 1e-4)
@@ -402,6 +346,10 @@ def test_sedd_is_read_as_a_denoiser_whose_bound_is_never_above_its_own(tmp_path)
     close(log_p[..., :-1][hidden].exp(), recorded["log_score"][..., :-1].softmax(-1)[hidden], 1e-4)
     analytic = recorded["analytic_probs"][..., :-1][hidden]  # a step of its sampler reveals a token with p
     close(log_p[..., :-1][hidden].exp(), analytic / analytic.sum(-1, keepdim=True), 1e-4)
+    denoised = recorded["denoiser_probs"][hidden]  # its last step; not normalised, as its scores are not
+    close(log_p[..., :-1][hidden].exp(), denoised / denoised.sum(-1, keepdim=True), 1e-4)
+    euler = recorded["euler_probs"][..., :-1][hidden]  # step · dσ · score: a mask becomes a token with p too
+    close(log_p[..., :-1][hidden].exp(), euler / euler.sum(-1, keepdim=True), 1e-4)
     weight = (recorded["dsigma"] / torch.expm1(sigma))[:, None]
     ours = -weight * log_p.gather(-1, clean[..., None]).squeeze(-1) * hidden
     assert (ours <= recorded["loss_per_token"] + 1e-4).all()
@@ -524,16 +472,6 @@ def test_a_stored_type_is_kept_and_saved_again(tmp_path):
     assert torch.equal(logits(again, x), logits(model, x))
 
 
-def letters(folder, size):
-    """A tokenizer of single letters with an end token and without a mask, as the published ones are."""
-    pieces = [chr(33 + id) for id in range(size - 1)]
-    core = tokenizers.Tokenizer(tokenizers.models.BPE({piece: id for id, piece in enumerate(pieces)}, []))
-    core.decoder = tokenizers.decoders.Fuse()
-    core.add_special_tokens([tokenizers.AddedToken("<|endoftext|>", special=True, normalized=False)])
-    core.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 @pytest.mark.parametrize(("name", "size"), [("dream", 119), ("diffugpt", 100), ("diffullama", 110)])
 def test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position(name, size, tmp_path):
     model = load(letters(published(name, tmp_path / "m"), size), dialect=NAMED.get(name, ""))
@@ -546,6 +484,10 @@ def test_no_pass_of_a_shifted_model_has_a_blank_at_the_first_position(name, size
 
     model.network.forward = noted
     unmask.sample(model, n=2, length=8, steps=3)
+    unmask.sample(model, prompt="AB", length=8, steps=3, guidance=2.0)
+    unmask.sample(model, length=14, steps=3, window=6)
+    with pytest.raises(UserError, match="give a stride below the window"):
+        unmask.sample(model, length=14, window=6, stride=6)
     unmask.infill(model, "[2]ABC[2]", steps=3)
     unmask.infill(model, "___ABC", steps=3)
     unmask.score(model, ["ABCDE"])

@@ -33,6 +33,7 @@ UNITS = {
     "perplexity_per_word": "per word of the text, between white space",
     "bits_per_byte": "per byte of the text in UTF-8",
 }
+LOGITS = 1 << 29  # numbers of a row's logits, at most: 2 GB
 PASSES = 4  # the default, if neither passes nor precision nor seconds are given
 
 
@@ -42,7 +43,7 @@ class How:
 
     estimator: str = "auto"  # count, time, steps, order, weighted, duel, pseudo; block, exact-bound, likelihood
     pack: str = "auto"  # rows: stream, wrap (as the paper), rows (a document each), windows; auto: as trained
-    length: int = 0  # tokens per row; 0: the model's length
+    length: int = 0  # tokens per row; 0: the model's length, or as many as have 2 GB of logits
     stride: int = 0  # tokens from one row to the next; the overlap is context; 0: no overlap
     separate: bool = True  # put an eos after each document
     rows: int = 0  # rows to score, spread evenly over the data; 0: all
@@ -149,7 +150,7 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
         parts=model.parts,
         state=model.state,
     )
-    length = how.length or model.spec.length
+    length = how.length or min(model.spec.length, max(2, LOGITS // model.spec.vocab))
     rows = max(1, how.batch_tokens // length)
     check_room(model.objective, rows=rows, vocab=model.spec.vocab, less="--batch-tokens")
     pack = model.layout.evaluated(how.pack).word

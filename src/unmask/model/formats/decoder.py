@@ -20,7 +20,8 @@ from unmask.errors import UserError
 from unmask.model.backbones.decoder import DecoderSpec
 from unmask.model.backbones.rotary import THETA
 from unmask.model.format import FORMATS, STATED, Files, Format, Found
-from unmask.model.formats.dialects import DIALECTS, Dialect
+from unmask.model.formats.dialect import Dialect
+from unmask.model.formats.dialects import DIALECTS
 from unmask.model.formats.encoder import swapped
 from unmask.model.formats.keys import check_fixed, flag, number, whole
 
@@ -64,6 +65,7 @@ class Published(Format):
         )
         settings: dict[str, Any] = {"dialect": d.name, "ends": end_ids(d, config, rows)}
         settings |= {"sampling": dict(d.sampling)} if d.sampling else {}
+        settings |= {"new": d.new} if d.new else {}
         return Found(spec, mask, self.objective(config), settings, word=-1 if word is None else word)
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +78,8 @@ class Published(Format):
             if name != "vocab":
                 absent = usual == 0 and not given
                 found[name] = 0 if absent else readers[type(getattr(DecoderSpec(), name))](given, key, usual)
-        return found
+        longest = self.dialect.trained or found["length"]
+        return found | {"length": min(found["length"], longest)}
 
     def objective(self, config: Mapping[str, Any]) -> Objective:
         d = self.dialect
@@ -94,16 +97,20 @@ class Published(Format):
 
     def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
         d, ours = self.dialect, self.renamed(name)
-        spec = found.spec
-        assert isinstance(spec, DecoderSpec)
         if ours is None:
             return {}
         if d.transposed and tensor.ndim == 2 and ".layers." in ours:
             tensor = tensor.mT
-        if ".qkv_proj." in ours:
-            parts = split_heads(tensor, spec, grouped=d.fused == "grouped")
-            return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
-        return {ours: with_blank_rows(ours, tensor, found)}
+        return parts_of(ours, tensor, found, grouped=d.fused == "grouped")
+
+
+def parts_of(ours: str, tensor: Tensor, found: Found, *, grouped: bool = False) -> dict[str, Tensor]:
+    """The network's tensors in one with a name of ours: queries, keys and values apart, rows for blanks added."""
+    if ".qkv_proj." in ours:
+        assert isinstance(found.spec, DecoderSpec)
+        parts = split_heads(tensor, found.spec, grouped=grouped)
+        return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
+    return {ours: with_blank_rows(ours, tensor, found)}
 
 
 def same_kind(kind: str | None) -> list[str]:

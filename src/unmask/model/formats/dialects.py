@@ -1,140 +1,14 @@
-"""Dialects: the published decoders, autoregressive and diffusion, each a table. `formats/decoder.py` reads them all.
-
-A dialect says how config.json and the tensors describe a `decoder`, and how the network is used: which id is the
-mask, whether position i is predicted at i − 1, blocks, the tokens that end a text, and its authors' sampler.
-"""
+"""The published decoders, autoregressive and diffusion, a table each. `formats/decoder.py` reads them all."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-Keys = Mapping[str, str | tuple[str, Any]]  # a field of the spec: its key in config.json, perhaps with a default
+from unmask.model.formats.autoregressive import GPT2, LLAMA, QWEN2, QWEN3
+from unmask.model.formats.dialect import Dialect
 
-
-@dataclass(frozen=True)
-class Dialect:
-    """A family of published models."""
-
-    name: str
-    about: str  # one line for lists
-    kind: str | None  # config.json's model_type; None: it has none
-    keys: Keys
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec, the same in the whole family
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # keys that have only one value here
-    marked: tuple[str, ...] = ()  # keys that config.json must have to be of this family
-    begins: str = ""  # how names of tensors begin that tell it from others with the same model_type
-    names: Mapping[str, str] = field(default_factory=dict)  # parts of tensors' names, theirs to ours
-    dropped: tuple[str, ...] = ()  # parts of names that the network does not have
-    fused: Literal["", "stacked", "grouped"] = ""  # queries, keys and values in one tensor: one after the other, or
-    # of each group of heads
-    transposed: bool = False  # matrices are [in, out]
-    stated: bool = False  # files do not tell it from other families: a user has to name it
-    hub: tuple[str, ...] = ()  # repositories that are of this family
-    causal: bool = False  # autoregressive
-    shift: bool = False  # position i is predicted at i − 1; the first token of a row is given
-    block: int | str = 0  # tokens per block, or their key in config.json; 0: it sees both sides of everything
-    opens: bool = False  # the first token of a block is predicted before the others, from the finished text alone
-    part: int = 0  # tokens of a block that its authors' sampler fills before the next ones of it; 0: all
-    aligned: bool = False  # its authors' sampler begins a block where the prompt ends
-    mask_row: bool = False  # the embedding has one row more than config.json says, and than the head: the mask's
-    mask: Mapping[int, int] = field(default_factory=dict)  # the mask by the number of ids, where config.json has none
-    word: Mapping[int, int] = field(default_factory=dict)  # the same, where it is an ordinary word: blanks get an id
-    tokens: Mapping[int, int] = field(default_factory=dict)  # ids that have a token, by the number of ids
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # its authors' settings
-    ends: tuple[int, ...] = ()  # ids that end a text, of its published vocabulary; beside eos_token_id of config.json
-    template: str = ""  # of conversations
-    bound: str = "upper bound on -log p of the text"  # what its number means
-
-
-LLAMA_KEYS: Keys = {
-    "vocab": "vocab_size",
-    "length": "max_position_embeddings",
-    "width": "hidden_size",
-    "blocks": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "shared": ("num_key_value_heads", 0),
-    "features": ("head_dim", 0),
-    "inner": "intermediate_size",
-    "eps": ("rms_norm_eps", 1e-6),
-    "tied": ("tie_word_embeddings", False),
-}
-LLAMA_NAMES = {"model.": ""}
-SILU = {"hidden_act": "silu"}
-AR_BOUND = "-log p of the text, exactly"
 ANSWERS = "upper bound on -log p of an answer given its prompt: it was tuned on answers"
 
-LLAMA = Dialect(
-    "llama",
-    "Llama, SmolLM2 and relatives, autoregressive",
-    "llama",
-    LLAMA_KEYS,
-    fixed={**SILU, "pretraining_tp": 1},
-    names=LLAMA_NAMES,
-    dropped=("rotary_emb.inv_freq",),
-    stated=True,
-    causal=True,
-    bound=AR_BOUND,
-)
-QWEN2 = replace(
-    LLAMA,
-    name="qwen2",
-    about="Qwen2 and Qwen2.5, autoregressive",
-    kind="qwen2",
-    fields={"bias": "qkv"},
-    fixed={**SILU, "use_sliding_window": False},
-)
-QWEN3 = replace(
-    QWEN2,
-    name="qwen3",
-    about="Qwen3, autoregressive",
-    kind="qwen3",
-    fields={"head_norm": True},
-    fixed={**SILU, "use_sliding_window": False, "attention_bias": False},
-    keys={**LLAMA_KEYS, "features": ("head_dim", 128)},
-)
-GPT2 = Dialect(
-    "gpt2",
-    "GPT-2, autoregressive",
-    "gpt2",
-    {
-        "vocab": "vocab_size",
-        "length": "n_positions",
-        "positions": "n_positions",
-        "width": "n_embd",
-        "blocks": "n_layer",
-        "heads": "n_head",
-        "inner": ("n_inner", 0),
-        "eps": ("layer_norm_epsilon", 1e-5),
-    },
-    fields={"norm": "layer", "gated": False, "bias": "all", "tied": True},
-    fixed={
-        "activation_function": "gelu_new",
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "reorder_and_upcast_attn": False,
-        "add_cross_attention": False,
-        "tie_word_embeddings": True,
-    },
-    names={
-        "transformer.": "",
-        "wte.": "embed_tokens.",
-        "wpe.": "embed_positions.",
-        "ln_f.": "norm.",
-        "h.#": "layers.#",
-        ".ln_1.": ".input_layernorm.",
-        ".attn.c_attn.": ".self_attn.qkv_proj.",
-        ".attn.c_proj.": ".self_attn.o_proj.",
-        ".ln_2.": ".post_attention_layernorm.",
-        ".mlp.c_fc.": ".mlp.up_proj.",
-        ".mlp.c_proj.": ".mlp.down_proj.",
-    },
-    dropped=(".attn.bias", ".attn.masked_bias"),
-    fused="stacked",
-    transposed=True,
-    stated=True,
-    causal=True,
-    bound=AR_BOUND,
-)
 DIFFULLAMA = replace(
     LLAMA,
     name="diffullama",
@@ -145,6 +19,8 @@ DIFFULLAMA = replace(
     hub=("diffusionfamily/diffullama",),
     sampling={"sampler": "ancestral", "steps": 64, "temperature": 0.9, "top_p": 0.9},
     bound="upper bound on -log p of the text after its first token",
+    new=0,
+    trained=2048,
 )
 DIFFUGPT = replace(
     GPT2,
@@ -160,6 +36,7 @@ DIFFUGPT = replace(
     hub=("diffusionfamily/diffugpt-s", "diffusionfamily/diffugpt-m"),
     sampling={"sampler": "ancestral", "steps": 64, "temperature": 0.95, "top_p": 0.9},
     bound="upper bound on -log p of the text after its first token",
+    new=0,
 )
 LLADA = Dialect(
     "llada",
@@ -212,6 +89,7 @@ LLADA = Dialect(
     ends=(126081, 126348),
     template="<|startoftext|><|start_header_id|>ROLE<|end_header_id|>, blank line, text, <|eot_id|>",
     bound="upper bound on -log p of the text; for Instruct and 1.5, of an answer given its prompt",
+    new=128,
 )
 DREAM = replace(
     QWEN2,
@@ -232,6 +110,8 @@ DREAM = replace(
     ends=(151643,),
     template="ChatML",
     bound="upper bound on -log p of the text after its first token",
+    new=512,
+    trained=2048,
 )
 FAST_DLLM = replace(
     QWEN2,
@@ -250,6 +130,7 @@ FAST_DLLM = replace(
     ends=(151645,),
     template="ChatML",
     bound="upper bound on -log p of the text after its first token; it was not trained on a bound",
+    new=512,
 )
 A2D = replace(
     QWEN3,
@@ -261,10 +142,11 @@ A2D = replace(
     mask={},
     tokens={151936: 151670},
     hub=("dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1",),
-    sampling={"sampler": "draw-then-keep", "steps": 128, "temperature": 0.0},
+    sampling={"sampler": "draw-then-keep:part=32", "steps": 128, "temperature": 0.0},
     ends=(151645, 151643),
     template="ChatML with an empty think block",
     bound=ANSWERS,
+    new=128,
 )
 A2D_BLOCKS = replace(
     A2D,
@@ -290,6 +172,7 @@ SDAR = replace(
     ends=(151645, 151643),
     template="ChatML",
     bound=ANSWERS,
+    new=256,
 )
 SMDM = Dialect(
     "smdm",

@@ -19,7 +19,6 @@ from unmask.model.formats.official import mask_of
 from unmask.text.tokens.files import TOKENIZER_FILES
 
 TRAINED = "unmask_objective"  # written by unmask
-DPLM = {"sampler": "rdm", "steps": 500}  # its authors' sampler
 OLD = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}  # of files from before 2019
 ACTIVATIONS = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}  # whether GELU is approximated by tanh
 SIZES = {  # the spec's fields by their key in most configs
@@ -61,11 +60,8 @@ class EncoderFormat(Format):
         names = [name for name in map(self.renamed, files.tensors) if name is not None]
         spec = self.spec(files.config, pooled="backbone.pooler.dense.weight" in names)
         headless = not any(name.startswith(f"backbone.{self.head}") for name in names)
-        usual = "mdlm" if "dplm_type" in files.config else "mlm"  # DPLM is a diffusion model in the layout of ESM-2
-        objective = self.fitting(OBJECTIVES.entry(str(files.config.get(TRAINED, usual))).make())
-        settings = {"dialect": "dplm", "sampling": dict(DPLM)} if "dplm_type" in files.config else {}
-        head = f"backbone.{self.head}" if headless else ""
-        return Found(spec, mask_in(files, spec), objective, settings, fresh=head)
+        objective = self.fitting(OBJECTIVES.entry(str(files.config.get(TRAINED, "mlm"))).make())
+        return Found(spec, mask_in(files, spec), objective, fresh=f"backbone.{self.head}" if headless else "")
 
     def renamed(self, name: str) -> str | None:
         name = swapped(name.removeprefix(self.prefix), OLD)

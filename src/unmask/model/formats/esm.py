@@ -1,13 +1,15 @@
-"""The layout of ESM-2 in transformers."""
+"""The layout of ESM-2 in transformers. DPLM's checkpoints have it too: diffusion models of proteins."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from unmask.diffusion.mdlm import MDLM
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.esm import EsmSpec
 from unmask.model.backbones.rotary import THETA
-from unmask.model.format import FORMATS
+from unmask.model.format import FORMATS, Files, Found
 from unmask.model.formats.encoder import SIZES, EncoderFormat, sizes
 from unmask.model.formats.keys import check_fixed, flag, number, whole
 
@@ -19,6 +21,7 @@ FIXED = {
     "rope_theta": THETA,
 }
 PAD = 1  # in the vocabulary of ESM
+DPLM = {"dialect": "dplm", "sampling": {"sampler": "rdm", "steps": 500}}  # its authors' sampler
 
 
 @FORMATS.register("esm", "the ESM-2 checkpoints of transformers")
@@ -39,6 +42,10 @@ class EsmLayout(EncoderFormat):
         "position_embeddings.",
         "pooler.",
     )
+
+    def read(self, files: Files) -> Found:
+        found = super().read(files)
+        return replace(found, objective=MDLM(), settings=dict(DPLM)) if "dplm_type" in files.config else found
 
     def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
         if config.get("position_embedding_type") != "rotary":

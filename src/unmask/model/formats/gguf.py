@@ -12,8 +12,9 @@ from torch import Tensor
 from unmask.errors import UserError
 from unmask.model.backbones.decoder import DecoderSpec
 from unmask.model.format import FORMATS, HEADER, Files, Format, Found
-from unmask.model.formats.decoder import Published, renamed_parts, split_heads, with_blank_rows
-from unmask.model.formats.dialects import DIALECTS, Dialect
+from unmask.model.formats.decoder import Published, parts_of, renamed_parts
+from unmask.model.formats.dialect import Dialect
+from unmask.model.formats.dialects import DIALECTS
 from unmask.model.gguf_file import Header, tokenizer_of
 
 KINDS = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gpt2": "gpt2", "dream": "Dream", "llada": "llada"}
@@ -73,12 +74,9 @@ class GgufFile(Format):
         ours, spec = self.renamed(name), found.spec
         assert isinstance(spec, DecoderSpec)
         assert ours is not None
-        if ".qkv_proj." in ours:
-            parts = split_heads(tensor, spec, grouped=False)
-            return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
         if found.paired and ours.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = in_halves(tensor, spec.heads if "q_proj" in ours else spec.pairs)
-        return {ours: with_blank_rows(ours, tensor, found)}
+        return parts_of(ours, tensor, found)
 
 
 def family_of(header: Header, dialect: str | None) -> Dialect:

@@ -8,7 +8,7 @@ Positions with equal scores are revealed from left to right (`diffusion.certaint
 the same rule, so it gives the exact likelihood of these samplers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -49,6 +49,11 @@ class Looking(Policy, Protocol):
         return view.hidden, shown_sigma(self.schedule, view.hidden.sum(1).double() / view.memory[0]).float()
 
 
+def first_blank(hidden: Bool[Tensor, "b w"]) -> Int[Tensor, " b"]:
+    """The first blank of each row; 0 where there is none."""
+    return hidden.long().argmax(1)
+
+
 def per_call(view: PolicyView, calls: int | None) -> Int[Tensor, " b"]:
     """The number of tokens to reveal now, so that `calls` calls are enough; without a budget one per call."""
     left = view.hidden.sum(1)
@@ -72,6 +77,7 @@ class Ordered(Looking):
     each: int = 1  # tokens per call, where there is no number of calls
     draw_first: bool = False  # draw everywhere, keep the likeliest tokens: biased, here for comparison [LLaDA]
     falls: float | None = None  # Dream's numbers: t falls evenly from 1 to this, ⌊blanks · (1 − s/t)⌋ in each call
+    part: int = 0  # tokens, from the first blank on, that are filled before the next ones; 0: all [LLaDA's blocks]
     schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
@@ -82,6 +88,8 @@ class Ordered(Looking):
         check_total(self.each)
         if self.falls is not None and (self.calls is None or not 0 <= self.falls < 1):
             raise UserError(f"falls must lie in [0, 1), with a number of calls; saw {self.falls} and {self.calls}.")
+        if self.part < 0 or (self.part and self.falls is not None):
+            raise UserError(f"a part has a number of tokens from 1, without falls; saw {self.part} and {self.falls}.")
 
     @property
     def law(self) -> str:
@@ -91,25 +99,59 @@ class Ordered(Looking):
             return "approximate (most certain token first)"
         return "approximate (most certain tokens first, several per forward pass)"
 
+    def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
+        """The number of blanks at the start; with parts, also the first blank and their number; with falls, a step."""
+        begun = super().plan(hidden, dice)
+        if self.falls is not None:
+            return (*begun, torch.zeros_like(begun[0]))
+        if not self.part:
+            return begun
+        first, last = first_blank(hidden), hidden.shape[1] - 1 - first_blank(hidden.flip(1))
+        return (*begun, first, (last - first).clamp(min=0) // self.part + 1)
+
+    def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
+        return self.narrowed(view).hidden, super().wants(view)[1]
+
+    def narrowed(self, view: PolicyView) -> PolicyView:
+        """The part that is filled now, with a clock of its own: every part has an equal share of the calls."""
+        if not self.part:
+            return view
+        _, first, parts = view.memory
+        now = (first_blank(view.hidden) - first) // self.part
+        place = torch.arange(view.hidden.shape[1], device=now.device)
+        there = (place - first[:, None]) // self.part == now[:, None]
+        calls = self.calls or 0
+        clock = view.clock + calls - (now + 1) * (calls // parts).clamp(min=1)
+        return replace(view, hidden=view.hidden & there, clock=clock)
+
     def choose(
         self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
     ) -> tuple[Bool[Tensor, " n"], Memory]:
         log_p = forbid(logits, view.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
+        memory = view.memory
         if self.falls is None:
-            count = per_call(view, self.calls) * (1 if self.calls else self.each)
+            count = per_call(self.narrowed(view), self.calls) * (1 if self.calls else self.each)
         else:
-            count = falling_share(view, self.calls or 1, self.falls)
+            count, step = falling_share(view.hidden.sum(1), memory[1], steps=self.calls or 1, end=self.falls)
+            memory = (memory[0], step)
         committed = surest(table(score, rows, view.hidden), count)
-        return committed.flatten()[rows], view.memory
+        return committed.flatten()[rows], memory
 
 
-def falling_share(view: PolicyView, calls: int, end: float) -> Int[Tensor, " b"]:
-    """The number of tokens that Dream reveals now, perhaps none; the last call reveals all that are left. [Dream]"""
-    times = torch.linspace(1, end, calls + 1, device=view.clock.device)
-    t, s = times[view.clock.clamp(max=calls - 1)], times[view.clock.clamp(max=calls - 1) + 1]
-    left = view.hidden.sum(1)
-    return torch.where(view.clock >= calls - 1, left, (left * (1 - s / t)).long())
+def falling_share(
+    left: Int[Tensor, " b"], step: Int[Tensor, " b"], *, steps: int, end: float
+) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
+    """The number of tokens that Dream reveals now, and the step after it. [Dream]
+
+    A step that reveals nothing changes nothing, so it is passed over; the last one reveals all that are left.
+    """
+    times = torch.linspace(1, end, steps + 1, device=left.device)
+    share = (left[:, None] * (1 - times[1:] / times[:-1])).long()
+    share[:, -1] = left
+    ahead = torch.arange(steps, device=left.device) >= step[:, None].clamp(max=steps - 1)
+    now = (ahead & (share > 0)).long().argmax(1)
+    return share.gather(1, now[:, None]).squeeze(1), now + 1
 
 
 @POLICIES.register("left-to-right", "the leftmost position first")

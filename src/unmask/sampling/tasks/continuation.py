@@ -25,7 +25,7 @@ class Continue:
     """Continue a prompt, up to a suffix if there is one."""
 
     prompt: str | Sequence[int] = ""
-    length: int | None = None  # total tokens, the prompt included; None: the model's training length
+    length: int | None = None  # total tokens, the prompt included; None: the model's own, or its training length
     new: int | None = None  # or tokens to draw, not counting the prompt
     suffix: str = ""  # given text after the drawn text
     document: bool | None = None  # start a document, after an eos; None: if the model was trained on documents
@@ -56,8 +56,9 @@ class Continue:
         if model.objective.leads and not given:
             raise UserError("this model's tokenizer has no token for a text to begin with: give a prompt.")
         rest = len(after) + len(model.layout.closing())
+        new = model.new if self.length is None and self.new is None else self.new
         total = model.spec.length if self.length is None else self.length
-        total = total if self.new is None else given + self.new + rest
+        total = total if new is None else given + new + rest
         check_length(total)
         blanks = total - given - rest
         if blanks < 1:
@@ -96,7 +97,8 @@ def sample(
     recipe: Recipe | None = None,
     **options: Any,
 ) -> list[Sample]:
-    """Draw `n` texts of `length` tokens (by default the training length), the prompt included.
+    """Draw `n` texts of `length` tokens, the prompt included; by default the training length, and of a published
+    decoder as many after the prompt as its authors draw.
 
         for sample in unmask.sample("stories", n=3, prompt="Once upon a time", seed=1):
             print(sample.text, sample.law)
