@@ -100,7 +100,7 @@ class Ordered(Looking):
         return "approximate (most certain tokens first, several per forward pass)"
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
-        """The number of blanks at the start; with parts, also the first blank and their number; with falls, a step."""
+        """The blanks at the start; with parts, also the first of them and the number of parts; with falls, a step."""
         begun = super().plan(hidden, dice)
         if self.falls is not None:
             return (*begun, torch.zeros_like(begun[0]))

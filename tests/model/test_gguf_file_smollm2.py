@@ -1,4 +1,4 @@
-"""A real GGUF file, SmolLM2-135M-Instruct, against transformers: `make gguf` fetches it and names it here."""
+"""A real GGUF file, SmolLM2-135M-Instruct, against transformers: `make gguf` fetches it."""
 
 import os
 
