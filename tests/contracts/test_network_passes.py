@@ -1,11 +1,15 @@
 """Every pass and memory of every backbone: read in pieces, in blocks, in any order and together is read at once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from contracts.members import LENGTH, LETTERS, network_of, spec_of
 from contracts.test_backbones import CASES, close
 from unmask.errors import UserError
+from unmask.model.backbone import build
+from unmask.model.passes.aimed import aimed
 from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
 from unmask.model.passes.together import run_together
@@ -167,6 +171,35 @@ def test_rows_read_on_in_different_orders_see_what_they_read_before(net, x):
         memory, at = states.memory, at + size
         parts.append(states.hidden)
     close(torch.cat(parts, 1), told)
+
+
+def test_in_one_stream_from_left_to_right_a_network_is_the_autoregressive_one(net, x, name, causal):
+    """And in any order a token is read on with the aim that it has in one pass."""
+    if not net.spec.abilities.aims:
+        place = torch.arange(LENGTH)
+        with pytest.raises(UserError, match="rotate" if net.spec.abilities.positions else "reads positions in order"):
+            run(net, x, net.spec.own_rule, place, aim=place)
+        return
+    spec = replace(net.spec, causal=False, reads_before=True)
+    with torch.no_grad():
+        told = net.head(run(net, x, Causal()).hidden)[:, :-1]
+        rows = torch.arange(x.numel())
+        found = logits_at(same_weights(net, spec), x, None, rows, rank=torch.arange(LENGTH).expand_as(x))
+    close(found.view(*x.shape, -1)[:, 1:], told)
+    rank = torch.stack([torch.randperm(LENGTH, generator=torch.Generator().manual_seed(i)) for i in range(3)])
+    p = aimed(spec, x, rank, rows=rows)
+    whole_row, memory, parts = run(net, p.x, Causal(), p.position, aim=p.aim).hidden, Empty(), []
+    for some in torch.arange(LENGTH).split([3, 1, 4, LENGTH - 8]):
+        states = run(net, p.x[:, some], Causal(), p.position[:, some], aim=p.aim[:, some], memory=memory)
+        memory = states.memory
+        parts.append(states.hidden)
+    close(torch.cat(parts, 1), whole_row)
+
+
+def same_weights(net, spec):
+    twin = build(spec)
+    twin.load_state_dict(net.state_dict())
+    return twin.eval()
 
 
 def test_blocks_with_a_cache_are_the_doubled_pass_of_training(net, x):

@@ -25,6 +25,7 @@ from unmask.registry import derived
 
 BIASES = {"none": 0, "qkv": 1, "attention": 2, "all": 3}  # each has those of the ones before it
 WIDENED = 1 << 24  # numbers of the head that are widened at a time
+Turning = tuple[Turns, Turns]  # rotations of keys, and of queries
 
 
 @BACKBONES.register("decoder", "Llama, SmolLM2, Qwen2, Qwen3 or GPT-2, in any direction")
@@ -104,7 +105,7 @@ class DecoderSpec(Spec):
 
     @property
     def abilities(self) -> Abilities:
-        return Abilities(ATTENTION, memory=True, positions=True)
+        return Abilities(ATTENTION, memory=True, positions=True, aims=not self.positions)
 
     @property
     def before(self) -> bool:
@@ -198,18 +199,19 @@ class Attention(nn.Module):
         return q if turns is None else rotate(q, turns, halves=True)
 
     def forward(
-        self, h: Float[Tensor, "b l d"], index: int, attending: Attending, turns: Turns | None, asked: bool
+        self, h: Float[Tensor, "b l d"], index: int, attending: Attending, turns: Turning | None, asked: bool
     ) -> Float[Tensor, "..."]:
         """`asked`: at the wanted elements only."""
+        own, aimed = turns or (None, None)
         k, v = (in_heads(product(layer, h), self.spec.pairs) for layer in (self.k_proj, self.v_proj))
         k = self.k_norm(k)
-        k = (k if turns is None else rotate(k, turns, halves=True)).to(v.dtype)
+        k = (k if own is None else rotate(k, own, halves=True)).to(v.dtype)
         if not asked:
-            return product(self.o_proj, attending(index, self.queries(h, turns).to(v.dtype), k, v))
+            return product(self.o_proj, attending(index, self.queries(h, aimed).to(v.dtype), k, v))
         rows = attending.rows
-        if turns is not None:
-            turns = turns.flatten(0, 1)[rows] if turns.dim() == 4 else turns[rows % attending.m]
-        q = self.queries(h.flatten(0, 1).index_select(0, rows), turns).to(v.dtype)
+        if aimed is not None:
+            aimed = aimed.flatten(0, 1)[rows] if aimed.dim() == 4 else aimed[rows % attending.m]
+        q = self.queries(h.flatten(0, 1).index_select(0, rows), aimed).to(v.dtype)
         return product(self.o_proj, attending.asked(index, q, k, v))
 
 
@@ -242,7 +244,7 @@ class Layer(nn.Module):
         self.mlp = Mlp(a)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], index: int, attending: Attending, turns: Turns | None
+        self, x: Float[Tensor, "b l d"], index: int, attending: Attending, turns: Turning | None
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
         """In the last layer only the wanted elements are needed."""
         asked = index == self.spec.blocks - 1 and attending.wanted is not None
@@ -291,7 +293,8 @@ class Decoder(Backbone):
         attending, turns = attend_in(p), None
         x = p.x if p.x.is_floating_point() else self.embed(p.x)
         if self.embed_positions is None:
-            turns = turns_at(attending.position, self.angles(x.device))
+            own = turns_at(attending.position, self.angles(x.device))
+            turns = own, own if p.aim is None else turns_at(p.aim, self.angles(x.device))
         else:
             x = x + self.embed_positions(attending.position).to(x.dtype)
         with precision(x.device, self.compute):
