@@ -20,6 +20,14 @@ def test_files_of_several_formats_become_one_text_per_split(tmp_path):
     assert (tmp_path / "out/test.txt").read_text() == "one\n<|endoftext|>\ntwo\n<|endoftext|>\n"
 
 
+def test_a_killed_process_leaves_no_draft_behind(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (draft := tmp_path / "out" / ".train.txt.draft-12345").parent.mkdir()
+    draft.write_text("some")
+    write_texts({"train": [{"path": "a.txt"}]}, tmp_path, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["train.txt"]
+
+
 def test_detokenizers_are_applied(tmp_path):
     (tmp_path / "a.txt").write_text("the cat 's mat , and more")
     (text,) = documents_of({"path": "a.txt", "detokenize": "wikitext"}, tmp_path)

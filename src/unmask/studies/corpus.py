@@ -8,7 +8,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.files import write_whole
+from unmask.files import clear_drafts, write_whole
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import SEPARATOR, FileLayout
 from unmask.text.corpus.records import existing, rows_of
@@ -50,6 +50,7 @@ def any_file(place: str) -> bool:
 
 def write_texts(data: Mapping[str, Any], root: Path, folder: Path) -> None:
     """Write train.txt, valid.txt and test.txt, whichever the study names; of pairs train.jsonl, ..."""
+    clear_drafts(folder)  # of a process that was killed
     for split in ("train", "valid", "test"):
         if split in data and are_pairs(data):
             found = itertools.chain.from_iterable(pairs_of(one, root) for one in data[split])

@@ -475,6 +475,17 @@ def test_a_phone_shows_all_of_it_without_sideways_scrolling(visit, width):
     assert "lock" in classes(page)[5]
 
 
+def test_a_phone_shows_go_and_the_model_at_once_and_the_samplers_explanation_below_it(visit):
+    page = visit(viewport={"width": 375, "height": 667}, has_touch=True, is_mobile=True)
+    page.wait_for_selector("#sampler option", state="attached")
+    places = {name: page.locator(name).bounding_box() for name in ("#go", "#sampler", "#about", "#steps")}
+    assert places["#go"]["y"] + places["#go"]["height"] <= 667
+    assert places["#sampler"]["y"] < places["#about"]["y"] < places["#steps"]["y"]
+    assert page.locator("#model").evaluate("one => one.scrollWidth <= one.clientWidth")
+    drawn(page)
+    assert page.locator("#stage").bounding_box()["y"] < 300, "the result comes into sight"
+
+
 def test_candidates_stand_side_by_side_where_there_is_room(visit):
     page = drawn(visit(), n=3)
     top = page.locator(".candidate").evaluate_all("all => all.map((one) => one.getBoundingClientRect().top)")
@@ -516,6 +527,12 @@ def test_nothing_flickers_a_step_changes_only_the_tokens_it_touches(visit):
     page.locator(".reel input").fill("21")
     page.wait_for_timeout(100)
     assert page.evaluate("() => window.changes") <= 3  # the new one, and the one that was new before
+
+
+def test_a_phone_shows_the_reference_in_readable_columns(visit):
+    page = visit("/docs", viewport={"width": 375, "height": 667}, is_mobile=True)
+    page.wait_for_selector(".operation td")
+    assert page.locator("td:nth-child(3)").first.bounding_box()["width"] > 200
 
 
 def test_the_reference_lists_every_address(visit, client):

@@ -81,6 +81,7 @@ function begin(recording, said, before) {
   $("empty").hidden = true;
   player = new Player($("stage"), recording, live);
   $("tools").hidden = false;
+  if ($("stage").getBoundingClientRect().top > innerHeight - 100) $("stage").scrollIntoView(); // on a phone it is far below Go
 }
 
 function step(recording, { call, committed, draft, masked = [] }) {
@@ -121,6 +122,7 @@ function complain(error) {
   for (const [id, mine] of [["error", error !== null && !beside], ["pattern-error", beside]]) {
     $(id).hidden = !mine;
     $(id).textContent = mine ? error.message : "";
+    if (mine) $(id).scrollIntoView({ block: "nearest" });
   }
   for (const input of OPTIONS) {
     const wrong = error?.param === input.id;
