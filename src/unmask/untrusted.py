@@ -118,7 +118,7 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
     except RecursionError:
         raise UserError(f"{path} is nested more than {DEPTH} levels deep.") from None
     except ValueError as error:  # also a whole number of more than 4,300 digits
-        raise UserError(f"{path} is not TOML: {error}.") from None
+        raise UserError(f"{path} is not TOML: {str(error).partition('; use sys')[0]}.") from None
     return content
 
 

@@ -66,9 +66,7 @@ def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes():
     line = [sys.executable, "-m", "unmask", "sample", "stories", "--length", "abc"]
     out = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, timeout=120)
     assert out.returncode == 2
-    assert "'abc' is not a whole number" in out.stderr
-    assert len(out.stderr.splitlines()) == 1
-    assert not set("│╭─") & set(out.stderr)
+    assert out.stderr == "unmask: --length: 'abc' is not a whole number.\n"
 
 
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("train", "--optim.lrr", "3"), ("study", "-h")])

@@ -225,4 +225,4 @@ def test_a_mistake_in_the_name_of_a_film_exits_with_2(folder, tmp_path, capsys, 
 @pytest.mark.parametrize("pace", ["-1", "nan", "inf", "1e9"])
 def test_a_pause_that_cannot_be_made_is_refused(folder, capsys, pace):
     assert main(["sample", folder, "--pace", pace]) == 2
-    assert "--pace is a pause of 0 to 3600 seconds" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"unmask: --pace is a pause of 0 to 3600 seconds; saw {float(pace):g}.\n"
