@@ -110,17 +110,20 @@ class Network(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, path: Any, *given: Any, dtype: Any = torch.float32, **options: Any) -> "Network":
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *given: Any, dtype: Any = torch.float32, **options: Any
+    ) -> "Network":
         """As everywhere, in float32 unless another type is asked for: half precision is not safe on all CPUs.
 
         A checkpoint of ours has the objective that it was trained with, which must be one of hidden tokens.
         """
-        options.pop("torch_dtype", None)
+        path, _ = pretrained_model_name_or_path, options.pop("torch_dtype", None)
         network = super().from_pretrained(path, *given, dtype=dtype or torch.float32, **options)
         hub = {key: options[key] for key in HUB if key in options}
         if note := cached_file(path, NOTE, _raise_exceptions_for_missing_entries=False, **hub):
-            setattr(network.config, TRAINED, read_note(Path(note).parent)["objective"])
-            network.objective = network.config.objective(network.backbone.spec)
+            said = read_note(Path(note).parent)["objective"]
+            network.objective = objective_from(said, {})
+            setattr(network.config, TRAINED, said)
         facts = network.objective.facts
         if not facts.conditionals or "orders" in facts.gives:
             raise UserError(
