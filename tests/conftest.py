@@ -8,8 +8,26 @@ import unmask  # noqa: F401  # isort: skip  # before torch: it sets how OpenMP's
 import pytest
 import torch
 
+import stores
+
 
 @pytest.fixture
 def generator() -> torch.Generator:
     """A seeded source of randomness; tests never draw from the global one."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """An object store on this machine."""
+    with stores.s3_server():
+        yield
+
+
+@pytest.fixture(params=stores.STORES)
+def bucket(request, tmp_path, monkeypatch):
+    """The address of an empty bucket, and an empty cache."""
+    if request.param == stores.S3:
+        request.getfixturevalue("s3")
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    return stores.new_bucket(request.param)

@@ -23,7 +23,19 @@ FLOOR = {
     "cli": 6,
 }
 # Files that every room may use.
-GROUND = {"errors", "files", "hub", "openmp", "plugins", "random", "registry", "settings", "shapes", "untrusted"}
+GROUND = {
+    "errors",
+    "files",
+    "hub",
+    "openmp",
+    "plugins",
+    "random",
+    "registry",
+    "settings",
+    "shapes",
+    "storage",
+    "untrusted",
+}
 # Of two sub-rooms of a room the left one may use the right one, and never the other way round.
 WITHIN = [
     ("text.corpus", "text.tokens"),

@@ -1,9 +1,15 @@
-"""A real server on a free port."""
+"""Real servers on free ports: in a thread, or as a process."""
 
+import contextlib
+import os
+import re
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
+import httpx
 import uvicorn
 
 from unmask.model.model import Model
@@ -13,7 +19,7 @@ from unmask.serving.limits import Limits
 from unmask.serving.settings import ServerSettings
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(
     model: Model,
     *,
@@ -37,3 +43,30 @@ def serving(
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server does not stop"
+
+
+@contextlib.contextmanager
+def command(
+    *arguments: str, program: tuple[str, ...] = ("-m", "unmask"), **environment: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
+    """`unmask serve` as a process of its own, once it answers; gives it and its address."""
+    process = subprocess.Popen(
+        [sys.executable, *program, "serve", *arguments, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+:\d+", line)
+        assert found, line + process.stderr.read()
+        for _ in range(600):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{found[0]}/health", timeout=1).status_code == 200:
+                    break
+            time.sleep(0.05)
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.communicate()

@@ -14,8 +14,10 @@ from unmask.model.backbone import build
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
 from unmask.settings import merged
+from unmask.text.corpus.shards import token_type
+from unmask.text.row import Rows
 from unmask.training import machines
-from unmask.training.loop import begin
+from unmask.training.loop import begin, train
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Text, Train, settled
 
@@ -44,6 +46,40 @@ def test_the_state_of_a_run_has_the_bytes_of_the_formula(settings):
     tensors += state.shadow
     held = sum(t.numel() * t.element_size() for t in tensors)
     assert held == pytest.approx(machines.state_bytes(cost.parameters(spec(settings)), ema=True), rel=0.01)
+
+
+@pytest.mark.parametrize(("width", "blocks", "length", "batch"), [(64, 4, 64, 8), (128, 2, 32, 8), (64, 8, 128, 4)])
+def test_what_a_step_keeps_for_its_backward_pass_has_about_the_bytes_of_the_formula(width, blocks, length, batch):
+    shape = {"width": width, "blocks": blocks, "heads": 2}
+    optim = {"name": "adamw", "batch": batch}
+    asked = {"steps": 1, "recipe": "plain", "model": shape, "text": {"length": length}, "optim": optim}
+    settings = settled(merged(Train(), asked))
+    phase, network = phases(settings)[-1], build(spec(settings))
+    denoiser = Denoiser(network, phase.objective)
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*denoiser.parameters(), *denoiser.buffers()]}
+    kept = []  # as long as a tensor is here, no other has its memory
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    ids = torch.randint(VOCAB - 1, (batch, length), generator=torch.Generator().manual_seed(0))
+    rows = Rows.of(ids, torch.ones(batch, length, dtype=torch.bool))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        next(train(begin(denoiser, settings), phase, settings, lambda step: rows, mask=VOCAB - 1))
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
+    measured = sum(size for address, size in storages.items() if address not in own)
+    whole = cost.training_bytes(network.spec, batch=batch, rows=phase.objective.facts.asked, ema=False)
+    state = machines.state_bytes(cost.parameters(network.spec), ema=False)
+    assert measured == pytest.approx(whole - state, rel=0.2)
+
+
+def test_a_token_of_the_shards_has_the_bytes_of_the_formula(settings):
+    for vocab, device in ((60, "H100"), (100_000, "A100")):
+        plan = machines.plan_run(settings, 1, machines.DEVICES[device], vocab=vocab)
+        said = next(line for line in machines.lines(plan, machines.DEVICES[device], vocab=vocab) if "input" in line)
+        speed = plan.per_step / max(plan.computing, plan.sending[plan.way])
+        assert float(said.split()[1]) == pytest.approx(speed * token_type(vocab).itemsize / 1e6, rel=0.01)
 
 
 def test_a_checkpoint_on_disk_has_the_bytes_of_the_formula(tmp_path):

@@ -31,9 +31,11 @@ from unmask.cli.flags import On
 from unmask.errors import UserError
 from unmask.model.model import shipped
 from unmask.processes.cluster import connected
+from unmask.processes.mirror import uploaded
+from unmask.storage import is_remote
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import FileLayout
-from unmask.text.corpus.manifest import MANIFEST, loss_lines, merge, read_json
+from unmask.text.corpus.manifest import MANIFEST, TOKENIZER, loss_lines, merge, prepared_folder, read_json
 from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.repeats import repeats
@@ -62,19 +64,33 @@ class Settings:
 def run(settings: Settings) -> None:
     if settings.verify:
         for folder in settings.source:
-            verify(folder)
-            print_summary(Path(folder))
-            print("  every shard is as it was written")
+            local = prepared_folder(folder) or Path(folder)
+            verify(local)
+            print(*summary(local, folder), "  every shard is as it was written", sep="\n")
         return
     if not settings.out:
         raise UserError("where should the tokens go? Give --out FOLDER, such as --out data/.")
-    out = Path(settings.out)
+    part = read_part(settings.part)
+    if is_remote(settings.out) and part[1] > 1:
+        raise UserError(
+            "a part goes to a folder of this machine, or one that machines share; merge them with --merge."
+        )
+    with uploaded(settings.out, (MANIFEST, *TOKENIZER)) as out:
+        make(settings, out, part)
+        if part[1] > 1:
+            print(f"part {settings.part} is in {out}; when all parts are done, merge them with --merge")
+            return
+        lines = list(summary(out, settings.out))
+    print("\n".join(lines))
+
+
+def make(settings: Settings, out: Path, part: tuple[int, int]) -> None:
+    """Write the tokens to a folder of this machine."""
     if settings.merge:
         merge(settings.source, out)
     else:
         if len(settings.source) != 1:
             raise UserError(f"one source is expected, not {len(settings.source)}. Quote a glob: 'texts/*.txt'")
-        part = read_part(settings.part)
         workers = settings.workers or cores()
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
@@ -100,10 +116,6 @@ def run(settings: Settings) -> None:
                     part=part,
                 )
             )
-        if part[1] > 1:
-            print(f"part {settings.part} is in {out}; when all parts are done, merge them with --merge")
-            return
-    print_summary(out)
 
 
 def cores() -> int:
@@ -140,10 +152,10 @@ def _share(step: Step) -> str:
     return f"{100 * step.bytes / step.total:.0f} %, " if step.total else ""
 
 
-def print_summary(out: Path) -> None:
+def summary(out: Path, name: str) -> Iterator[str]:
     manifest = read_json(out / MANIFEST)
-    print(f"{out}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards")
+    yield f"{name}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards"
     for split, totals in manifest["splits"].items():
-        print(f"  {split:<6} {totals['documents']:>12,} documents  {totals['tokens']:>15,} tokens")
+        yield f"  {split:<6} {totals['documents']:>12,} documents  {totals['tokens']:>15,} tokens"
     for line in loss_lines(manifest):
-        print(f"  {line}")
+        yield f"  {line}"

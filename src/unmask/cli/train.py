@@ -13,7 +13,6 @@ flags override them. --resume continues the run in --out. --minutes chooses netw
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -25,6 +24,7 @@ from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
 from unmask.training import machines
 from unmask.training.fit import Order
+from unmask.training.folder import stored_settings
 from unmask.training.loop import Progress
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.run import run as train
@@ -57,8 +57,8 @@ def default(arguments: list[str]) -> Settings:
     config, out = option(arguments, "--config"), option(arguments, "--out")
     asked = toml.read_toml(config, Train()) if config else Train()
     out = out or asked.out
-    if "--resume" in arguments and out and (Path(out) / "settings.toml").is_file():
-        asked = toml.read_toml(Path(out) / "settings.toml", Train())
+    if "--resume" in arguments and out and (stored := stored_settings(out)) is not None:
+        asked = replace(toml.read_toml(stored, Train()), out=out)
     for field_name, registry in (("objective", OBJECTIVES), ("model", BACKBONES), ("optim", OPTIMIZERS)):
         name, now = option(arguments, f"--{field_name}.name"), getattr(asked, field_name)
         if name and name != now.name:

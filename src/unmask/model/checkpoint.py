@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask import __version__, hub
+from unmask import __version__, hub, storage
 from unmask.diffusion.objective import Objective, objective_of
 from unmask.errors import UserError
 from unmask.files import appearing, write_json, write_whole
@@ -51,6 +51,7 @@ __all__ = ["NOTE", "Model", "load", "save"]
 
 FROM_HUB = ["*.json", "*.safetensors", "*.txt"]
 # owner/name, or a name of the hub's own; then perhaps a revision
+TRAINING = ("training.", "memory.", "shard-")  # files that only a resumed run reads
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?([#@].*)?")
 log = logging.getLogger("unmask.checkpoint")  # without a handler of yours, it writes to standard error
 
@@ -348,8 +349,21 @@ def in_run(folder: Path) -> Path:
     return found
 
 
+def at_address(address: str) -> Path:
+    """The downloaded folder or GGUF file of a checkpoint elsewhere; of a run its best, else its last, checkpoint."""
+    there = storage.listing(address)
+    link = next((name for name in ("best", "last") if name in there), None)
+    if link is not None:
+        address = f"{address.rstrip('/')}/{storage.read_remote(f'{address}/{link}').decode(errors='replace')}"
+    folder = storage.fetched(address, lambda name: "/" not in name and not name.startswith(TRAINING))
+    return folder if folder.is_file() else check_links(folder, FROM_HUB)
+
+
 def find(path: str | Path) -> tuple[Path, bool]:
     """The folder of a checkpoint, and whether it was downloaded from the hub."""
+    if storage.is_remote(path):
+        return at_address(str(path)), False
+    path = storage.without_scheme(path) if isinstance(path, str) else path
     ours = shipped()
     try:
         folder = in_run(Path(path))

@@ -20,7 +20,7 @@ from unmask.serving.batch import Job, passes
 from unmask.serving.limits import Limits
 from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
-from unmask.serving.refusal import Refusal, busy, closing, late, server_failure
+from unmask.serving.refusal import Refusal, busy, closing, late, server_failure, stuck
 from unmask.serving.tick import Turn, advance
 
 Made = TypeVar("Made")
@@ -87,6 +87,8 @@ class Engine:
         self.waiting: deque[Ticket] = deque()
         self.entering = 0  # requests being prepared or scored
         self.open = False
+        self.draining = False  # soon closed: balancers should send new requests elsewhere
+        self.moved = monotonic()  # when a thread last ended something, or began it after a rest
         self.wake = asyncio.Event()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREADS)
         self.side = ThreadPoolExecutor(max_workers=4, thread_name_prefix=f"{THREADS} side")
@@ -152,8 +154,8 @@ class Engine:
         """
         if not self.open:
             raise closing()
-        if not again and self.entering + len(self.waiting) >= self.limits.queue + self.idle:
-            raise busy(self.patience())
+        if not again:
+            self.check_queue()
         self.entering += 1
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -165,10 +167,32 @@ class Engine:
 
     async def apart(self, make: Callable[[], Made], thread: ThreadPoolExecutor) -> Made:
         """Run `make` in a thread. If the request is cancelled first, what has not begun never does."""
+        self.moved = self.moved if self.running else monotonic()
         future = thread.submit(make)
         self.running.add(future)
-        future.add_done_callback(self.running.discard)
+        future.add_done_callback(self.note_end)
         return await asyncio.wrap_future(future)
+
+    def note_end(self, future: Future[Any]) -> None:
+        self.running.discard(future)
+        self.moved = monotonic()
+
+    def check_alive(self) -> None:
+        """Refuse if the engine has ended, or if nothing moves for longer than a request may take."""
+        still = bool(self.running) and monotonic() - self.moved > self.limits.seconds
+        if still or (self.open and (self.task is None or self.task.done())):
+            raise stuck()
+
+    def check_ready(self) -> None:
+        """Refuse if another replica should get the next request."""
+        self.check_alive()
+        if self.draining or not self.open:
+            raise closing()
+        self.check_queue()
+
+    def check_queue(self) -> None:
+        if self.entering + len(self.waiting) >= self.limits.queue + self.idle:
+            raise busy(self.patience())
 
     @property
     def idle(self) -> int:

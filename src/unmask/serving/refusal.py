@@ -37,6 +37,11 @@ def closing() -> Refusal:
     return Refusal(503, "the server is shutting down.", "server_error", "closing", headers={"Retry-After": "5"})
 
 
+def stuck() -> Refusal:
+    """Nothing moves any more: only a new start helps."""
+    return Refusal(503, "the server does not get on with its work.", "server_error", "stuck")
+
+
 def crowded_refusal() -> Refusal:
     message = "every connection of this server is in use; try again in 5 s."
     return Refusal(503, message, "server_error", "connections_full", headers={"Retry-After": "5"})

@@ -17,6 +17,7 @@ class ServerSettings:
     name: str = ""  # model name in the API; none: the folder's name
     workers: int = 1  # processes that share the port, each with the model and some of the cores
     grace: float = 30.0  # seconds for running requests to finish when the server stops
+    drain: float = 0.0  # seconds between SIGTERM and closing the port, while /ready says no: for load balancers
     hosts: tuple[str, ...] = ()  # host names to answer to; none: any, or only local ones on 127.0.0.1
     origins: tuple[str, ...] = ()  # other sites whose pages may use the server (CORS): https://example.org
     tracebacks: bool = False  # log failures with their traceback, which may show a prompt
@@ -29,9 +30,9 @@ class ServerSettings:
             raise UserError(f"a server needs at least one worker process; saw {self.workers}.")
         if not 0 <= self.port < 65536:
             raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
-        if not self.grace >= 0:
-            raise UserError(f"the grace (seconds to finish) must not be negative; saw {self.grace}.")
-
+        for name in ("grace", "drain"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"--{name} is a number of seconds, not negative; saw {getattr(self, name)}.")
         if len(self.adapters) < len(self.adapter):
             raise UserError("two adapters have the same name: give each --adapter NAME=FOLDER a name of its own.")
 

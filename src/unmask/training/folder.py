@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask import settings as toml
+from unmask import storage
 from unmask.errors import UserError
 from unmask.files import clear_drafts, fingerprint, is_draft, write_whole, writing
 from unmask.processes.lock import locked
@@ -30,6 +31,14 @@ from unmask.training.settings import Train, settled
 SETTINGS, DATA, LOCK = "settings.toml", "data.sha256", ".lock"
 UNBEGUN = {"data", DATA, LOCK}  # what a process leaves that was killed before the run began
 FREE = ("out", "steps", "run")  # settings that a resumed run may change
+
+
+def stored_settings(out: str) -> Path | None:
+    """The file with the settings of a run, if there is one."""
+    if storage.is_remote(out):
+        return storage.fetched(f"{out.rstrip('/')}/{SETTINGS}") if SETTINGS in storage.listing(out) else None
+    path = Path(storage.without_scheme(out)) / SETTINGS
+    return path if path.is_file() else None
 
 
 @contextmanager

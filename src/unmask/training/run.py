@@ -2,14 +2,17 @@
 
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask import settings as toml
+from unmask import storage
 from unmask.errors import how_many
 from unmask.processes.device import compute_type, device_of
+from unmask.processes.mirror import Mirror, held, mirror_of
 from unmask.processes.signals import halt_signal, stopping
 from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
@@ -18,7 +21,7 @@ from unmask.training.course import run_course
 from unmask.training.data import Data, data_folder, opened, with_template, within_positions
 from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fitted, threads_of
-from unmask.training.folder import claimed
+from unmask.training.folder import claimed, stored_settings
 from unmask.training.log import Lines, Log, Screen
 from unmask.training.loop import Progress, begin
 from unmask.training.note import Point, read_point
@@ -50,9 +53,8 @@ def train(
     minutes  choose network, batch and steps for about this time
     quiet    print no log
     """
-    stored = Path(out) / "settings.toml"
     base = toml.read_toml(config, Train()) if config else Train()
-    if resume and out and stored.is_file():
+    if resume and out and (stored := stored_settings(str(out))) is not None:
         base = toml.read_toml(stored, Train())
     given = {name: str(value) for name, value in (("data", data), ("out", out)) if str(value)} | settings
     names = {*toml.flat(given), *(toml.names_in(config) if config else ())}
@@ -72,6 +74,8 @@ def interruptible(order: Order, screen: Screen) -> Iterator[Progress]:
 def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     """Yields after every update; returns the signal that stopped the run after it was saved, or 0."""
     asked = settled(order.train)
+    place, mirror = asked.out, mirror_of(asked.out)
+    asked = replace(asked, out=storage.without_scheme(place) if mirror is None else str(mirror.folder))
     if "steps" in order.given:  # as many as that, whatever the clock says
         asked = replace(asked, run=replace(asked.run, minutes=0.0))
     asked = with_template(within_positions(asked, order.given))
@@ -79,10 +83,13 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     with (
         joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
         said_once(team),
+        mirrored(mirror, team),
         Log(asked, screen, rank=team.rank, world=team.world) as log,
         claimed(asked, log.say, resume=order.resume, team=team, fit=partial(fitted, order, team, log.say)) as asked,
     ):
         log.asked, log.timed = asked, bool(order.minutes)
+        if mirror is not None:
+            team.lead(mirror.own)
         if remark := asked.objective.remark(asked.text.length):
             log.say(remark)
         data = opened(asked, data_folder(asked, Path(asked.out), log.say))
@@ -91,14 +98,40 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
         if data.warning:
             log.say(f"warning: {data.warning}")
         with stopping() as stop, computing_with(threads_of(asked)), watched_threads(log.say):
-            point = yield from run_plans(asked, data, log, stop, team)
+            point = yield from uploading(run_plans(asked, data, log, stop, team), mirror, team)
             number = halt_signal(stop, team)
         if number:
-            log.say(f"stopped at step {point.step}: continue with `unmask train --out {asked.out} --resume`")
+            log.say(f"stopped at step {point.step}: continue with `unmask train --out {place} --resume`")
         else:
-            where = Path(asked.out) / ("best" if point.best_step else "last")
+            where = f"{place.rstrip('/')}/{'best' if point.best_step else 'last'}"
             log.say(f"done: {how_many(point.step, 'step')}; the model is in {where}")
     return number
+
+
+@contextmanager
+def mirrored(mirror: Mirror | None, team: Team) -> Iterator[None]:
+    """Rank 0 holds the folder of a run that is kept elsewhere, as it is there."""
+    with ExitStack() as stack:
+        if mirror is not None:
+            team.lead(lambda: stack.enter_context(held(mirror)))
+        yield
+
+
+def uploading(
+    steps: Generator[Progress, None, Point], mirror: Mirror | None, team: Team
+) -> Generator[Progress, None, Point]:
+    """The steps; after each checkpoint, what is new is uploaded before the next step."""
+    before = "" if mirror is None else mirror.last()
+    with closing(steps):
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                return end.value
+            if mirror is not None and (last := mirror.last()) != before:
+                team.lead(mirror.push)
+                before = last
+            yield progress
 
 
 def run_plans(asked: Train, data: Data, log: Log, stop: list[int], team: Team) -> Generator[Progress, None, Point]:

@@ -270,6 +270,31 @@ def test_models_health_metrics_and_pages_answer(client):
         assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
+def test_a_full_queue_is_not_ready_and_a_network_that_hangs_is_not_alive(serve, slowed):
+    model, rows = slowed(0.0)
+    turn, inner = threading.Event(), model.network.run.inner
+
+    def held(p):
+        rows.append(1)
+        turn.wait(60)
+        return inner(p)
+
+    model.network.run = held
+    with ThreadPoolExecutor() as threads:
+        client = httpx.Client(base_url=serve(model, limits=Limits(queue=1, seconds=0.5)), timeout=60)
+        assert client.get("/ready").json() == {"status": "ok"}
+        asked = [threads.submit(client.post, "/v1/completions", json=COMPLETION) for _ in range(2)]
+        for _ in range(10_000):  # for the seconds that a request may take
+            assert client.get("/ready").status_code in (200, 429, 503)
+            if client.get("/health").status_code != 200:
+                break
+        assert [client.get(path).json()["error"]["code"] for path in ("/health", "/ready")] == ["stuck", "stuck"]
+        turn.set()
+        assert {one.result().status_code for one in asked} <= {429, 504}
+        assert client.get("/health").status_code == client.get("/ready").status_code == 200
+        client.close()
+
+
 def test_every_sampler_the_server_names_works(client):
     for sampler in client.get("/v1/models").json()["data"][0]["samplers"]:
         for steps in ([None] if not sampler["needs_steps"] else []) + ([4] if sampler["takes_steps"] else []):

@@ -57,7 +57,7 @@ VALUES = st.recursive(
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | VALUES
 
 
-ADDRESSES = [*PATHS, "/v1/models", "/v1/models/{model_id}", "/health", "/metrics"]
+ADDRESSES = [*PATHS, "/v1/models", "/v1/models/{model_id}", "/health", "/ready", "/metrics"]
 
 
 def test_every_address_of_the_description_is_tried(client):

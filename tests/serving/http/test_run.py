@@ -9,9 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ import httpx
 import pytest
 import torch
 from models import saved
-from servers import serving
+from servers import command, serving
 
 from unmask.cli import serve as serve_verb
 from unmask.cli.main import main, parse_settings
@@ -36,33 +34,6 @@ from unmask.serving.http.run import bound, load_again, serve, service_of
 from unmask.serving.http.workers import Workers
 from unmask.serving.limits import Limits
 from unmask.serving.settings import ServerSettings
-
-
-@contextlib.contextmanager
-def command(
-    *arguments: str, program: tuple[str, ...] = ("-m", "unmask"), **environment: str
-) -> Iterator[tuple[subprocess.Popen, str]]:
-    """`unmask serve` as a process of its own, once it answers; gives it and its address."""
-    process = subprocess.Popen(
-        [sys.executable, *program, "serve", *arguments, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+:\d+", line)
-        assert found, line + process.stderr.read()
-        for _ in range(600):
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{found[0]}/health", timeout=1).status_code == 200:
-                    break
-            time.sleep(0.05)
-        yield process, found[0]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def stopped(process: subprocess.Popen) -> str:
@@ -90,6 +61,34 @@ def test_when_told_to_stop_it_finishes_what_is_under_way_and_lets_nobody_in(mask
         assert process.returncode in (0, -signal.SIGTERM)
         assert "Traceback" not in errors
         assert "The " not in errors
+
+
+@pytest.mark.slow
+def test_a_server_that_drains_is_alive_and_not_ready_and_still_answers(masked):
+    body = {"prompt": "The ", "max_tokens": 8, "seed": 1}
+    with command(str(masked.folder), "--drain", "600", "--workers", "2") as (process, address):
+        before = httpx.post(f"{address}/v1/completions", json=body, timeout=30).json()["choices"]
+        assert httpx.get(f"{address}/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        while (answer := httpx.get(f"{address}/ready", timeout=30)).status_code == 200:
+            time.sleep(0.02)  # one of the workers may have its signal later
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "closing")
+        assert httpx.get(f"{address}/health", timeout=30).status_code == 200
+        assert httpx.post(f"{address}/v1/completions", json=body, timeout=30).json()["choices"] == before
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_drain_and_a_short_one_ends_by_itself(masked):
+    for seconds, signals in (("600", 2), ("0.1", 1)):
+        with command(str(masked.folder), "--drain", seconds) as (process, address):
+            for _ in range(signals):
+                process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(httpx.TransportError):
+                    while httpx.get(f"{address}/ready", timeout=30).status_code == 200:
+                        time.sleep(0.02)
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode in (0, -signal.SIGTERM)
+            assert "Traceback" not in errors
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from unmask.registry import own_fields
 from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES
 from unmask.sampling.recipe import DEFAULTS, Recipe, method_for, recipe_record
+from unmask.serving.engine import Engine
 from unmask.serving.http import answers
 from unmask.serving.http.classifying import predictor_of
 from unmask.serving.http.requests import Requests
@@ -38,7 +39,7 @@ def card_of(name: str, requests: Requests) -> answers.ModelCard:
     )
 
 
-def add_facts(app: FastAPI, served: Served, metrics: Metrics) -> None:
+def add_facts(app: FastAPI, engine: Engine, served: Served, metrics: Metrics) -> None:
     cards = {name: card_of(name, requests) for name, requests in served.models.items()}
 
     @app.get("/v1/models")
@@ -53,7 +54,15 @@ def add_facts(app: FastAPI, served: Served, metrics: Metrics) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> answers.Health:
-        """Whether the server is up."""
+        """Whether the server is alive; if not (503), only a new start helps."""
+        engine.check_alive()
+        return answers.Health()
+
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready")
+    async def ready() -> answers.Health:
+        """Whether the server takes another request: not (503) before it stops, nor (429) while its queue is full."""
+        engine.check_ready()
         return answers.Health()
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

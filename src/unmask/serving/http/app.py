@@ -1,8 +1,12 @@
 """The application: the routes of a served model. `create` builds it."""
 
+import asyncio
+import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 
 from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
@@ -34,6 +38,7 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         engine.start()
+        drain_on_term(engine, settings.drain)
         yield
         await engine.close()
 
@@ -50,7 +55,7 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
     add_drawing(app, engine, served)
     add_scoring(app, engine, served)
     add_classifying(app, engine, served)
-    add_facts(app, served, metrics)
+    add_facts(app, engine, served, metrics)
     add_page(app)
     routes = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
     guarded: ASGIApp = Guard(app, settings, key=key, metrics=metrics, report=report, routes=routes)
@@ -59,6 +64,25 @@ def create(model: Model, settings: ServerSettings, *, key: str | None = None) ->
     return CORSMiddleware(
         guarded, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
     )
+
+
+def drain_on_term(engine: Engine, seconds: float) -> None:
+    """From SIGTERM on the engine is not ready; whoever handled the signal gets it `seconds` later, a second at once.
+
+    It is called in the event loop. Only the main thread gets signals.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if not seconds or not callable(before) or threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if engine.draining:
+            before(number, frame)
+        engine.draining = True
+        loop.call_soon_threadsafe(loop.call_later, seconds, before, number, None)
+
+    signal.signal(signal.SIGTERM, note)
 
 
 PAGE = Path(__file__).parent / "page"

@@ -111,7 +111,8 @@ def serve(
         return
     work = partial(answer_in_worker, service_of(model, settings, load, key=key))
     with shared_numbers() as folder:
-        Workers(work, settings.workers, listening, settings.grace, ended=partial(forget_process, folder)).run()
+        grace = settings.drain + settings.grace
+        Workers(work, settings.workers, listening, grace, ended=partial(forget_process, folder)).run()
 
 
 def answer(model: Model, settings: ServerSettings, listening: socket.socket, *, key: str | None = None) -> None:

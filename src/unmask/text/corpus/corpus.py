@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from unmask import storage
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.integrity import check_shards
 from unmask.text.corpus.manifest import MANIFEST, read_json
 from unmask.text.corpus.shards import FORMAT, SHARDS, Shard
 from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
+
+Stored = np.ndarray | storage.RemoteArray
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Corpus:
             if begin >= stop:
                 break
             stored = self._roles(index) if roles else self._map(index)[1]
-            parts.append(stored[max(start - begin, 0) : stop - begin])
+            parts.append(np.asarray(stored[max(start - begin, 0) : stop - begin]))
         none = np.zeros(0, np.int8 if roles else self.dtype)
         return parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
 
@@ -94,7 +97,7 @@ class Corpus:
         """The tokens of each document, its eos not included; of the first `most` documents or a few more."""
         ends: list[np.ndarray] = [np.zeros(1, np.int64)]  # in the stream: a document may span several shards
         for index in range(len(self.shards)):
-            ends.append(self._offsets[index] + self._map(index)[0].astype(np.int64))
+            ends.append(self._offsets[index] + np.asarray(self._map(index)[0]).astype(np.int64))
             if sum(map(len, ends)) > most:
                 break
         return np.diff(np.concatenate(ends)) - (self.tokenizer["eos"] is not None)
@@ -132,18 +135,18 @@ class Corpus:
 
     def _end(self, document: int) -> int:
         index = int(np.searchsorted(self._ended, document, "right")) - 1
-        ends = self._map(index)[0]
-        return int(self._offsets[index]) + int(ends[document - int(self._ended[index])])
+        ends, inside = self._map(index)[0], document - int(self._ended[index])
+        return int(self._offsets[index]) + int(np.asarray(ends[inside : inside + 1])[0])
 
-    def _roles(self, index: int) -> np.ndarray:
+    def _roles(self, index: int) -> Stored:
         shard = self.shards[index]
         if not shard.roles:
             return np.full(shard.tokens, Role.FREE, np.int8)
-        return np.memmap(self.folder / SHARDS / shard.roles_name, np.int8, "r").view(np.ndarray)
+        return storage.bytes_of(self.folder, f"{SHARDS}/{shard.roles_name}").view(np.int8)
 
-    def _map(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _map(self, index: int) -> tuple[Stored, Stored]:
         shard = self.shards[index]
-        return _map_shard(self.folder / SHARDS / shard.name, shard.documents, self.dtype, shard.sha256)
+        return _map_shard(self.folder, shard.name, shard.documents, self.dtype, shard.sha256)
 
 
 def verify(folder: str | Path) -> None:
@@ -168,9 +171,9 @@ def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1, mix: int 
 
 
 @lru_cache(maxsize=4096)  # well below the number of maps that a process may hold
-def _map_shard(path: Path, documents: int, dtype: str, _: str) -> tuple[np.ndarray, np.ndarray]:
-    """A shard's document ends and its tokens, mapped into memory; its sha256 tells it from an earlier one."""
-    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+def _map_shard(folder: Path, name: str, documents: int, dtype: str, _: str) -> tuple[Stored, Stored]:
+    """A shard's document ends and its tokens, mapped or elsewhere; its sha256 tells it from an earlier one."""
+    data = storage.bytes_of(folder, f"{SHARDS}/{name}")
     return data[: 4 * documents].view("<u4"), data[4 * documents :].view(np.dtype(dtype).newbyteorder("<"))
 
 

@@ -8,9 +8,11 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from unmask import storage
 from unmask.errors import UserError
 from unmask.files import fingerprint, write_whole
 from unmask.text.corpus.shards import SHARDS, Shard
@@ -23,6 +25,9 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
 
     Returns whether a file was read: whether it may be another one than before.
     """
+    if (origin := storage.origin_of(folder)) is not None:
+        check_remote(origin, shards, size=size, again=again)
+        return False
     known = {} if again else read_stamp(folder)
     found: dict[str, list[Any]] = {}
     for name, length, digest in (file for shard in shards for file in shard.files(size)):
@@ -40,6 +45,18 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
     return bool(found)
 
 
+def check_remote(origin: storage.Origin, shards: Sequence[Shard], *, size: int, again: bool) -> None:
+    """Refuse shards elsewhere that are missing or short, and with `again` those that are damaged."""
+    for name, length, digest in (file for shard in shards for file in shard.files(size)):
+        where = f"{origin.address}/{SHARDS}/{name}"
+        there = origin.sizes.get(f"{SHARDS}/{name}", -1)
+        if there != length:
+            what = "is missing" if there < 0 else f"has {there} bytes where the manifest says {length}"
+            raise UserError(f"the shard {where} {what}. Prepare the data again.")
+        if again and sha256(storage.read_remote(where)).hexdigest() != digest:
+            raise UserError(f"the shard {where} is damaged: its sha256 differs from the manifest's.")
+
+
 def check_size(path: Path, size: int) -> os.stat_result:
     try:
         status = path.stat()
@@ -53,12 +70,12 @@ def check_size(path: Path, size: int) -> os.stat_result:
     return status
 
 
-def check_content(path: Path, sha256: str) -> None:
+def check_content(path: Path, digest: str) -> None:
     try:
         seen = fingerprint(path)
     except OSError as error:
         raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
-    if seen != sha256:
+    if seen != digest:
         raise UserError(
             f"the shard {path} is damaged: its sha256 differs from the manifest's. Remove {path.parent.parent} and "
             "prepare the data again; a run that uses it can then go on."

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from unmask import storage
 from unmask.errors import UserError
 from unmask.files import clear_drafts, is_draft, write_whole, writing
 from unmask.processes.lock import locked
@@ -29,12 +30,18 @@ MANIFEST = "manifest.json"
 MERGING = ".merge.lock"
 FAILED = "failed"  # in the description of a part: the error with which it ended
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-OURS = {SHARDS, MANIFEST, STAMP, MERGING, *TOKENIZER}
+OURS = {SHARDS, MANIFEST, STAMP, MERGING, storage.ORIGIN, *TOKENIZER}
 Part = tuple[int, int]  # (i, n) is the i-th of n, counted from 1
 
 
 def prepared_folder(where: str | Path) -> Path | None:
-    """The folder at a place, or of a corpus's name below the data root, if `unmask prepare` wrote it."""
+    """The folder at a place, or of a corpus's name below the data root, if `unmask prepare` wrote it.
+
+    Of one at an address its small files: a corpus reads the others from there.
+    """
+    if storage.is_remote(where):
+        return storage.fetched_with_origin(str(where), (MANIFEST, *TOKENIZER))
+    where = storage.without_scheme(str(where))
     name = None if Path(where).exists() else corpus_name(str(where))
     folder = Path(where) if name is None else home(name)
     return folder if (folder / MANIFEST).is_file() else None

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from unmask import storage
 from unmask.errors import UserError, how_many
 from unmask.text.corpus import documents
 from unmask.text.corpus.dataset import DataSet, Unreadable, parse_data_set
@@ -61,18 +62,19 @@ class Source:
 
 @contextmanager
 def gather(where: str | Path, layout: FileLayout | None = None) -> Iterator[list[Source]]:
-    """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`.
+    """The sources at a place, sorted by name: a path, a folder, a glob, `-` for standard input, `lm1b`, `hf:NAME`, s3://.
 
     A mixture, `a.txt:3 b.jsonl:1`, has the sources of several places. A path that exists is read, even if it has the
     name of a corpus. With intervals in the layout, the sources are those regions of its FASTA files, by split.
 
     with gather("my_texts/") as sources: ...
     """
-    place = str(where)
-    if places := weighted_places(place):
+    if places := weighted_places(str(where)):
         with ExitStack() as held:
             yield mixed_sources(places, layout, held)
-    elif layout is not None and layout.intervals:
+        return
+    place = storage.local_place(str(where), lambda name: format_of(name)[0] is not None)
+    if layout is not None and layout.intervals:
         yield _regions(_files(place), layout)
     elif place == "-":
         with TemporaryDirectory(prefix="unmask-") as folder:

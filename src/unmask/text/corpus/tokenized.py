@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,7 @@ def read_documents(
     In prepared folders, and if file names contain splits, the default of `split` is valid, else test, else train.
     """
     if (folder := prepared_folder(where)) is not None:
-        return _prepare_text(folder, tokenizer, split, limit)
+        return replace(_prepare_text(folder, tokenizer, split, limit), name=str(where))
     with gather(where, layout) as sources:
         sources, chosen = of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or FileLayout()))
