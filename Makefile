@@ -34,7 +34,7 @@ browser: $(VENV)/.browser
 
 # Kills, damaged checkpoints, hostile files and requests: a few minutes. tests/attack/long.py has the thousands.
 attack: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m attack tests/attack
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m attack --timeout 1800 tests/attack
 
 # A Ray cluster of two nodes on this machine: the same results, though workers are killed and a node is lost. An S3 server
 # with corpora and runs.
