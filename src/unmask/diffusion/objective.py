@@ -49,6 +49,7 @@ class Facts:
     # What a network gives to samplers (sampling/fitting.py). Other packages may add words of their own.
     #   masks             predictions of tokens where the text has masks
     #   conditionals      of masks: softmax of the logits without the mask is p(x_0 | x_t), any masked sampler applies
+    #   quality           of masks: at a drawn token, whether it is right, in the logit of the mask
     #   blocks            predictions of one block at a time, given the clean text before it
     #   orders            of masks: the visible tokens are read in an order, each once, and remembered
     #   one stream        of orders: a token is read with the place of the next one, which it predicts
