@@ -10,13 +10,13 @@ from contracts.members import LETTERS, model_of, network_of, spec_of
 from exact import ChainWorld
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.prism import Prism
+from unmask.diffusion.prism import LearnedQuality
 from unmask.diffusion.times import Count
 from unmask.errors import UserError
 from unmask.model.denoiser import Denoiser
 from unmask.random import Noise, keys
 from unmask.sampling.masked import Masked
-from unmask.sampling.policies.prism import Prism as Sampler
+from unmask.sampling.policies.prism import Prism
 from unmask.sampling.process import run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import blank
@@ -78,7 +78,7 @@ def test_quality_is_the_posterior_probability_that_a_token_is_right():
         x0 = texts[torch.multinomial(chances, many, replacement=True, generator=generator)]
         drawn = Noise(torch.rand(many, generator=generator), torch.rand(many, LENGTH, generator=generator))
         drawn = Noise(drawn.t, drawn.u, keys(step, torch.arange(many)))
-        loss = Prism().nats(world, CleanRows(x0, drawn, mask=2)).loss
+        loss = LearnedQuality().nats(world, CleanRows(x0, drawn, mask=2)).loss
         optimizer.zero_grad()
         loss.mean().backward()
         optimizer.step()
@@ -93,14 +93,14 @@ def test_the_bound_is_that_of_mdlm_and_quality_is_a_part_of_the_loss():
     network = network_of(spec_of("transformer"), scale=0.2)
     rows, drawn = torch.randint(LETTERS.size - 3, (5, 12)), noise.draw(5, 12, seed=1, step=0)
     told, _ = Denoiser(network, MDLM(times=Count(), weight="flat"))(rows, drawn, mask=LETTERS.mask)
-    plain, _ = Denoiser(network, Prism(quality=0.0))(rows, drawn, mask=LETTERS.mask)
-    found, _ = Denoiser(network, Prism())(rows, drawn, mask=LETTERS.mask)
+    plain, _ = Denoiser(network, LearnedQuality(quality=0.0))(rows, drawn, mask=LETTERS.mask)
+    found, _ = Denoiser(network, LearnedQuality())(rows, drawn, mask=LETTERS.mask)
     torch.testing.assert_close(plain.loss, told.loss)
     torch.testing.assert_close(found.bound, told.bound)
     assert bool((found.loss >= plain.loss).all())
     assert bool((found.loss > plain.loss).any(1).all()), "some token of every row is drawn"
     with pytest.raises(UserError, match="quality"):
-        Prism(quality=-1.0)
+        LearnedQuality(quality=-1.0)
 
 
 class Judge:
@@ -114,7 +114,7 @@ class Judge:
 def test_the_sampler_hides_what_the_network_takes_for_wrong_and_takes_its_calls():
     shares = []
     for tau in (0.0, 0.5):
-        steps = list(run(Masked(Sampler(steps=30, tau=tau, most=1.0)), Judge(), blank(50, 10, mask=2), seed=1))
+        steps = list(run(Masked(Prism(steps=30, tau=tau, most=1.0)), Judge(), blank(50, 10, mask=2), seed=1))
         assert len(steps) <= 30
         assert not bool(steps[-1].canvas.hidden.any())
         shares.append(float((steps[-1].canvas.tokens == 0).float().mean()))

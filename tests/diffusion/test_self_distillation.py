@@ -10,7 +10,7 @@ from contracts.members import LETTERS, network_of, spec_of
 from exact import ChainWorld, TableWorld
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.self_distillation import SelfDistillation, drawn
+from unmask.diffusion.self_distillation import SelfDistillation, inverse_cdf_of
 from unmask.diffusion.times import Count
 from unmask.errors import UserError
 from unmask.model.denoiser import Denoiser
@@ -46,7 +46,7 @@ def test_the_target_is_the_distribution_of_the_call_that_reveals_or_of_the_last(
             torch.testing.assert_close(found[:, some, :3], told[:, some])
             u = clean.noise.uniform(3, use=number)[:, some]
             for place, number_ in zip(some.tolist(), u.unbind(1), strict=True):
-                x[:, place] = drawn(told[:, place], number_)
+                x[:, place] = inverse_cdf_of(told[:, place], number_)
         torch.testing.assert_close(found[:, 1], first[:, 1])
 
 

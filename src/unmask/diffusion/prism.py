@@ -23,7 +23,7 @@ from unmask.diffusion.mdlm import MDLM, by_count, row_log_probs
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import spread
 from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
-from unmask.diffusion.self_distillation import drawn
+from unmask.diffusion.self_distillation import inverse_cdf_of
 from unmask.diffusion.times import Count
 from unmask.settings import at_least
 from unmask.shapes import Network
@@ -31,7 +31,7 @@ from unmask.shapes import Network
 
 @OBJECTIVES.register("prism", "mdlm that also learns which drawn tokens are wrong, for the sampler prism")
 @dataclass(frozen=True)
-class Prism(Objective):
+class LearnedQuality(Objective):
     """Masked diffusion with the quality of drawn tokens. Train it from a model (`--init`)."""
 
     facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "conditionals", "quality"}), optimizer="muon")
@@ -79,5 +79,5 @@ class Prism(Objective):
         many = (clean.noise.uniform(1)[:, 0] * hidden.sum(1)).long() + 1
         chosen = (turn < many[:, None]).flatten()[rows]
         at = rows[chosen]
-        tokens = drawn(log_p[chosen], clean.noise.uniform(width, use=1).flatten()[at])
+        tokens = inverse_cdf_of(log_p[chosen], clean.noise.uniform(width, use=1).flatten()[at])
         return at, x_t.flatten().index_copy(0, at, tokens).view_as(x_t)

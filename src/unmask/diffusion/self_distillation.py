@@ -101,11 +101,11 @@ class SelfDistillation(Objective):
                 target[still] = row_log_probs(logits, mask=clean.mask).to(target)
             at = rows[call == number]
             u = clean.noise.uniform(width, use=number).flatten()[at]
-            x.view(-1)[at] = drawn(target[call == number], u)
+            x.view(-1)[at] = inverse_cdf_of(target[call == number], u)
         return target
 
 
-def drawn(log_p: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+def inverse_cdf_of(log_p: Float[Tensor, "n v"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The first token whose cumulative probability exceeds u."""
     cdf = log_p.double().exp().cumsum(-1)
     top = (cdf[:, -1:] * (1 - 1e-12)).contiguous()

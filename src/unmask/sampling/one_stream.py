@@ -28,7 +28,7 @@ from unmask.text.prompt.canvas import Canvas
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingOrder:
     """The tokens of a row in the order of reading, from where each looks, and how many need not be read again."""
 
     places: Int[Tensor, " k"]
@@ -87,7 +87,7 @@ class OneStreamProcess(Process):
         passes = tuple(self.reading_pass(state, asked, i, blanks) for i, blanks in enumerate(blanks_of(asked)))
         return replace(asked, passes=passes)
 
-    def reading(self, state: OrderedWork, asked: Ask, i: int, blanks: Int[Tensor, " n"]) -> Reading:
+    def reading(self, state: OrderedWork, asked: Ask, i: int, blanks: Int[Tensor, " n"]) -> ReadingOrder:
         places, read = to_read(state, asked, i)
         if not len(places):
             raise UserError("a model of one stream continues a text: at least one token of every row must be given.")
@@ -95,7 +95,7 @@ class OneStreamProcess(Process):
         aims = aim_at(self.spec, torch.cat([places[1:], following]))
         assert state.aims is not None
         right = (state.aims[int(asked.live[i]), places[:read]] == aims[:read]).int().cumprod(0)
-        return Reading(places, aims, min(int(right.sum()), len(places) - 1))  # the last one answers
+        return ReadingOrder(places, aims, min(int(right.sum()), len(places) - 1))  # the last one answers
 
     def reading_pass(self, state: OrderedWork, asked: Ask, i: int, blanks: Int[Tensor, " n"]) -> Pass:
         """The pass of one row: new tokens, and the last one again for each blank but the first."""
