@@ -2,7 +2,7 @@ r"""Drafts for the shipped stories-ar: tokens per second with and without a mode
 
     unmask train --data DATA/tinystories --out runs/drafter --tokenizer src/unmask/shipped/stories --model.width 128 \
       --objective.name any-order --objective.left 0.5 --objective.ramp 0 --model.blocks 2 --model.heads 2 \
-      --model.tied --steps 1000 --optim.batch 16
+      --model.tied --steps 500 --optim.batch 16
     python bench/drafted.py --drafter runs/drafter --out docs/records/drafted.json
 
 All settings draw the same texts in turns, so that a busy moment hits them alike; times are processor times of one
