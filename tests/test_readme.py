@@ -70,7 +70,7 @@ def test_every_import_in_the_docs_works():
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how/*.md"))]
 COMMAND = re.compile(r"(unmask|torchrun|python|pip|make|curl|srun) ")
-NEEDED = 32  # lines and blocks that say what they need and our tests do not have: the hub, a cluster, a Ctrl-C
+NEEDED = 33  # lines and blocks that say what they need and our tests do not have: the hub, a cluster, a Ctrl-C
 ELSEWHERE = {"extend.md": "tests/test_extend.py runs its commands, with its files as a package"}
 ENDLESS = {"serve": "until it is stopped", "study": "trains many models; tests/studies runs such files"}
 # What makes a command of the docs small; a value replaces the one that is given.
@@ -139,6 +139,7 @@ def check_is_read(line: str, page: Path) -> None:
         return
     module = import_module(f"unmask.cli.{words[0]}")
     rest = words[1 : words.index(">")] if ">" in words else words[1:]
+    rest = module.words(rest) if hasattr(module, "words") else rest
     given = {"default": module.default(rest)} if hasattr(module, "default") else {}
     try:
         tyro.cli(module.Settings, args=rest, console_outputs=False, **given)

@@ -22,10 +22,10 @@ def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("pairs") / "pairs.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["question", "text", "other"])
+        writer.writerow(["question", "text", "other", "none"])
         for number in range(160):
             question = "abcd"[number % 4]
-            writer.writerow([question * (1 + number // 4 % 5), ANSWERS[question], "x"])
+            writer.writerow([question * (1 + number // 4 % 5), ANSWERS[question], "x", ""])
     return path
 
 
@@ -101,13 +101,20 @@ def test_nothing_given_is_hidden_in_any_batch(trained):
     ("flags", "words"),
     [
         (["--given", "qestion", "--answer", "text"], ["qestion", "Did you mean 'question'", "other"]),
-        (["--given", "question", "--answer", "answer"], ["'answer'", "other, question, text"]),
+        (["--given", "question", "--answer", "answer"], ["'answer'", "none, other, question, text"]),
         (["--given", "question", "--answer", "text", "--length", "12"], ["has 14 tokens", "--length 17"]),
+        (["--given", "question", "--answer", "none"], ["'none'", "empty in all"]),
+        (["--given", "question", "--answer", "text", "--template", "endless.jinja"], ["template", "never end"]),
+        (["--given", "question", "--answer", "text", "--template", "roels"], ["roels", "roles"]),
         (["--answer", "text"], ["--given"]),
         (["--given", "question", "--answer", "text", "--model.name", "bert"], ["encoder"]),
     ],
 )
-def test_mistakes_are_answered_in_words_and_the_folder_stays_free(table, tmp_path, capsys, flags, words):
+def test_mistakes_are_answered_in_words_and_the_folder_stays_free(table, tmp_path, monkeypatch, capsys, flags, words):
+    (tmp_path / "endless.jinja").write_text(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    )
+    monkeypatch.chdir(tmp_path)
     line = ["train", "--data", str(table), "--out", str(tmp_path / "run"), "--tokenizer", "character", "--steps", "2"]
     assert main([*line, *flags]) == 2
     said = capsys.readouterr().err

@@ -163,6 +163,8 @@ def quality_record(
     wanted = {
         name: getattr(settings, name) for name in ("definition", "context", "tokens", "train", "split", "kmers")
     }
+    if settings.prompts:
+        wanted = {name: getattr(settings, name) for name in ("prompts", "given", "answer", "check")}
     if model is not None:
         wanted |= {"n": settings.n, "length": settings.length, "document": settings.document}
         wanted |= recipe_record(model, settings.recipe)

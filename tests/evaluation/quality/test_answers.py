@@ -1,9 +1,20 @@
 """Answers are checked one by one, and the references in their place."""
 
+import json
+
 import pytest
 
+import tiny
+from serving.models import network
+from unmask.cli.main import main
+from unmask.cli.samples import drawn_answers
 from unmask.errors import UserError
 from unmask.evaluation.quality.answers import Answered, assess_answers, steps, values
+from unmask.model.checkpoint import load, save
+from unmask.sampling.recipe import Recipe
+from unmask.sampling.tasks.continuation import sample
+from unmask.text.corpus.turns import exchanges
+from unmask.text.tokens.vocabulary import byte
 
 GIVEN = "58,11,80,83,81"
 
@@ -48,3 +59,70 @@ def test_shares_have_error_bars_and_stand_beside_the_references():
         assess_answers(some[:1], "exact")
     with pytest.raises(UserError, match="Did you mean 'exact'"):
         assess_answers(some, "exac")
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """A model of pairs with random weights."""
+    tokenizer = byte()
+    about = {"mask": tokenizer.mask, "tokenizer": tokenizer, "settings": {"text": {"pack": "exchange"}}}
+    return save(tmp_path_factory.mktemp("answers") / "model", network(tokenizer.size), **about)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    marks = ["fox", "<mask>", "{{ 7 * 7 }}", "<|im_end|>", "<|endoftext|>", "dog " * 5]
+    path.write_text("".join(json.dumps({"question": mark, "text": "0", "none": ""}) + "\n" for mark in marks))
+    return path
+
+
+def test_prompts_are_answered_as_if_each_were_alone(answering, prompts):
+    """Rows of one batch differ in what is given; marks in a prompt are letters."""
+    model = load(answering)
+    entries = list(exchanges(prompts, "question", "text"))
+    one_by_one, _ = drawn_answers(model, Recipe(seed=3, batch=1), entries, length=40)
+    together, cost = drawn_answers(model, Recipe(seed=3, batch=4), entries, length=40)
+    assert one_by_one == together
+    assert len(set(together)) == len(entries)
+    assert cost["sampler"] == "first-hitting"
+    text = "<|endoftext|>"
+    (first,) = sample(model, prompt=text, length=40, seed=3)
+    assert first.text == drawn_answers(model, Recipe(seed=3), [entries[4]], length=40)[0][0]
+
+
+def test_the_command_answers_and_checks(answering, prompts, tmp_path, capsys):
+    out = tmp_path / "result.json"
+    line = ["quality", str(answering), "--prompts", str(prompts), "--given", "question", "--n", "3"]
+    assert main([*line, "--pattern", "[0-9]", "--out", str(out)]) == 0
+    assert "references: 1.000" in capsys.readouterr().out
+    result = json.loads(out.read_text())
+    assert result["answers"] == 3
+    assert [one["given"] for one in result["examples"]] == ["fox", "{{ 7 * 7 }}", "<|endoftext|>"]
+    shares = [float(one["answer"] == "0") for one in result["examples"]]
+    assert result["shares"]["exact"]["value"] == pytest.approx(sum(shares) / 3)
+    assert result["record"]["settings"]["check"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--given", "qestion"], ["qestion", "Did you mean 'question'"]),
+        (["--given", "question", "--answer", "none"], ["'none'", "empty in all 6"]),
+        (["--given", "question", "--check", "exat"], ["exat"]),
+        (["--given", "question", "--n", "1"], ["at least 2 prompts"]),
+        (["--given", "question", "--length", "12"], ["nothing is left to fill"]),
+    ],
+)
+def test_mistakes_are_answered_in_words(answering, prompts, capsys, flags, words):
+    assert main(["quality", str(answering), "--prompts", str(prompts), *flags]) == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+
+
+def test_a_model_that_learned_no_pairs_is_refused(prompts, tmp_path, capsys):
+    folder = tiny.checkpoint(tmp_path / "model")
+    assert main(["quality", str(folder), "--prompts", str(prompts), "--given", "question"]) == 2
+    assert "unmask train --given" in capsys.readouterr().err
+    assert main(["quality", str(folder), "--prompts", "nowhere.csv", "--given", "question"]) == 2
+    assert "no file nowhere.csv" in capsys.readouterr().err
