@@ -89,7 +89,7 @@ def test_a_step_has_a_finite_loss_and_a_gradient_for_all_that_is_learned(name):
 def test_at_the_ends_of_time_loss_and_gradients_are_still_numbers(name, sigma):
     """t = 0 and its first step, and t just below 1: with T steps, one row in T of a training has them."""
     objective = OBJECTIVES.usual(name)
-    sigma = (sigma and not objective.facts.reads_twice) or objective.facts.network_wants_sigma
+    sigma = (sigma and not objective.facts.remembers) or objective.facts.network_wants_sigma
     spec = spec_of("transformer", causal=objective.facts.causal, sigma=sigma)
     denoiser = Denoiser(network_of(spec, scale=0.2), objective)
     drawn = noise.draw(5, LENGTH, seed=0, step=0)

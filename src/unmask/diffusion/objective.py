@@ -75,6 +75,11 @@ class Facts:
         return {"masks", "blocks"} <= self.gives
 
     @property
+    def remembers(self) -> bool:
+        """Whether masks are predicted from what was read before, in blocks or in an order, and is remembered."""
+        return self.blockwise or "orders" in self.gives
+
+    @property
     def reads_twice(self) -> bool:
         """Whether a training pass reads the clean row beside the noisy one."""
         return self.blockwise or self.gives >= {"orders", "two streams"}
@@ -82,7 +87,7 @@ class Facts:
     @property
     def masked_lm(self) -> bool:
         """Whether it is a masked language model over whole rows: any mask is predicted from all that is visible."""
-        return self.infills and self.conditionals and not (self.blockwise or "orders" in self.gives)
+        return self.infills and self.conditionals and not self.remembers
 
     @property
     def warm_start(self) -> bool:

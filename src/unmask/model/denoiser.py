@@ -139,7 +139,7 @@ class Denoiser(Learner):
 
 def check_visible_keys(backbone: Backbone, objective: Objective) -> None:
     """Refuse a network that hides masks from each other, where the objective says itself who sees whom."""
-    if isinstance(backbone.spec.own_rule, VisibleKeys) and (objective.facts.reads_twice or objective.facts.vectors):
+    if isinstance(backbone.spec.own_rule, VisibleKeys) and (objective.facts.remembers or objective.facts.vectors):
         raise UserError(
             f"model.visible_keys is for objectives that read a row with masks once, such as mdlm; {objective.name} "
             "does not. Leave visible_keys out."

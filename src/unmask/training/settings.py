@@ -130,7 +130,7 @@ class Train:
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
         self.objective.remark(self.text.length)
-        if self.objective.facts.reads_twice:
+        if self.objective.facts.remembers:
             check_blockwise(self.model)
         if self.recipe == "warm" and not self.can_warm:
             raise UserError(
