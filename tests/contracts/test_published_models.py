@@ -14,6 +14,7 @@ from unmask.sampling.tasks.continuation import Continue
 
 NAMES = ["llada", "dream", "diffugpt", "diffullama", "a2d_qwen3", "a2d_bd3lm", "sdar", "fast_dllm_v2", "smdm"]
 NAMES += ["sedd", "duo", "dplm"]
+NUMBERS = {"llada": 128, "dream": 512, "a2d_qwen3": 128, "a2d_bd3lm": 128, "sdar": 256, "fast_dllm_v2": 512}
 PROMPT, MORE = "AG", "LV"  # letters that are amino acids too
 
 
@@ -34,7 +35,8 @@ def test_every_sampler_that_fits_fills_the_blanks(model):
         assert one.text.startswith(PROMPT), sampler
 
 
-def test_the_default_is_the_sampler_of_its_authors_and_their_number_of_tokens(model):
+def test_the_default_is_the_sampler_of_its_authors_and_their_number_of_tokens(model, request):
+    assert model.new == NUMBERS.get(request.node.callspec.params["model"])
     steps = 4 if "steps" in model.sampling else None
     (one,) = unmask.sample(model, prompt=PROMPT, length=12, steps=steps)
     assert one.sampler == model.sampling["sampler"]

@@ -32,8 +32,10 @@ def test_a_real_file_has_the_tokens_and_the_logits_of_transformers(path):
     x = torch.tensor([ids])
     found, wanted = model.network.head(model.network.run(Pass(x, Causal())).hidden), peer(x).logits
     assert ((found[..., : wanted.shape[-1]] - wanted).abs() / (1 + wanted.abs())).max() < 1e-4
-    prompt = torch.tensor([model.tokenizer.encode("The capital of France is")])
-    theirs = peer.generate(prompt, max_new_tokens=12, do_sample=False)[0].tolist()
-    ours = unmask.sample(model, prompt=prompt[0].tolist(), length=len(theirs), temperature=0)[0].tokens
+    prompt = model.tokenizer.encode("The capital of France is")
+    lead = tokenizer.bos_token_id  # ours begins every text with it
+    theirs = peer.generate(torch.tensor([[lead, *prompt]]), max_new_tokens=12, do_sample=False)[0].tolist()
+    ours = unmask.sample(model, prompt=prompt, length=len(theirs), temperature=0)[0].tokens
     assert ours == theirs[: len(ours)]  # a text ends at the end tokens
+    assert len(ours) > 1 + len(prompt)
     assert describe(path, dialect="llama").parameters == model.num_parameters
