@@ -28,6 +28,7 @@ PAGES = {  # file of the repository: page of the site
 }
 HOMES = {page: source for source, page in PAGES.items() if Path(source).suffix == ".md"}
 LINK = re.compile(r"(\]\()([^)#\s]+)")
+FILE = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md\](?=\()")  # a link whose text is a file: a page has no ending
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -72,4 +73,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return match[0]  # leads out of the site: mkdocs says so, and --strict refuses it
         return match[1] + posixpath.relpath(there, posixpath.dirname(site) or ".")
 
-    return LINK.sub(turned, markdown)
+    return LINK.sub(turned, FILE.sub(r"[\1]", markdown))

@@ -1,7 +1,12 @@
 """Samples for judging: texts drawn from a model, and what drawing them cost."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
+
+from rich.console import Console
+from rich.status import Status
 
 from unmask.errors import UserError
 from unmask.evaluation.quality.assessment import SampleText, text_of_tokens
@@ -16,7 +21,7 @@ def drawn_texts(
 ) -> tuple[list[SampleText], dict[str, Any]]:
     """Texts, and their sampler, law, forward passes per batch and seconds per sample."""
     events = generate(model, recipe, n=n, length=length, document=document)
-    samples = [event for event in events if isinstance(event, Sample)]
+    samples = counted_samples(events, n)
     return [text_of_tokens(sample.tokens, model.text_tokenizer()) for sample in samples], cost_of(samples, recipe)
 
 
@@ -28,8 +33,20 @@ def drawn_answers(
         raise UserError("this model was not trained on pairs: train one with `unmask train --given FIELD`.")
     tokenizer = model.text_tokenizer()
     tasks = [Continue(model.layout.conversation(tokenizer, one.given), length) for one in entries]
-    samples = [event for event in continued(model, recipe, tasks) if isinstance(event, Sample)]
+    samples = counted_samples(continued(model, recipe, tasks), len(tasks))
     return [sample.text for sample in samples], cost_of(samples, recipe)
+
+
+def counted_samples(events: Iterable[Any], total: int) -> list[Sample]:
+    """The samples among the events; a terminal shows meanwhile how many there are."""
+    console, samples = Console(file=sys.stderr), list[Sample]()
+    with Status(f"drawn 0 of {total} samples", console=console) if console.is_terminal else nullcontext() as status:
+        for event in events:
+            if isinstance(event, Sample):
+                samples.append(event)
+                if status is not None:
+                    status.update(f"drawn {len(samples)} of {total} samples")
+    return samples
 
 
 def cost_of(samples: Sequence[Sample], recipe: Recipe) -> dict[str, Any]:
