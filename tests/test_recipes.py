@@ -53,9 +53,20 @@ def share(folder: Path) -> None:
     assert main(line.split()) == 0
 
 
+def adapt(folder: Path) -> None:
+    """A tiny Llama as a GGUF file with its tokenizer."""
+    pytest.importorskip("transformers")
+    from model.test_gguf_file import SMOLLM, written
+
+    _, path = written("llama", folder, **SMOLLM)
+    path.rename(folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    (folder / "my_texts.txt").write_text("the cat sat on the mat. a dog ran off.\n" * 200)
+    (folder / "unseen.txt").write_text("a cat ran off the mat.\n" * 40)
+
+
 DATA: dict[str, Callable[[Path], None]] = {
     **{"products": products, "molecules": molecules, "dna": dna, "proteins": proteins},
-    **{"author": author, "share": share, "json": lambda folder: None},
+    **{"author": author, "adapt": adapt, "share": share, "json": lambda folder: None},
 }
 
 

@@ -99,6 +99,17 @@ def gguf_tensors(name, peer):
     return found
 
 
+# A tokenizer for small letters, with as many ids as a peer.
+SMOLLM = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": ["<|im_end|>", *"abcdefghijklmnopqrstuvwxyz.", "Ġ", "Ċ", "on", "at", *"01234567"],
+    "tokenizer.ggml.merges": ["o n", "a t"],
+    "tokenizer.ggml.token_type": [3, *[1] * (VOCAB - 1)],
+    "tokenizer.ggml.eos_token_id": 0,
+}
+
+
 def written(name, folder, *, kind=F32, **more):
     peer = saved_peer(name, folder / "peer")
     path = folder / "model.gguf"

@@ -1,9 +1,12 @@
 """A plan: every command's folder depends on all that determines its result, and on nothing else."""
 
+import shutil
+
 import pytest
 from tiny_study import TINY, written
 
 from unmask.errors import UserError
+from unmask.model.model import shipped
 from unmask.studies.plan import Place, options, plan_tasks, slug, steps_of, tokens_seen, total_flops
 from unmask.studies.study import read_study
 
@@ -111,3 +114,28 @@ def test_a_row_s_own_flops_set_its_steps(tmp_path):
     for row in study.rows:
         spent = total_flops(study, row, steps=steps_of(study, row))
         assert abs(spent / row.flops - 1) < 0.1
+
+
+def test_a_base_in_the_data_folder_is_measured_tuned_and_gives_its_tokenizer(tmp_path):
+    """A plan does not need it; a run does, and another base is another run."""
+    data = {**TINY["data"], "prepare": {"tokenizer": "{root}/base", "workers": 1}}
+    rows = [{"name": "base", "checkpoint": "{root}/base"}, {"name": "tuned", "after": "base"}]
+    study = read_study(written(tmp_path, row=rows, data=data))
+    place = Place(tmp_path / "out", tmp_path)
+    with pytest.raises(UserError, match=r"there is no folder .*base"):
+        plan_tasks(study, place)
+    before = {task.name: task for task in plan_tasks(study, place, there=False)}
+    shutil.copytree(shipped()["stories-ar"], tmp_path / "base")
+    tasks = {task.name: task for task in plan_tasks(study, place)}
+    base = str(tmp_path / "base")
+    command = tasks["data"].command
+    assert command[command.index("--tokenizer") + 1] == base
+    assert tasks["test of base, seed 1"].command[1] == base
+    assert tasks["train tuned, seed 1"].config["init"] == base
+    assert tasks["train tuned, seed 1"].folder != before["train tuned, seed 1"].folder
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(base, elsewhere / "base")
+    for name in ("train.txt", "test.txt"):
+        shutil.copy(tmp_path / name, elsewhere)
+    moved = {task.name: task for task in plan_tasks(study, Place(elsewhere / "out", elsewhere))}
+    assert [t.folder.name for t in moved.values()] == [t.folder.name for t in tasks.values()]

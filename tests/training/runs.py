@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.diffusion_lm import DiffusionLM
 from unmask.diffusion.plaid import Plaid
 from unmask.diffusion.ssd_lm import SSDLM
 from unmask.model import checkpoint
+from unmask.model.adapter import Adapter
 from unmask.model.backbones.caduceus import CaduceusSpec
+from unmask.model.backbones.decoder import DecoderSpec
 from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.backbones.transformer import Architecture
@@ -23,13 +26,14 @@ from unmask.training.loop import State, begin, train
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.muon import Muon
 from unmask.training.phases import phases
-from unmask.training.settings import Run, Train
+from unmask.training.settings import Run, Train, Warm
 from unmask.training.validation import validate
 
 HALF, STEPS = 10, 20
 ASKED = settings(steps=STEPS, optim=AdamW(batch=16, micro=3, lr=5e-3, warmup=5, clip=0.5, ema=0.9, weight_decay=0.1))
 # Other networks and objectives, a few steps each. Dropout is the same where the passes cover the same rows.
 FEW = 3
+BEFORE = DecoderSpec(width=16, blocks=2, heads=2, reads_before=True)
 OTHERS = {
     "muon": settings(optim=Muon(batch=16, micro=4, lr=5e-3, warmup=1, weight_decay=0.1)),
     "sedd": OBJECTIVES["sedd"],
@@ -49,6 +53,10 @@ OTHERS = {
         optim=Muon(batch=16, micro=4, lr=5e-3, warmup=1),
         run=Run(checkpointing=True),
     ),
+    "from causal to blocks": settings(
+        model=BEFORE, objective=BlockDiffusion(size=3, weight="flat"), init="base", warm=Warm(anneal=2)
+    ),
+    "LoRA over a causal base": settings(model=BEFORE, init="base", adapter=Adapter(rank=2)),
     "two strands": settings(model=CaduceusSpec(width=16, blocks=2, equivariant=True)),
 }
 CHAIN = Chain.make()

@@ -80,7 +80,10 @@ def settings(**changes) -> Train:
 def network(asked: Train, phase: int = 0) -> Denoiser:
     torch.manual_seed(asked.seed)
     chosen = phases(asked)[phase]
-    return Denoiser(build(spec_of(asked, chosen, vocab=LETTERS + 1)), chosen.objective)
+    denoiser = Denoiser(build(spec_of(asked, chosen, vocab=LETTERS + 1)), chosen.objective)
+    if asked.adapter.rank:
+        denoiser.add_adapter(asked.adapter)
+    return denoiser
 
 
 OBJECTIVES = {

@@ -8,6 +8,7 @@ from toys.objective import Toy
 from toys.recurrent import RecurrentSpec
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
 from unmask.diffusion.autoregressive import Autoregressive
+from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count
 from unmask.model.backbones.transformer import Architecture, Transformer
@@ -205,6 +206,15 @@ def test_sight_grows_from_the_past_to_the_whole_row():
     assert ahead[0] == 1
     assert ahead[-1] >= LENGTH - 3
     assert all(bool(mask.tril().sum() == torch.ones(LENGTH, LENGTH).tril().sum()) for mask in seen[:8])
+
+
+def test_sight_of_blocks_grows_to_a_block():
+    """Sight beyond a block would be lost on a network that sees no further."""
+    asked = settings(steps=40, init="somewhere", warm=Warm(anneal=3), objective=BlockDiffusion(size=4))
+    (phase,) = phases(asked)
+    ahead = [int(sight(phase, step, LENGTH)[0].sum()) - 1 for step in range(3)]
+    assert ahead == [1, 2, 3]
+    assert sight(phase, 3, LENGTH) is None
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])

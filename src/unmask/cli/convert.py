@@ -6,6 +6,7 @@ The copy keeps the default sampling settings; each sampling option replaces one 
     unmask convert runs/mine models/mine --dtype bfloat16 --sampler entropy --top-p 0.9
     unmask convert models/mine models/official --to official
     unmask convert runs/adapter models/merged              an adapter, multiplied into its base
+    unmask convert model.gguf models/short --dialect llama --blocks 10    the first layers, to train on
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ class Settings:
     to: str = "unmask"  # layout to write: unmask, official, or another that is registered
     dtype: Literal["", "float32", "float16", "bfloat16"] = ""  # type to round the weights to; empty: no rounding
     dialect: str = ""  # the family of a published model whose files do not say it: llama or diffullama
+    blocks: int = 0  # keep the first layers only, as a base to train on; 0: all
     recipe: Drawing = field(default_factory=Recipe)  # the model's default settings
 
 
@@ -50,8 +52,10 @@ def run(settings: Settings) -> None:
         dtype=settings.dtype,
         sampling=sampling,
         dialect=settings.dialect,
+        blocks=settings.blocks,
     )
     same = "the adapter added to its base" if is_adapter(find(settings.source)[0]) else "weights equal bit for bit"
+    same = f"its first {settings.blocks} layers" if settings.blocks else same
     weights = f"weights rounded to {settings.dtype}" if settings.dtype else same
     print(f"{settings.target}: {model.num_parameters:,} parameters, {settings.to} layout, {weights}")
     options = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in sampling.items())

@@ -24,7 +24,7 @@ from unmask.model.adapter_files import CONFIG as ADAPTER
 from unmask.model.adapter_files import base_of, is_adapter, with_adapter, write_adapter
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, recognised
+from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, read_note, recognised
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.gguf_file import SUFFIX
 from unmask.model.model import GPT2, Model, shipped
@@ -86,7 +86,7 @@ def load(
     folder, downloaded = find(path)
     if is_adapter(folder):
         options: dict[str, Any] = {"trainable": trainable, "device": device, "dtype": dtype, "headed": headed}
-        return with_adapter(load(base_of(folder), **options, dialect=dialect), folder)
+        return with_adapter(load(base_of(folder), **options, dialect=dialect or base_dialect(folder)), folder)
     files, layout, found = read_layout(folder, dialect or stated_for(path))
     note = files.note
     check_sizes(found.spec)
@@ -132,6 +132,19 @@ def load(
     )
 
 
+def assumed_dialect(path: str | Path) -> str:
+    """The dialect of a base to train, where its files look like those of several families: the autoregressive one."""
+    if stated := stated_for(path):
+        return stated
+    files, layout = recognised(find(path)[0])
+    return layout.base(files)
+
+
+def base_dialect(folder: Path) -> str:
+    """The dialect of the base of an adapter, as its training was told or assumed; empty: the base says it."""
+    return str(read_note(folder).get("settings", {}).get("dialect", ""))
+
+
 def stated_for(path: str | Path) -> str:
     """The dialect of a published repository whose files do not say it; empty: they do, or it is none."""
     name = hub.named_revision(str(path))[0] if isinstance(path, str) and HUB_NAME.fullmatch(path) else ""
@@ -152,27 +165,29 @@ def read_layout(folder: Path, dialect: str = "") -> tuple[Files, Format, Found]:
         ) from None
 
 
-def spec_in(path: str | Path) -> Spec:
+def spec_in(path: str | Path, dialect: str = "") -> Spec:
     """The spec of a checkpoint, of an adapter that of its base; its weights are not read."""
     folder = find(path)[0]
-    return spec_in(base_of(folder)) if is_adapter(folder) else read_layout(folder, stated_for(path))[2].spec
+    if is_adapter(folder):
+        return spec_in(base_of(folder), dialect or base_dialect(folder))
+    return read_layout(folder, dialect or stated_for(path))[2].spec
 
 
-def tokenizer_in(path: str | Path) -> Tokenizer | None:
+def tokenizer_in(path: str | Path, dialect: str = "") -> Tokenizer | None:
     """The tokenizer of a checkpoint; its weights are not read."""
     folder, downloaded = find(path)
     if is_adapter(folder):
-        return tokenizer_in(base_of(folder))
-    files, _, found = read_layout(folder, stated_for(path))
+        return tokenizer_in(base_of(folder), dialect or base_dialect(folder))
+    files, _, found = read_layout(folder, dialect or stated_for(path))
     return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
 
 
-def template_in(path: str | Path) -> ChatTemplate | None:
+def template_in(path: str | Path, dialect: str = "") -> ChatTemplate | None:
     """The chat template of a checkpoint, if it has one."""
     folder = find(path)[0]
     if is_adapter(folder):
-        return template_in(base_of(folder))
-    own = getattr(read_layout(folder, stated_for(path))[2].layout, "template", "")
+        return template_in(base_of(folder), dialect or base_dialect(folder))
+    own = getattr(read_layout(folder, dialect or stated_for(path))[2].layout, "template", "")
     return ChatTemplate(own) if own else published_template(folder)
 
 

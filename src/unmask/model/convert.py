@@ -5,6 +5,7 @@ With another type of weights the copy is rounded, and its self-test is recorded 
 
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
 from unmask.model.adapter_files import is_adapter
+from unmask.model.backbone import skeleton
 from unmask.model.checkpoint import find, load, noted, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, Format, recognised
@@ -41,12 +43,14 @@ def convert(
     dtype: str = "",
     sampling: Mapping[str, Any] | None = None,
     dialect: str = "",
+    blocks: int = 0,
 ) -> Model:
     """Check a checkpoint and write a copy: `to` our layout, with a self-test, or to the official layout, without.
 
     dtype      float16 or bfloat16 halve the file; empty keeps the type of the weights
     sampling   default sampling settings to store, such as {"sampler": "entropy", "top_p": 0.9}; None: the model's own
     dialect    the family of a published model whose files do not say it
+    blocks     keep the first layers only: a smaller network to train on; 0: all
     """
     if to not in FORMATS:
         raise unknown("checkpoint format", to, list(FORMATS))
@@ -55,11 +59,10 @@ def convert(
         raise UserError(f"{target} exists already: give a folder that does not.")
     if sampling and to != OURS:
         raise UserError(f"the {to} layout cannot store default sampling settings.")
-    if dtype or is_adapter(find(source)[0]):
+    if dtype or blocks or is_adapter(find(source)[0]):
         dtype = dtype or "float32"  # the weights of an adapter's base with the updates added
-        return rounded(
-            with_sampling(load(source, trainable=True, dialect=dialect), sampling), target, to=to, dtype=dtype
-        )
+        model = with_sampling(load(source, trainable=True, dialect=dialect), sampling)
+        return rounded(with_first(model, blocks) if blocks else model, target, to=to, dtype=dtype)
     model = with_sampling(load(source, dialect=dialect), sampling)
     assert model.folder is not None
     layout = FORMATS[to]()
@@ -101,6 +104,17 @@ def tensors_for(layout: Format, model: Model) -> dict[str, Tensor]:
     if layout.repeats:
         tensors |= {f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()}
     return {layout.written(name, model.spec): w for name, w in tensors.items()} | layout.constants(model.spec)
+
+
+def with_first(model: Model, blocks: int) -> Model:
+    """The model with its first layers only; embedding, last norm and head are those of the whole."""
+    there = getattr(model.spec, "blocks", 0)
+    if not 0 < blocks < there:
+        raise UserError(f"--blocks {blocks}: the network has {there} layers; keep 1 to {there - 1} of them.")
+    network = skeleton(replace(model.spec, blocks=blocks))
+    whole = model.network.state_dict()
+    network.load_state_dict({name: whole[name] for name in network.state_dict()}, assign=True)
+    return replace(model, network=network, self_test=None)
 
 
 def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:

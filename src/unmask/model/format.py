@@ -79,6 +79,10 @@ class Format(ABC):
     def read(self, files: Files) -> Found:
         """The network, the mask and the objective that the files describe."""
 
+    def base(self, files: Files) -> str:
+        """The autoregressive dialect, where the files may be of several families; empty: they say what they are."""
+        return ""
+
     def renamed(self, name: str) -> str | None:
         """The denoiser's name of a tensor in a file, with the prefix `backbone.`, `parts.` or `state.`; None: it has
         no such tensor."""

@@ -18,7 +18,7 @@ from unmask.model.checkpoint import find
 from unmask.settings import merged
 from unmask.studies import corpus
 from unmask.studies.row import StudyRow
-from unmask.studies.study import SPLITS, VERBS, Measure, Study
+from unmask.studies.study import SPLITS, VERBS, Measure, Study, fill_word
 from unmask.training.estimate import RunCost, estimate
 from unmask.training.phases import phases, spec_of
 from unmask.training.settings import Train, settled
@@ -59,12 +59,25 @@ class Place:
 
 def plan_tasks(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ...]:
     """Every command of a study, those first that others need; `there`: the data must exist."""
+    study = located(study, place.root)
     if there:
         corpus.check_present(study.data, place.root)
+        for row in study.rows:
+            if row.checkpoint:
+                find(row.checkpoint)
     tasks: dict[str, Task] = {}
     for task in every_task(study, place, tasks):
         tasks[task.name] = task
     return tuple(tasks.values())
+
+
+def located(study: Study, root: Path) -> Study:
+    """The study with {root} replaced in its checkpoints and in how its text is prepared."""
+    data = dict(study.data)
+    if "prepare" in data:
+        data["prepare"] = {key: fill_word(value, "root", root) for key, value in data["prepare"].items()}
+    rows = tuple(replace(row, checkpoint=fill_word(row.checkpoint, "root", root)) for row in study.rows)
+    return replace(study, data=data, rows=rows)
 
 
 def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterator[Task]:
@@ -184,8 +197,10 @@ def measure_tasks(
 
 
 def weights_of(row: StudyRow) -> tuple[str, ...]:
-    """What a checkpoint that the study did not train holds."""
-    return (contents_of(str(find(row.checkpoint)[0])),) if row.checkpoint else ()
+    """What a checkpoint that the study did not train holds; its path, if it is not there yet."""
+    path = Path(row.checkpoint)
+    there = not path.is_absolute() or path.exists()
+    return (contents_of(str(find(path)[0]) if there else row.checkpoint),) if row.checkpoint else ()
 
 
 def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], needs: list[str]) -> str:
@@ -258,7 +273,8 @@ def options(values: Mapping[str, Any]) -> Iterator[str]:
 def mark(place: Place, *parts: Any) -> str:
     """The fingerprint of everything that determines a result; where the study and its data lie does not."""
     text = json.dumps(parts, sort_keys=True, default=list)
-    text = text.replace(str(place.out), "OUT").replace(str(place.root), "ROOT")
+    for folder, word in ((place.out, "OUT"), (place.root.absolute(), "ROOT"), (place.root, "ROOT")):
+        text = text.replace(str(folder), word)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

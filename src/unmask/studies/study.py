@@ -244,9 +244,9 @@ def data_of(one: Any, here: Path) -> Table:
     data: dict[str, Any] = {}
     if one:
         options = table(one.get("prepare", {}), "data.prepare")
-        data["prepare"] = {key: fill_here(value, here) for key, value in options.items()}
+        data["prepare"] = {key: fill_word(value, "here", here) for key, value in options.items()}
     if "source" in one:
-        data["source"] = fill_here(text(one, "source"), here)
+        data["source"] = fill_word(text(one, "source"), "here", here)
     for split in SPLITS:
         files = one.get(split, [])
         files = files if isinstance(files, list) else [files]
@@ -260,12 +260,12 @@ def source_of(one: Any, title: str, here: Path) -> Table:
     check_keys(f"key of {title}", one, SOURCE)
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")
-    return {**one, "path": fill_here(one["path"], here)}
+    return {**one, "path": fill_word(one["path"], "here", here)}
 
 
-def fill_here(value: Any, here: Path) -> Any:
-    """A text with {here} replaced; anything else as it is."""
-    return value.replace("{here}", str(here.absolute())) if isinstance(value, str) else value
+def fill_word(value: Any, word: str, place: Path) -> Any:
+    """A text with {here} or {root} replaced by a folder; anything else as it is."""
+    return value.replace("{" + word + "}", str(place.absolute())) if isinstance(value, str) else value
 
 
 def only(study: Study, names: Sequence[str]) -> Study:

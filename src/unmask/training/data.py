@@ -31,7 +31,7 @@ from unmask.text.layout import Marks, training_layout
 from unmask.text.row import Role, Rows
 from unmask.text.tokens import bases
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.training.settings import Text, Train
+from unmask.training.settings import Train
 from unmask.training.sizes import packed_for, vocabulary_for
 
 SQUEEZED = 3  # bytes of text per byte of a compressed file
@@ -201,7 +201,14 @@ def starting_spec(asked: Train) -> Spec:
     if not asked.init:
         return asked.model
     begun = Path(asked.out) / "last"
-    return checkpoint.spec_in(begun if begun.exists() else asked.init)
+    return checkpoint.spec_in(begun) if begun.exists() else checkpoint.spec_in(asked.init, asked.dialect)
+
+
+def with_dialect(asked: Train) -> Train:
+    """The settings with the dialect of --init: the autoregressive one, where its files may be of several families."""
+    if asked.dialect or not asked.init or (Path(asked.out) / "last").exists():
+        return asked
+    return replace(asked, dialect=checkpoint.assumed_dialect(asked.init))
 
 
 def within_positions(asked: Train, given: Collection[str]) -> Train:
@@ -227,7 +234,7 @@ def with_template(asked: Train) -> Train:
             raise UserError(f"{folder} was prepared with another chat template: leave --template out.")
         return replace(asked, text=replace(text, template=stored))
     if found is None and text.layout.pairs and asked.init:
-        found = checkpoint.template_in(asked.init)
+        found = checkpoint.template_in(asked.init, asked.dialect)
     return asked if found is None else replace(asked, text=replace(text, template=found.text))
 
 
@@ -259,7 +266,7 @@ def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replac
             check_intervals_train(sources, text.intervals)
         for line in repeats(sources).lines():
             say(f"warning: {line}")
-        tokenizer = chosen_tokenizer(text, asked.init, sources, layout, say)
+        tokenizer = chosen_tokenizer(asked, sources, layout, say)
         size = sum(source.bytes for source in sources)
         workers = max(1, min(os.cpu_count() or 1, size // A_WORKER))
         division = Division(text.valid)
@@ -301,12 +308,12 @@ def shown_splits(counts: Mapping[str | None, int]) -> str:
 
 
 def chosen_tokenizer(
-    text: Text, init: str, sources: Sequence[Source], layout: FileLayout, say: Callable[[str], None]
+    asked: Train, sources: Sequence[Source], layout: FileLayout, say: Callable[[str], None]
 ) -> Tokenizer:
     """The tokenizer of a run: the named one, or that of the --init checkpoint, or a new bpe."""
-    name = text.tokenizer
+    text, init, name = asked.text, asked.init, asked.text.tokenizer
     if name == "auto" and init:
-        tokenizer = checkpoint.tokenizer_in(init)
+        tokenizer = checkpoint.tokenizer_in(init, asked.dialect)
         if tokenizer is None:
             raise UserError(f"{init} has no tokenizer: give the one it was trained with as --tokenizer PATH.")
         return tokenizer

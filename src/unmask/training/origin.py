@@ -40,7 +40,8 @@ def origin_of(asked: Train, folder: Path | None) -> Model | None:
             check_base(folder, read_note(folder), weights_fingerprint(checkpoint.find(source)[0]), source)
     else:
         source = str(folder) if folder else asked.init
-    return checkpoint.load(source, trainable=True) if source else None
+    dialect = asked.dialect if source == asked.init else ""
+    return checkpoint.load(source, trainable=True, dialect=dialect) if source else None
 
 
 def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, team: Team) -> Denoiser:
@@ -85,6 +86,12 @@ def inherited_sampling(origin: Model | None, objective: Objective) -> dict[str, 
     process = process_for(needs, facts.gives)
     followed = process is not None and process is process_for(needs, origin.objective.facts.gives)
     return dict(origin.sampling) if name == facts.sampler or followed else {}
+
+
+def inherited_settings(origin: Model | None, objective: Objective) -> dict[str, Any]:
+    """What is stored beside the settings of a run: default sampling settings, and the ids that end a text."""
+    sampling, ends = inherited_sampling(origin, objective), sorted(origin.ends) if origin is not None else []
+    return ({"sampling": sampling} if sampling else {}) | ({"ends": ends} if ends else {})
 
 
 def check_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:

@@ -63,12 +63,12 @@ def continued(before: Spec, settings: Train, phase: Phase) -> Spec:
 
 
 def sight(phase: Phase, step: int, length: int) -> Bool[Tensor, "l l"] | None:
-    """The attention mask during `anneal`: the window ahead grows from nothing to the whole row.
+    """The attention mask during `anneal`: the window ahead grows from nothing to the whole row, or to a block.
 
     None: the architecture's own rule.
     """
     done = step - phase.start
     if done >= phase.anneal:
         return None
-    ahead = length * (done + 1) // (phase.anneal + 1)
+    ahead = min(length, phase.objective.block or length) * (done + 1) // (phase.anneal + 1)
     return torch.ones(length, length, dtype=torch.bool).tril(ahead)

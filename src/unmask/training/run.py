@@ -18,14 +18,14 @@ from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.course import run_course
-from unmask.training.data import Data, data_folder, opened, with_template, within_positions
+from unmask.training.data import Data, data_folder, opened, with_dialect, with_template, within_positions
 from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fitted, threads_of
 from unmask.training.folder import claimed, stored_settings
 from unmask.training.log import Lines, Log, Screen
 from unmask.training.loop import Progress, begin
 from unmask.training.note import Point, read_point
-from unmask.training.origin import denoiser_of, inherited_sampling, origin_of
+from unmask.training.origin import denoiser_of, inherited_settings, origin_of
 from unmask.training.phases import phases
 from unmask.training.settings import Train, settled
 from unmask.training.stage import Job, Stage
@@ -78,7 +78,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     asked = replace(asked, out=storage.without_scheme(place) if mirror is None else str(mirror.folder))
     if "steps" in order.given:  # as many as that, whatever the clock says
         asked = replace(asked, run=replace(asked.run, minutes=0.0))
-    asked = with_template(within_positions(asked, order.given))
+    asked = with_template(within_positions(with_dialect(asked), order.given))
     compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
         joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
@@ -90,6 +90,8 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
         log.asked, log.timed = asked, bool(order.minutes)
         if mirror is not None:
             team.lead(mirror.own)
+        if asked.dialect != order.train.dialect:
+            log.say(f"{asked.init} is read as an autoregressive model of the dialect {asked.dialect} (--dialect)")
         if remark := asked.objective.remark(asked.text.length):
             log.say(remark)
         data = opened(asked, data_folder(asked, Path(asked.out), log.say))
@@ -177,8 +179,7 @@ def run_phases(job: Job) -> Generator[Progress, None, Point]:
         else:  # bounds of two objectives are not comparable
             point = replace(point, best=None, error=None, best_step=None, began=phase.start)
         job.log.start(current.network.spec, phase, point, job.data.rows)
-        sampling = inherited_sampling(origin, phase.objective)
-        settings = toml.described(asked) | ({"sampling": sampling} if sampling else {})
+        settings = toml.described(asked) | inherited_settings(origin, phase.objective)
         point = yield from run_course(Stage(job, phase, current, settings), point)
         folder = state.folder_of(job.out, point.step)
         if point.plan not in (None, asked.steps):

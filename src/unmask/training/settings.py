@@ -118,6 +118,7 @@ class Train:
     steps: int = 2000  # updates of the weights
     seed: int = 1  # seed of the weights, the order of the data and the noise
     init: str = ""  # checkpoint or run whose weights to start from
+    dialect: str = ""  # family of --init, if its files do not say it; none: the autoregressive one
     recipe: Literal["auto", "plain", "warm"] = "auto"  # warm: autoregressive first; auto: warm where possible
     text: Text = field(default_factory=Text)
     model: Spec = field(default_factory=lambda: BACKBONES.usual("transformer"))
@@ -141,6 +142,8 @@ class Train:
         if self.recipe == "warm" and self.init:
             raise UserError("recipe = warm trains from scratch; with --init the first phase is already done.")
 
+        if self.dialect and not self.init:
+            raise UserError(f"--dialect {self.dialect} is the family of --init: give --init too.")
         if self.adapter.rank and not self.init:
             raise UserError("an adapter is trained over the weights of a model: give its base with --init.")
         if self.adapter.rank and (self.run.parallel == "fsdp" or self.run.compile):

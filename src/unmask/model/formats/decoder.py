@@ -68,6 +68,10 @@ class Published(Format):
         settings |= {"new": d.new} if d.new else {}
         return Found(spec, mask, self.objective(config), settings, word=-1 if word is None else word)
 
+    def base(self, files: Files) -> str:
+        d = self.dialect
+        return d.name if d.causal and d.stated and files.dialect is None else ""
+
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the spec that config.json has, apart from the vocabulary."""
         found: dict[str, Any] = {}

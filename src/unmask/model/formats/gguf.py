@@ -67,6 +67,10 @@ class GgufFile(Format):
         found = reader.read(replace(files, config=config, dialect=table.name, tokenized=tokenizer is not None))
         return replace(found, tokenizer=tokenizer, paired=header.family in PAIRED)
 
+    def base(self, files: Files) -> str:
+        same = [one for one in DIALECTS.values() if one.kind == KINDS.get(files.config[HEADER].family)]
+        return next((one.name for one in same if one.causal and one.stated and files.dialect is None), "")
+
     def renamed(self, name: str) -> str | None:
         return f"backbone.{renamed_parts(name, NAMES)}"
 
