@@ -1,6 +1,6 @@
 """Train a model on your own texts.
 
-The default is the best recipe we have measured; configs/ has the paper's. --minutes fits network and steps to the data.
+The default is the best recipe we have measured; configs/ has the paper's. --minutes chooses network and steps.
 
     unmask train --data my_texts/ --out runs/mine --minutes 10
     unmask train --data pairs.csv --given question --answer text --out runs/answers
