@@ -50,7 +50,8 @@ class Mixture:
                 continue
             rows = part.read(part.shuffled_rows(numbers[here]), mine[here], step)
             if whole is None:
-                whole = Rows(*(torch.zeros(len(mine), *one.shape[1:], dtype=one.dtype) for one in rows[:2]))
+                shape = (len(mine), rows.tokens.shape[1])
+                whole = Rows(rows.tokens.new_zeros(shape), rows.roles.new_zeros(shape))
             index = torch.from_numpy(np.flatnonzero(here))
             whole.tokens[index], whole.roles[index] = rows.tokens, rows.roles
         assert whole is not None
