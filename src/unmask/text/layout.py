@@ -229,6 +229,10 @@ class Layout(ABC):
         row = Row(tokens, np.array(roles, np.int8), float(answer.bytes), float(answer.words), number)
         return self.known(row)
 
+    def leaves_out(self, given: Sequence[int] | np.ndarray, answer: Document, *, length: int) -> bool:
+        """Whether a pair that is longer than a row is left out, by the rule of the layout."""
+        return False
+
     @property
     def extra(self) -> int:
         """The tokens that a row has besides the text of an exchange; room for an end is not needed."""

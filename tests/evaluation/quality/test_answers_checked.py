@@ -120,6 +120,27 @@ def test_mistakes_are_answered_in_words(answering, prompts, capsys, flags, words
     assert all(word in said for word in words), said
 
 
+@pytest.mark.parametrize("rule", ["drop", "cut"])
+def test_evaluation_follows_the_rule_for_what_is_too_long(tmp_path, capsys, rule):
+    """A model whose long pairs were left out in training leaves them out in evaluation, and counts them."""
+    tokenizer = byte()
+    about = {"mask": tokenizer.mask, "tokenizer": tokenizer, "settings": {"text": {"pack": f"exchange:long={rule}"}}}
+    folder = save(tmp_path / "model", network(tokenizer.size), **about)
+    rows = [("a", "b" * 10), ("a" * 60, "b"), ("a", "b" * 60)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps({"given": given, "text": answer}) + "\n" for given, answer in rows))
+    code = main(
+        ["evaluate", str(folder), str(path), "--given", "given", "--answer", "text", "--passes", "1", "--json"]
+    )
+    printed = capsys.readouterr()
+    if rule == "cut":
+        assert code == 2
+        assert "answer 3 has 60 tokens" in printed.err
+        return
+    result = json.loads(printed.out)
+    assert (code, result["tokens"], result["record"]["data"]["rows_left_out"]) == (0, 11, 2)
+
+
 def test_a_model_that_learned_no_pairs_is_refused(prompts, tmp_path, capsys):
     folder = tiny.checkpoint(tmp_path / "model")
     assert main(["quality", str(folder), "--prompts", str(prompts), "--given", "question"]) == 2

@@ -104,7 +104,10 @@ def answers(
     for number, (prompt, answer) in enumerate(entries):
         before = given_ids(model, prompt)
         (ids,) = tokenizer.encode_batch([answer])
-        row = model.layout.exchange(before, Document.of(answer, ids), length=how.length, number=number)
+        document = Document.of(answer, ids)
+        if model.layout.leaves_out(before, document, length=how.length):
+            continue
+        row = model.layout.exchange(before, document, length=how.length, number=number)
         if len(ids) and row.scored > 0 and (row.frozen[0] or not model.objective.leads):
             passages.append(row)
     if not passages:

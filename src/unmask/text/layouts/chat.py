@@ -99,5 +99,8 @@ class ChatLayout(Layout):
         row = self.known(Row(tokens, roles, float(answer.bytes), float(answer.words), number))
         return with_ends(row, 0 if self.marks.leads else length - len(tokens), self.filler, Role.END)
 
+    def leaves_out(self, given: Sequence[int] | np.ndarray, answer: Document, *, length: int) -> bool:
+        return self.long == "drop" and len(given) + len(answer.tokens) > length - 1
+
     def filled(self, template: Sequence[int], *, mask: int, length: int) -> Row:
         return with_ends(super().filled(template, mask=mask, length=length), 1, self.end, Role.MARK)

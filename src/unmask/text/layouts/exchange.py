@@ -92,6 +92,9 @@ class ExchangeLayout(Layout):
         spare = 0 if self.marks.leads else length - len(tokens)
         return with_ends(row, spare, self.marks.both[1], Role.END)
 
+    def leaves_out(self, given: Sequence[int] | np.ndarray, answer: Document, *, length: int) -> bool:
+        return self.long == "drop" and len(self.asked(given)) + len(answer.tokens) > length - 2
+
     @property
     def extra(self) -> int:
         return 3  # bos, and the ends of what is given and of the answer
