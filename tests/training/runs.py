@@ -101,7 +101,13 @@ def save(out: Path, current: State, step: int, team: Team) -> Path:
 
 def others(team: Team) -> dict[str, list[list[float]]]:
     """The first steps of the other runs."""
-    return {name: steps(begun(team, asked=asked), 0, FEW, team, asked) for name, asked in OTHERS.items()}
+    known = {name: OTHERS[name] for name in shared_by(getattr(team, "way", "ddp"))}
+    return {name: steps(begun(team, asked=asked), 0, FEW, team, asked) for name, asked in known.items()}
+
+
+def shared_by(way: str) -> list[str]:
+    """The other runs that processes can share in a way: adapters are refused with FSDP."""
+    return [name for name, asked in OTHERS.items() if way == "ddp" or not asked.adapter.rank]
 
 
 def alone(out: Path) -> dict[str, Any]:
