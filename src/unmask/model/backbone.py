@@ -13,10 +13,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.passing import Abilities, Causal, Full, Pass, Rule, Sees, States, check
 from unmask.registry import Registry
+from unmask.settings import at_least
 from unmask.text.tokens.export import Inputs
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -132,6 +135,20 @@ class Spec(ABC):
         """Floats per token that the backward pass keeps, all layers together, logits aside: an estimate."""
         return 18.0 * self.width
 
+    def check_sizes(self, *names: str) -> None:
+        """Refuse sizes below 1, and a dropout that is no probability."""
+        at_least(1, **{name: getattr(self, name) for name in ("vocab", "length", "width", "blocks", *names)})
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
+
+    def check_forward(self) -> None:
+        """Refuse to look ahead, for a network that reads forward only."""
+        if not self.causal:
+            raise UserError(
+                f"the backbone {self.name!r} reads forward only, so it cannot fill in masks: choose the objective "
+                "'ar', or another backbone."
+            )
+
 
 @dataclass(frozen=True)
 class Group:
@@ -158,6 +175,8 @@ class Backbone(nn.Module, ABC):
 
     spec: Spec
     constants: ClassVar[frozenset[str]] = frozenset()  # tensors that may be missing from a file
+    stacked: Mapping[str, int] = {}  # matrices in the tensors whose names have such a part; 1 in others
+    unstacked: tuple[str, ...] = ()  # parts of the names of matrices that are left to AdamW
     stores: ClassVar[bool] = False  # can keep weights in the type of their file, and widens them when they are used
     compute: torch.dtype | None = None  # of matrix products; None: bf16 on CUDA, else that of the parameters
     recompute: bool = False  # activation checkpointing: recompute each unit in the backward pass
@@ -176,14 +195,30 @@ class Backbone(nn.Module, ABC):
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         """Logits (.. v) of hidden states (.. d), in float32 or wider."""
 
+    def product(
+        self, hidden: Float[Tensor, "*shape d"], weight: Float[Tensor, "v d"], bias: Float[Tensor, " v"] | None = None
+    ) -> Float[Tensor, "*shape v"]:
+        """Hidden states times a matrix of the head, in float32 or wider."""
+        with precision(hidden.device, self.compute):
+            logits = F.linear(hidden, weight, bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def run_layer(self, layer: nn.Module, *given: Any) -> Any:
+        """The output of one layer, which the backward pass computes again if activations are not kept."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(layer, *given, use_reentrant=False)
+        return layer(*given)
+
     @abstractmethod
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         """The vectors of tokens."""
 
     @property
-    @abstractmethod
     def units(self) -> list[nn.Module]:
         """The layers, in order: the units of FSDP and of activation checkpointing."""
+        layers = self.layers
+        assert isinstance(layers, nn.ModuleList)
+        return list(layers)
 
     def table(self) -> Float[Tensor, "v d"]:
         """The embedding of each token."""
@@ -205,14 +240,19 @@ class Backbone(nn.Module, ABC):
 
     def matrices(self) -> dict[nn.Parameter, int]:
         """Weights that Muon updates, and the number of stacked matrices in each."""
-        return {p: 1 for unit in self.units for p in unit.parameters() if p.ndim == 2}
+        named = [pair for unit in self.units for pair in unit.named_parameters()]
+        own = [(name, p) for name, p in named if p.ndim == 2 and not any(part in name for part in self.unstacked)]
+        return {p: next((n for part, n in self.stacked.items() if part in name), 1) for name, p in own}
+
+    def decays(self, name: str, p: nn.Parameter) -> bool:
+        """Whether weight decay applies to a parameter: to matrices alone."""
+        return p.ndim >= 2
 
     def groups(self) -> list[Group]:
-        """All parameters, by learning rate and decay: by default only matrices have decay."""
-        everything = list(self.parameters())
+        """All parameters, by learning rate and decay."""
+        named = list(self.named_parameters())
         return [
-            Group(tuple(p for p in everything if p.ndim >= 2)),
-            Group(tuple(p for p in everything if p.ndim < 2), decay=False),
+            Group(tuple(p for name, p in named if self.decays(name, p) is yes), decay=yes) for yes in (True, False)
         ]
 
     def pool(self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec
+from unmask.model.backbones.encoder import EncoderSpec, PublishedEncoder
 from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.passing import ATTENTION, Abilities, Apart, Causal, Pass
 from unmask.registry import derived
@@ -140,7 +140,7 @@ class Predictions(nn.Module):
         self.bias = nn.Parameter(torch.zeros(a.vocab))
 
 
-class Bert(Encoder):
+class Bert(PublishedEncoder):
     """The network."""
 
     spec: BertSpec
@@ -159,19 +159,8 @@ class Bert(Encoder):
         self.encoder = table(**mapped, layer=layers)
         self.pooler = table(dense=nn.Linear(a.width, a.width)) if a.pooled else None
         self.cls = table(predictions=Predictions(a))
+        self.stacked = {"Wqkv": 3, **({"intermediate": 2} if a.gated else {})}
         fresh(self)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        layers = self.encoder["layer"]
-        assert isinstance(layers, nn.ModuleList)
-        return list(layers)
-
-    @property
-    def words(self) -> nn.Parameter:
-        weight = self.embeddings["word_embeddings"].weight
-        assert isinstance(weight, nn.Parameter)
-        return weight
 
     @property
     def copies(self) -> dict[str, str]:
@@ -184,15 +173,6 @@ class Bert(Encoder):
     @property
     def idle(self) -> list[nn.Parameter]:
         return [] if self.pooler is None else list(self.pooler.parameters())
-
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values may be stacked in one matrix, and so are the two parts of a gated MLP."""
-        found: dict[nn.Parameter, int] = {}
-        for unit in self.units:
-            for name, p in unit.named_parameters():
-                if p.ndim == 2:
-                    found[p] = 3 if "Wqkv" in name else 2 if self.spec.gated and "intermediate" in name else 1
-        return found
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape e"]:
         return F.embedding(tokens, self.words)
@@ -216,8 +196,8 @@ class Bert(Encoder):
         assert isinstance(head, Predictions)
         with precision(hidden.device, self.compute):
             t = F.gelu(head.transform["dense"](hidden), approximate="tanh" if self.spec.tanh else "none")
-            logits = F.linear(head.transform["LayerNorm"](t), self.words, head.bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+            t = head.transform["LayerNorm"](t)
+        return self.product(t, self.words, head.bias)
 
     def pool(self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:
         """The state of the first token, [CLS], through the pooler if there is one."""

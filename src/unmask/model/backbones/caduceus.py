@@ -20,18 +20,15 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
+from unmask.model.backbone import BACKBONES, Spec, precision
 from unmask.model.backbones.block import dropped, modulation
+from unmask.model.backbones.layers import Embeddings
 from unmask.model.backbones.state_space import (
     Mixer,
     RMSNorm,
     Size,
-    check_numbers,
-    decaying,
-    projections,
 )
 from unmask.model.backbones.transformer import COND, NoiseLevel
 from unmask.model.passing import Pass, States
@@ -70,7 +67,7 @@ class CaduceusSpec(Spec):
     causal: bool = derived(False)  # never: it reads both ways
 
     def __post_init__(self) -> None:
-        check_numbers(self, ("vocab", "length", "width", "blocks", "state", "kernel", "expand"), self.dropout)
+        self.check_sizes("state", "kernel", "expand")
         if self.causal:
             raise UserError(
                 "the backbone 'caduceus' reads both ways, so it cannot predict the next token: choose the backbone "
@@ -203,16 +200,7 @@ class Block(nn.Module):
         return x + out if gate is None else x + gate * out
 
 
-class Embeddings(nn.Module):
-    """A vector for every id."""
-
-    def __init__(self, vocab: int, width: int) -> None:
-        super().__init__()
-        self.word_embeddings = nn.Embedding(vocab, width)
-        nn.init.normal_(self.word_embeddings.weight, std=0.02)
-
-
-class Caduceus(Backbone):
+class Caduceus(MixerNetwork):
     """The network that reads both ways. With two strands, hidden states have twice the width."""
 
     spec: CaduceusSpec
@@ -229,10 +217,6 @@ class Caduceus(Backbone):
         self.partners = a.partners if a.equivariant else {}
 
     @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
     def copies(self) -> dict[str, str]:
         found = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
         if self.spec.shared:
@@ -241,12 +225,6 @@ class Caduceus(Backbone):
                     mixer = f"layers.{i}.mixer"
                     found[f"{mixer}.mamba_rev.{name}.weight"] = f"{mixer}.mamba_fwd.{name}.weight"
         return found
-
-    def matrices(self) -> dict[nn.Parameter, int]:
-        return projections(self.layers)
-
-    def groups(self) -> list[Group]:
-        return decaying(self)
 
     def complement(self, device: torch.device) -> Int[Tensor, " v"]:
         """The complement of every id."""
@@ -280,8 +258,7 @@ class Caduceus(Backbone):
             for block in self.layers:
                 if self.spec.equivariant and self.spec.exchange:
                     x = reverse(x.flip(-1), back).roll(len(x) // 2, 0)
-                again = self.recompute and torch.is_grad_enabled()
-                x = checkpoint(block, x, back, c, use_reentrant=False) if again else block(x, back, c)
+                x = self.run_layer(block, x, back, c)
         return x
 
     def last(

@@ -18,8 +18,9 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending, attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.layers import check_reach, fresh, in_heads, through
+from unmask.model.backbones.layers import check_reach, fresh, in_heads
 from unmask.model.backbones.rotary import THETA, Turns, frequencies, rotate, turns_at
+from unmask.model.backbones.state_space import RMSNorm
 from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.registry import derived
 
@@ -57,9 +58,7 @@ class DecoderSpec(Spec):
     reads_before: bool = False  # predict position i from the hidden state of i − 1; always true if causal
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "length", "width", "blocks", "heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        self.check_sizes("heads")
         for name in ("shared", "features", "inner", "positions", "rotated", "outputs"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must be 0 or more, not {getattr(self, name)}.")
@@ -73,8 +72,8 @@ class DecoderSpec(Spec):
                 f"heads must be a multiple of shared, and features and rotated even, the second at most the first; "
                 f"saw {self.heads}, {self.pairs}, {self.each} and {self.turned}."
             )
-        if self.theta <= 0 or not 0 <= self.dropout < 1:
-            raise UserError(f"theta must be above 0 and dropout in [0, 1); saw {self.theta} and {self.dropout}.")
+        if self.theta <= 0:
+            raise UserError(f"theta must be above 0; saw {self.theta}.")
         if self.scaling and (len(self.scaling) != 4 or min(self.scaling) <= 0 or self.scaling[1] >= self.scaling[2]):
             raise UserError(f"scaling is factor, low, high and first length, low below high; saw {self.scaling}.")
         if self.positions and self.length > self.positions:
@@ -153,18 +152,6 @@ def product(layer: nn.Module, x: Float[Tensor, "*shape i"]) -> Float[Tensor, "*s
     return F.linear(x, widen(layer.weight, x), bias)
 
 
-class RootMeanSquare(nn.Module):
-    """x / √(mean x² + ε) with a weight, in float32."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps)
-
-
 class Norm(nn.Module):
     """Layer norm with a weight and a bias, in float32."""
 
@@ -177,7 +164,7 @@ class Norm(nn.Module):
         return F.layer_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.bias.to(wide.dtype), self.eps)
 
 
-NORMS: dict[str, type[nn.Module]] = {"rms": RootMeanSquare, "layer": Norm}
+NORMS: dict[str, type[nn.Module]] = {"rms": RMSNorm, "layer": Norm}
 
 
 class Attention(nn.Module):
@@ -273,10 +260,6 @@ class Decoder(Backbone):
         fresh(self)
 
     @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
     def copies(self) -> dict[str, str]:
         return {"lm_head.weight": "embed_tokens.weight"} if self.spec.tied else {}
 
@@ -298,7 +281,8 @@ class Decoder(Backbone):
         else:
             x = x + self.embed_positions(attending.position).to(x.dtype)
         with precision(x.device, self.compute):
-            x = through(self.units, x, attending, turns, again=self.recompute)
+            for i, layer in enumerate(self.layers):
+                x = self.run_layer(layer, x, i, attending, turns)
             return attending.states(self.norm(x))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:

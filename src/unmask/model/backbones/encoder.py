@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending, attend_in
 from unmask.model.backbone import Backbone, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.layers import check_reach, through
+from unmask.model.backbones.layers import check_reach
 from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.text.tokens.export import Inputs
 
@@ -46,11 +46,7 @@ class EncoderSpec(Spec):
         return None
 
     def check(self, *names: str) -> None:
-        for name in ("vocab", "length", "width", "blocks", "heads", *names):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
+        self.check_sizes("heads", *names)
         if self.width % self.heads:
             raise UserError(
                 f"width {self.width} cannot be split into {self.heads} heads: make it a multiple, or change heads."
@@ -87,7 +83,9 @@ class Encoder(Backbone):
         self, layers: Sequence[nn.Module], x: Float[Tensor, "b l d"], *given: object
     ) -> Float[Tensor, "b l d"]:
         """The layers, one after the other, each with its number."""
-        return through(layers, x, *given, again=self.recompute)
+        for i, layer in enumerate(layers):
+            x = self.run_layer(layer, x, i, *given)
+        return x
 
     def drop(self, y: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
         return dropped(y, self.spec.dropout) if self.training and self.spec.dropout else y
@@ -95,3 +93,22 @@ class Encoder(Backbone):
     def pool(self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:
         """The state of the first token, [CLS]."""
         return hidden[:, 0]
+
+
+class PublishedEncoder(Encoder):
+    """An encoder whose parameters have the names of BERT's checkpoints."""
+
+    embeddings: nn.ModuleDict
+    encoder: nn.ModuleDict
+
+    @property
+    def units(self) -> list[nn.Module]:
+        layers = self.encoder["layer"]
+        assert isinstance(layers, nn.ModuleList)
+        return list(layers)
+
+    @property
+    def words(self) -> nn.Parameter:
+        weight = self.embeddings["word_embeddings"].weight
+        assert isinstance(weight, nn.Parameter)
+        return weight

@@ -15,7 +15,7 @@ from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.bert import table
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.encoder import Encoder, EncoderSpec
+from unmask.model.backbones.encoder import EncoderSpec, PublishedEncoder
 from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.backbones.rotary import frequencies, rotate, turns_at
 from unmask.model.passing import ATTENTION, Abilities, Apart, Pass
@@ -96,7 +96,7 @@ class Layer(nn.Module):
         return x + (dropped(y, chance) if chance else y)
 
 
-class Esm(Encoder):
+class Esm(PublishedEncoder):
     """The network."""
 
     spec: EsmSpec
@@ -112,18 +112,6 @@ class Esm(Encoder):
         self.lm_head = table(dense=nn.Linear(d, d), layer_norm=nn.LayerNorm(d, a.eps))
         self.lm_head.register_parameter("bias", nn.Parameter(torch.zeros(a.vocab)))
         fresh(self)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        layers = self.encoder["layer"]
-        assert isinstance(layers, nn.ModuleList)
-        return list(layers)
-
-    @property
-    def words(self) -> nn.Parameter:
-        weight = self.embeddings["word_embeddings"].weight
-        assert isinstance(weight, nn.Parameter)
-        return weight
 
     @property
     def copies(self) -> dict[str, str]:
@@ -147,8 +135,7 @@ class Esm(Encoder):
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         with precision(hidden.device, self.compute):
             t = self.lm_head["layer_norm"](F.gelu(self.lm_head["dense"](hidden)))
-            logits = F.linear(t, self.words, self.lm_head.get_parameter("bias"))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.product(t, self.words, self.lm_head.get_parameter("bias"))
 
 
 EsmSpec.network = Esm

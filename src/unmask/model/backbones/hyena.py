@@ -5,18 +5,18 @@ Fourier transforms, so the time of a row grows as l log l. Position i is predict
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
+from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.state_space import check_numbers
+from unmask.model.backbones.layers import Embeddings
 from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
 
@@ -45,13 +45,8 @@ class HyenaSpec(Spec):
     causal: bool = derived(True)  # always
 
     def __post_init__(self) -> None:
-        names = ("vocab", "length", "width", "blocks", "filter", "mlps", "kernel")
-        check_numbers(self, names, self.dropout)
-        if not self.causal:
-            raise UserError(
-                "the backbone 'hyena' reads forward only, so it cannot fill in masks: choose the objective 'ar', or "
-                "another backbone."
-            )
+        self.check_sizes("filter", "mlps", "kernel")
+        self.check_forward()
         if self.features < 3 or self.features % 2 == 0:
             raise UserError(f"features must be an odd number from 3, not {self.features}.")
         if 0 < self.positions < self.length:
@@ -215,15 +210,6 @@ class Block(nn.Module):
         return dropped(y, self.dropout) if self.training and self.dropout else y
 
 
-class Embeddings(nn.Module):
-    """A vector for every id."""
-
-    def __init__(self, vocab: int, width: int) -> None:
-        super().__init__()
-        self.word_embeddings = nn.Embedding(vocab, width)
-        nn.init.normal_(self.word_embeddings.weight, std=0.02)
-
-
 @dataclass(frozen=True, eq=False)
 class TokensRead:
     """The tokens read so far: a long convolution has no smaller state, so reading on reads them again."""
@@ -242,6 +228,8 @@ class Hyena(Backbone):
     """The causal network."""
 
     spec: HyenaSpec
+    stacked: Mapping[str, int] = {"in_proj": 3}
+    unstacked = ("filter_fn",)
 
     def __init__(self, spec: HyenaSpec) -> None:
         super().__init__()
@@ -254,10 +242,6 @@ class Hyena(Backbone):
             nn.init.normal_(self.lm_head.weight, std=0.02)
 
     @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
     def copies(self) -> dict[str, str]:
         """One frequency serves all sines of a filter."""
         found = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
@@ -266,19 +250,8 @@ class Hyena(Backbone):
             found |= {f"{sines}.{2 * j + 1}.freq": f"{sines}.1.freq" for j in range(1, self.spec.mlps + 1)}
         return found
 
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Filters are left to AdamW; the projection in is three stacked matrices."""
-        named = self.layers.named_parameters()
-        return {p: 3 if "in_proj" in name else 1 for name, p in named if p.ndim == 2 and "filter_fn" not in name}
-
-    def groups(self) -> list[Group]:
-        """Neither vectors nor filters have decay."""
-        named = list(self.named_parameters())
-        decays = [p.ndim >= 2 and "filter_fn" not in name for name, p in named]
-        return [
-            Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if yes)),
-            Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if not yes), decay=False),
-        ]
+    def decays(self, name: str, p: nn.Parameter) -> bool:
+        return p.ndim >= 2 and "filter_fn" not in name
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.embeddings.word_embeddings(tokens)
@@ -294,16 +267,13 @@ class Hyena(Backbone):
         x = seen if seen.is_floating_point() else self.embed(seen)
         with precision(x.device, self.compute):
             for block in self.layers:
-                again = self.recompute and torch.is_grad_enabled()
-                x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+                x = self.run_layer(block, x)
         hidden = self.ln_f(wanted_of(x[:, p.start :], p.wanted))
         return States(hidden, None if p.memory is None else TokensRead(seen))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
-        weight = self.embeddings.word_embeddings.weight if self.lm_head is None else self.lm_head.weight
-        with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        own = self.embeddings.word_embeddings if self.lm_head is None else self.lm_head
+        return self.product(hidden, own.weight)
 
 
 HyenaSpec.network = Hyena

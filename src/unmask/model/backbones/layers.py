@@ -1,11 +1,7 @@
 """What the layers of encoders and decoders share: fresh weights, heads, and going through them one by one."""
 
-from collections.abc import Sequence
-
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.passing import Pass
@@ -26,14 +22,6 @@ def in_heads(x: Float[Tensor, "*shape d"], heads: int) -> Float[Tensor, "*shape 
     return x.unflatten(-1, (heads, -1))
 
 
-def through(layers: Sequence[nn.Module], x: Float[Tensor, "b l d"], *given: object, again: bool) -> Tensor:
-    """The layers, one after the other, each with its number; `again`: the backward pass recomputes each of them."""
-    again = again and torch.is_grad_enabled()
-    for i, layer in enumerate(layers):
-        x = checkpoint(layer, x, i, *given, use_reentrant=False) if again else layer(x, i, *given)
-    return x
-
-
 def check_reach(p: Pass, reach: int | None, name: str) -> None:
     """Refuse a pass with positions beyond the last one that a network has."""
     highest = p.start + p.x.shape[1] if p.position is None else int(p.position.max()) + 1
@@ -42,3 +30,12 @@ def check_reach(p: Pass, reach: int | None, name: str) -> None:
             f"a row has {highest} tokens, and this {name} has {reach} positions: use shorter rows, or "
             f"a window (--window {reach})."
         )
+
+
+class Embeddings(nn.Module):
+    """A vector for every id."""
+
+    def __init__(self, vocab: int, width: int) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(vocab, width)
+        nn.init.normal_(self.word_embeddings.weight, std=STD)

@@ -6,23 +6,17 @@ Parameters have the names of the published checkpoints. Position i is predicted 
 import math
 from dataclasses import dataclass, replace
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from unmask.errors import UserError
-from unmask.model.backbone import BACKBONES, Backbone, Group, Spec, precision
+from unmask.model.backbone import BACKBONES, Spec, precision
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.state_space import (
     Mixer,
     Past,
     RMSNorm,
     Size,
-    check_numbers,
-    decaying,
-    projections,
 )
 from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
@@ -47,12 +41,8 @@ class MambaSpec(Spec):
     causal: bool = derived(True)  # always: it reads forward
 
     def __post_init__(self) -> None:
-        check_numbers(self, ("vocab", "length", "width", "blocks", "state", "kernel", "expand"), self.dropout)
-        if not self.causal:
-            raise UserError(
-                "the backbone 'mamba' reads forward only, so it cannot fill in masks: choose the objective 'ar', "
-                "or another backbone."
-            )
+        self.check_sizes("state", "kernel", "expand")
+        self.check_forward()
 
     @property
     def abilities(self) -> Abilities:
@@ -102,7 +92,7 @@ class Block(nn.Module):
         return x + out, past
 
 
-class Mamba(Backbone):
+class Mamba(MixerNetwork):
     """The causal network."""
 
     spec: MambaSpec
@@ -117,18 +107,8 @@ class Mamba(Backbone):
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
 
     @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
     def copies(self) -> dict[str, str]:
         return {"lm_head.weight": "embedding.weight"} if self.spec.tied else {}
-
-    def matrices(self) -> dict[nn.Parameter, int]:
-        return projections(self.layers)
-
-    def groups(self) -> list[Group]:
-        return decaying(self)
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.embedding(tokens)
@@ -140,17 +120,13 @@ class Mamba(Backbone):
         after = []
         with precision(x.device, self.compute):
             for block, past in zip(self.layers, pasts, strict=True):
-                again = self.recompute and torch.is_grad_enabled()
-                x, past = checkpoint(block, x, past, use_reentrant=False) if again else block(x, past)
+                x, past = self.run_layer(block, x, past)
                 after.append(past)
         memory = None if p.memory is None else LayerStates(tuple(after), p.start + x.shape[1])
         return States(self.norm_f(wanted_of(x, p.wanted)), memory)
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
-        weight = self.embedding.weight if self.lm_head is None else self.lm_head.weight
-        with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.product(hidden, self.embedding.weight if self.lm_head is None else self.lm_head.weight)
 
 
 MambaSpec.network = Mamba

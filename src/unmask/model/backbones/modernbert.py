@@ -3,6 +3,7 @@
 Parameters have the names of its checkpoints, except for the head.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +96,7 @@ class ModernBert(Encoder):
     """The network."""
 
     spec: ModernBertSpec
+    stacked: Mapping[str, int] = {"Wqkv": 3, "Wi": 2}
 
     def __init__(self, spec: ModernBertSpec) -> None:
         super().__init__()
@@ -111,18 +113,8 @@ class ModernBert(Encoder):
         fresh(self)
 
     @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
     def copies(self) -> dict[str, str]:
         return {"prediction.decoder": "tok_embeddings.weight"}
-
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values are stacked in one matrix, and so are the two parts of the MLP."""
-        stacked = {"attn.Wqkv.weight": 3, "mlp.Wi.weight": 2}
-        named = [(name, p) for layer in self.layers for name, p in layer.named_parameters()]
-        return {p: stacked.get(name, 1) for name, p in named if p.ndim == 2}
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.tok_embeddings(tokens)
@@ -137,8 +129,7 @@ class ModernBert(Encoder):
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
         with precision(hidden.device, self.compute):
             t = self.prediction["norm"](F.gelu(self.prediction["dense"](hidden)))
-            logits = F.linear(t, self.tok_embeddings.weight, self.prediction.get_parameter("bias"))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.product(t, self.tok_embeddings.weight, self.prediction.get_parameter("bias"))
 
 
 ModernBertSpec.network = ModernBert

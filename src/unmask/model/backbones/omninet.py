@@ -9,19 +9,18 @@ The authors published code for images only. For language this follows their desc
 position of an omni block, are ours. No layer has an embedding of its own, so the order of layers does not matter.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import Block, Norm, Reading, normed
-from unmask.model.backbones.rotary import Rotary
+from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.key_values import KeyValues
 from unmask.model.passing import ATTENTION, Abilities, Apart, Empty, Memory, Pass, Rule, States
 from unmask.registry import derived
@@ -43,21 +42,13 @@ class OmniNetSpec(Spec):
     causal: bool = derived(False)  # a position sees only itself and what is before it
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "length", "width", "blocks", "heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.width % (2 * self.heads):
-            raise UserError(
-                f"width {self.width} cannot be split into {self.heads} heads with an even number of features: "
-                f"make it a multiple of {2 * self.heads}, or change heads."
-            )
+        self.check_sizes("heads")
+        check_even_heads(self.width, self.heads)
         if not 2 <= self.partition <= self.blocks + 1:
             raise UserError(
                 f"partition must lie from 2 to {self.blocks + 1}, so that an omni block has layers to attend to and "
                 f"there are enough of them; saw {self.partition} with {self.blocks} blocks."
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
 
     @property
     def abilities(self) -> Abilities:
@@ -106,6 +97,7 @@ class OmniNet(Backbone):
 
     spec: OmniNetSpec
     constants = frozenset({"rotary.inv_freq"})
+    stacked: Mapping[str, int] = {"qkv": 3}
 
     def __init__(self, spec: OmniNetSpec) -> None:
         super().__init__()
@@ -123,19 +115,11 @@ class OmniNet(Backbone):
     def units(self) -> list[nn.Module]:
         return [*self.blocks, *self.omnis]
 
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values are stacked in one tensor."""
-        named = [pair for unit in self.units for pair in unit.named_parameters()]
-        return {p: 3 if "qkv" in name else 1 for name, p in named if p.ndim == 2}
-
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.embedding(tokens)
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
-        weight = self.embedding.weight if self.out is None else self.out.weight
-        with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight, self.bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.product(hidden, self.embedding.weight if self.out is None else self.out.weight, self.bias)
 
     def forward(self, p: Pass) -> States:
         x = p.x if p.x.is_floating_point() else self.embed(p.x)
@@ -156,24 +140,17 @@ class OmniNet(Backbone):
         states: list[Tensor] = []
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
-                x = self.through(block, x, ordinary, i)
+                x = self.run_layer(block, x, ordinary, i, False)
                 states.append(x)
                 if len(states) == many:
                     group = i // many
-                    seen = self.through(self.omnis[group], torch.cat(states, 1), omni, group)
+                    seen = self.run_layer(self.omnis[group], torch.cat(states, 1), omni, group, False)
                     x = x + seen.unflatten(1, (many, m)).amax(1)
                     states = []
             hidden = own.states(normed(x, self.norm.weight)).hidden
         if own.writing is None or every.writing is None:
             return States(hidden)
         return States(hidden, LayersRead(own.writing.after, every.writing.after))
-
-    def through(
-        self, block: nn.Module, x: Float[Tensor, "b k d"], reading: Reading, index: int
-    ) -> Float[Tensor, "b k d"]:
-        again = self.recompute and torch.is_grad_enabled()
-        given = (x, reading, index, False)
-        return checkpoint(block, *given, use_reentrant=False) if again else block(*given)
 
 
 def memories(memory: Memory, many: int) -> tuple[KeyValues, KeyValues]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unmask.errors import UserError
 from unmask.model.passing import Pass
 
 Turns = Float[Tensor, "*b l half 2"]  # cosine and sine of each position and pair
@@ -23,6 +24,15 @@ def turns_at(position: Int[Tensor, "*b l"], angles: Float[Tensor, " half"]) -> T
     """The rotations of positions, from the angles per position."""
     turned = position.to(angles.dtype)[..., None] * angles
     return torch.stack((turned.cos(), turned.sin()), -1)
+
+
+def check_even_heads(width: int, heads: int) -> None:
+    """Refuse heads that cannot be rotated pair by pair."""
+    if width % (2 * heads):
+        raise UserError(
+            f"width {width} cannot be split into {heads} heads with an even number of features: make it a multiple "
+            f"of {2 * heads}, or change heads."
+        )
 
 
 class Rotary(nn.Module):

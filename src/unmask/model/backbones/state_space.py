@@ -1,6 +1,7 @@
 """The layer of Mamba: a gated selective state space between two projections. Parameters have the published names."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.errors import UserError
-from unmask.model.backbone import Backbone, Group
+from unmask.model.backbone import Backbone
 from unmask.model.scan.selective import CHUNK, selective_scan
 
 DELTA_MIN, DELTA_MAX, DELTA_FLOOR = 1e-3, 0.1, 1e-4  # range of the first Δ, and its smallest value
@@ -46,15 +46,6 @@ class Size:
         return 6 * self.width * self.channels
 
 
-def check_numbers(spec: object, names: tuple[str, ...], dropout: float) -> None:
-    """Refuse sizes below 1 and a dropout that is no probability."""
-    for name in names:
-        if getattr(spec, name) < 1:
-            raise UserError(f"{name} must be at least 1, not {getattr(spec, name)}.")
-    if not 0 <= dropout < 1:
-        raise UserError(f"dropout must be in [0, 1), not {dropout}.")
-
-
 @dataclass(frozen=True)
 class Past:
     """What a layer remembers of the tokens it has read."""
@@ -76,7 +67,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return F.rms_norm(wide, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps)
 
 
 class Mixer(nn.Module):
@@ -115,20 +106,11 @@ class Mixer(nn.Module):
         return torch.addcmul(y, self.D, u.to(y.dtype)), Past(inputs[:, inputs.shape[1] - k :].detach(), state)
 
 
-def projections(layers: nn.Module) -> dict[nn.Parameter, int]:
-    """The projections in, two stacked matrices, and out; the small ones around Δ are left to AdamW."""
-    found: dict[nn.Parameter, int] = {}
-    for name, p in layers.named_parameters():
-        if name.endswith(("in_proj.weight", "out_proj.weight")):
-            found[p] = 2 if "in_proj" in name else 1
-    return found
+class MixerNetwork(Backbone):
+    """A network of mixers: the small matrices around Δ are left to AdamW, the logarithms of A do not decay."""
 
+    stacked: Mapping[str, int] = {"in_proj": 2}
+    unstacked = ("x_proj", "dt_proj", "A_log", "adaLN")
 
-def decaying(network: Backbone) -> list[Group]:
-    """Matrices have decay, vectors and the logarithms of A do not."""
-    named = list(network.named_parameters())
-    decays = [p.ndim >= 2 and not name.endswith("A_log") for name, p in named]
-    return [
-        Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if yes)),
-        Group(tuple(p for (_, p), yes in zip(named, decays, strict=True) if not yes), decay=False),
-    ]
+    def decays(self, name: str, p: nn.Parameter) -> bool:
+        return p.ndim >= 2 and not name.endswith("A_log")

@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
 from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
-from unmask.model.backbones.rotary import Rotary
+from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.passing import ATTENTION, Abilities, Causal, Full, Pass, Sees, States, VisibleKeys
 from unmask.registry import derived
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -52,18 +51,10 @@ class Architecture(Spec):
     mask: int = derived(-1)  # the mask's id, where masks are not seen
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "length", "width", "blocks", "heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.width % (2 * self.heads):
-            raise UserError(
-                f"width {self.width} cannot be split into {self.heads} heads with an even number of features: "
-                f"make it a multiple of {2 * self.heads}, or change heads."
-            )
+        self.check_sizes("heads")
+        check_even_heads(self.width, self.heads)
         if self.cond is not None and self.cond < 0:
             raise UserError(f"cond must be 0 (no modulation) or more, not {self.cond}.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
         if self.time_conditioning and not self.cond:
             raise UserError("time_conditioning needs features for the noise level: set cond (the paper has 128).")
 
@@ -187,6 +178,8 @@ class Transformer(Backbone):
 
     spec: Architecture
     constants: ClassVar[frozenset[str]] = frozenset({"rotary_emb.inv_freq"})
+    stacked: Mapping[str, int] = {"qkv": 3}
+    unstacked = ("adaLN",)
 
     def __init__(self, spec: Architecture) -> None:
         super().__init__()
@@ -204,14 +197,6 @@ class Transformer(Backbone):
     def units(self) -> list[nn.Module]:
         return list(self.blocks)
 
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values are stacked in one tensor; the modulation layers are left to AdamW."""
-        found: dict[nn.Parameter, int] = {}
-        for name, p in self.blocks.named_parameters():
-            if p.ndim == 2 and "adaLN" not in name:
-                found[p] = 3 if "qkv" in name else 1
-        return found
-
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.vocab_embed(tokens)
 
@@ -222,18 +207,13 @@ class Transformer(Backbone):
         reading = Reading(attend_in(p), rotary.at(p), self.condition(p.sigma), rotary.aimed(p))
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
-                given = (x, reading, i, i == len(self.blocks) - 1)
-                again = self.recompute and torch.is_grad_enabled()
-                x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
+                x = self.run_layer(block, x, reading, i, i == len(self.blocks) - 1)
             return reading.attending.states(self.output_layer(x, reading))
 
     def head(self, hidden: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape v"]:
-        """Logits (.. v) of hidden states (.. d), in float32 or wider."""
         linear = self.output_layer.linear
         weight = self.vocab_embed.embedding if linear.weight is None else linear.weight
-        with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight, linear.bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.product(hidden, weight, linear.bias)
 
     def condition(self, sigma: Float[Tensor, "..."] | None) -> Float[Tensor, "..."] | None:
         """The noise level as vectors: (b c) or (b l c), or a single one (1 c) for σ = 0 without time conditioning."""

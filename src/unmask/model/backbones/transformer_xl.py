@@ -6,6 +6,7 @@ only. With adaptive input and output (`cutoffs`), rare tokens have narrow embedd
 softmax per group. Parameters have the names of the authors' code. Position i is predicted from the state of i − 1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -13,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
@@ -49,9 +49,8 @@ class TransformerXLSpec(Spec):
     causal: bool = derived(True)  # always: it reads forward
 
     def __post_init__(self) -> None:
-        at_least(
-            1, **{name: getattr(self, name) for name in ("vocab", "length", "width", "blocks", "heads", "divide")}
-        )
+        self.check_sizes("heads", "divide")
+        self.check_forward()
         at_least(0, **{name: getattr(self, name) for name in ("head", "inner", "memory", "clamp", "embed")})
         if not self.head and self.width % self.heads:
             raise UserError(f"width {self.width} cannot be split into {self.heads} heads: change one, or set head.")
@@ -59,19 +58,12 @@ class TransformerXLSpec(Spec):
             raise UserError(f"width must be even, for as many sines as cosines of the distance; saw {self.width}.")
         if self.same_length and not self.memory:
             raise UserError("same_length needs a memory: set memory to the positions that each position sees.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be in [0, 1), not {self.dropout}.")
         if any(low >= high for low, high in pairwise((0, *self.cutoffs))):
             raise UserError(f"cutoffs must be ids from 1 that grow, not {list(self.cutoffs)}.")
         if self.groups > 1 and self.embedded // self.divide ** (self.groups - 1) < 1:
             raise UserError(
                 f"divide = {self.divide} leaves the last of {self.groups} groups no feature of {self.embedded}: "
                 "use a smaller divide, fewer cutoffs or a larger embed."
-            )
-        if not self.causal:
-            raise UserError(
-                "the backbone 'transformer-xl' reads forward only, so it cannot fill in masks: choose the objective "
-                "'ar', or another backbone."
             )
 
     @property
@@ -349,6 +341,8 @@ class TransformerXL(Backbone):
 
     spec: TransformerXLSpec
     constants = frozenset({"pos_emb.inv_freq"})
+    stacked: Mapping[str, int] = {"qkv_net": 3}
+    unstacked = ("_bias",)
 
     def __init__(self, spec: TransformerXLSpec) -> None:
         super().__init__()
@@ -362,10 +356,6 @@ class TransformerXL(Backbone):
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 nn.init.normal_(p, std=0.01 if "_projs" in name else 0.02)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
 
     @property
     def stack(self) -> list[Layer]:
@@ -382,14 +372,6 @@ class TransformerXL(Backbone):
                 found[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{i if a.divide > 1 else 0}"
         return found
 
-    def matrices(self) -> dict[nn.Parameter, int]:
-        """Queries, keys and values are stacked in one tensor; the attention biases are left to AdamW."""
-        found: dict[nn.Parameter, int] = {}
-        for name, p in self.layers.named_parameters():
-            if p.ndim == 2 and not name.endswith("_bias"):
-                found[p] = 3 if "qkv_net" in name else 1
-        return found
-
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.word_emb(tokens)
 
@@ -399,16 +381,15 @@ class TransformerXL(Backbone):
         memory = None if p.memory is None else remembered(p.memory, len(self.layers))
         before = (None,) * len(self.layers) if memory is None else memory.layers
         m, q = 0 if memory is None else memory.length, x.shape[1]
-        visible, again = self.visible(m, q), self.recompute and torch.is_grad_enabled()
-        inputs, pasts = [], []
+        visible, inputs, pasts = self.visible(m, q), [], []
         with precision(x.device, self.compute):
             x = self.drop(x)
             distances = self.distances(memory, m + q, x.dtype)
             for layer, states, r in zip(self.stack, before, distances, strict=True):
                 inputs.append(x)
                 own: Attention | TransformerXL = layer.dec_attn if self.spec.separate else self
-                given = (x, states, r[-m - q :], (own.r_w_bias, own.r_r_bias), visible)
-                x, past = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
+                biases = own.r_w_bias, own.r_r_bias
+                x, past = self.run_layer(layer, x, states, r[-m - q :], biases, visible)
                 pasts.append(past)
             hidden = wanted_of(self.drop(x), p.wanted)
         if memory is None:
