@@ -228,7 +228,7 @@ MUTATIONS = {
         "diffusion/kernels/absorbing.py", "torch.where(s.hidden > 0, s.hidden, 1.0)", "s.hidden", MATHEMATICS
     ),
     "no reconstruction in D3PM": Mutation(
-        "diffusion/d3pm.py", "bound = bound + reconstruction(", "bound = bound + 0 * reconstruction(", MATHEMATICS
+        "diffusion/d3pm.py", "rest = reconstruction(", "rest = 0 * reconstruction(", MATHEMATICS
     ),
     "gradient reaches the mask": Mutation("diffusion/rows.py", "gradient[:, ctx.mask] = 0", "pass", MDLM),
     "sign of the loss": Mutation(
@@ -382,18 +382,14 @@ MUTATIONS = {
     "learning rate of a later phase goes on": Mutation(
         "training/loop.py", "optim.learning_rate(step - plan.since,", "optim.learning_rate(step,", LOOP
     ),
-    "weight decay on vectors": Mutation(
-        "model/backbone.py", "if p.ndim < 2), decay=False)", "if p.ndim < 2))", OPTIM
-    ),
+    "weight decay on vectors": Mutation("model/backbone.py", "return p.ndim >= 2", "return p.ndim >= 1", OPTIM),
     "average decays one update late": Mutation("training/ema.py", "(1 + n) / (10 + n)", "n / (9 + n)", OPTIM),
     "average counts updates from zero": Mutation(
         "training/loop.py", "n=step - plan.since + 1,", "n=step - plan.since,", LOOP
     ),
     "average and weights swapped": Mutation("training/ema.py", "1 - decay_at(n, decay)", "decay_at(n, decay)", OPTIM),
     "Muon without momentum": Mutation("training/optimizers/muon.py", ".mul_(self.momentum)", ".mul_(0)", MUON),
-    "Muon takes q, k, v for one matrix": Mutation(
-        "model/backbones/transformer.py", '3 if "qkv" in name else 1', "1", MUON
-    ),
+    "Muon takes q, k, v for one matrix": Mutation("model/backbones/transformer.py", '{"qkv": 3}', "{}", MUON),
     "moments of the optimizer not restored": Mutation(
         "training/state.py",
         "for name, tensor in tensors(state).items():",
@@ -519,8 +515,8 @@ MUTATIONS = {
     ),
     "baselines: memory lost between the rows of an evaluation": Mutation(
         "evaluation/likelihood/passes.py",
-        "memory=None if first else memory",
-        "memory=None",
+        "memory=memory, carried=[]",
+        "memory=None, carried=[]",
         "evaluation/likelihood/test_passes_memory.py",
     ),
     "baselines: words of the marks": Mutation(

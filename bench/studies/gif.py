@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.cells import cell_len
 
 from unmask.errors import UserError, install
-from unmask.views.film import UNSURE, Cell, Film
+from unmask.views.film import UNSURE, Film, FilmCell
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
@@ -47,7 +47,7 @@ class Letter:
     line: int
     column: int
     cells: int  # columns it takes
-    token: Cell
+    token: FilmCell
 
 
 class Drawn(NamedTuple):
@@ -81,7 +81,7 @@ def gif(film: Film, *, columns: int = 64, seconds: float = 6.0, dark: bool = Fal
     return out.getvalue()
 
 
-def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
+def laid_out(cells: tuple[FilmCell, ...], columns: int) -> Iterator[Letter]:
     """Every letter with its place; a word that does not fit starts a new line."""
     letters = [(letter, cell) for cell in cells for letter in cell.text]
     line = column = 0
@@ -99,7 +99,7 @@ def laid_out(cells: tuple[Cell, ...], columns: int) -> Iterator[Letter]:
         column += width
 
 
-def word(letters: list[tuple[str, Cell]], i: int, columns: int) -> int:
+def word(letters: list[tuple[str, FilmCell]], i: int, columns: int) -> int:
     """Columns of the word that begins at i; a word longer than a line counts as one letter, and is broken."""
     total = 0
     while i < len(letters) and letters[i][0] not in " \n\t" and total <= columns:
@@ -166,7 +166,7 @@ def palette(c: Colours) -> "Image.Image":
     return found
 
 
-def shade(cell: Cell, call: int, last: int, c: Colours) -> Look:
+def shade(cell: FilmCell, call: int, last: int, c: Colours) -> Look:
     """Background and ink of a token after `call` passes; in the last frame nothing is new."""
     age = call - cell.call
     if cell.call and age < 0:

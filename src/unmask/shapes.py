@@ -10,10 +10,13 @@ Shapes are checked in every test (jaxtyping's pytest hook with beartype) and cos
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 # A network as the objectives call it: from noisy tokens (b l), the noise level σ (b) and flat positions (n) to the
 # logits (n v) at these positions only. A network that looks block by block also takes `clean` and
 # `size`, one that reads in any order `clean` and `rank`.
 Network = Callable[..., Float[Tensor, "n v"]]
+
+Tokens = Int[Tensor, "b l"]
+RowLogits = Float[Tensor, "b l v"]

@@ -10,7 +10,7 @@ import tiny
 import unmask
 from studies.gif import DARK, Colours, frames, gif, laid_out, shade
 from unmask.errors import UserError
-from unmask.views.film import Cell, Film, film
+from unmask.views.film import Film, FilmCell, film
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_a_gif_has_a_frame_before_and_after_every_call(shown):
 
 @pytest.mark.slow
 def test_a_gif_of_many_calls_skips_some_and_ends_with_the_last():
-    long = Film(tuple(Cell("a ", i + 1, -1.0) for i in range(200)), "")
+    long = Film(tuple(FilmCell("a ", i + 1, -1.0) for i in range(200)), "")
     grey = bytes.fromhex(Colours().mask[1:])
     with Image.open(BytesIO(gif(long))) as picture:
         assert picture.n_frames <= 151
@@ -46,7 +46,7 @@ def test_a_dark_gif_is_dark(shown):
 
 
 def test_words_are_not_broken_unless_they_are_longer_than_a_line():
-    cells = (Cell("aaa bbb\ncc", 1, 0.0), Cell("c ddddddddd", 2, 0.0))
+    cells = (FilmCell("aaa bbb\ncc", 1, 0.0), FilmCell("c ddddddddd", 2, 0.0))
     lines = {}
     for letter in laid_out(cells, 6):
         lines.setdefault(letter.line, []).append(letter.shown)
@@ -68,7 +68,7 @@ def test_words_are_not_broken_unless_they_are_longer_than_a_line():
 @pytest.mark.parametrize("colours", [Colours(), DARK])
 def test_colours_tell_masks_new_and_doubtful_tokens_apart(came, log_prob, call, seen, colours):
     expected = tuple(None if name is None else getattr(colours, name) for name in seen)
-    assert shade(Cell("a", came, log_prob), call, 20, colours) == expected
+    assert shade(FilmCell("a", came, log_prob), call, 20, colours) == expected
 
 
 def test_a_picture_needs_room_and_time(shown):
@@ -85,9 +85,9 @@ def test_without_pillow_the_error_names_what_to_install(shown, monkeypatch):
 
 def test_a_picture_shows_the_text_of_its_moment_and_nothing_of_the_one_before():
     """Frame by frame the same pixels as a film in which that text was always there."""
-    changing = Film((Cell("ab", 3, -1.0, ((1, "a long one"), (2, "\u6c49"))), Cell(" c", 0, 0.0)), "")
+    changing = Film((FilmCell("ab", 3, -1.0, ((1, "a long one"), (2, "\u6c49"))), FilmCell(" c", 0, 0.0)), "")
     pictures = frames(changing, [0, 1, 2, 3], 20, Colours())
     for call, picture in enumerate(pictures):
         cells = tuple(replace(cell.at(call), before=()) for cell in changing.cells)
-        (alone,) = frames(Film((*cells, Cell("", 3, 0.0)), ""), [call], 20, Colours())
+        (alone,) = frames(Film((*cells, FilmCell("", 3, 0.0)), ""), [call], 20, Colours())
         assert picture.tobytes() == alone.tobytes(), call

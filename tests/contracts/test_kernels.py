@@ -9,7 +9,7 @@ from contracts.members import NAMES
 from exact import DOUBLE, chi_square_p
 from sampling.laws import last
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.kernel import KERNELS, Kernel, Step
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep
 from unmask.diffusion.schedule import Cosine
 from unmask.random import Noise
 from unmask.registry import derived_fields, own_fields
@@ -49,7 +49,7 @@ def marginal(kernel: Kernel, x0: int, t: float, vocab: int, mask: int) -> torch.
 def stepped(kernel: Kernel, log_p: torch.Tensor, s: float, t: float, vocab: int, mask: int) -> torch.Tensor:
     """p(x_s | x_t) for every x_t (rows) and x_s (columns)."""
     times = (torch.full((vocab,), one, dtype=DOUBLE) for one in (s, t))
-    return kernel.log_step(log_p.expand(vocab, -1), Step(torch.arange(vocab), *times, mask)).exp()
+    return kernel.log_step(log_p.expand(vocab, -1), KernelStep(torch.arange(vocab), *times, mask)).exp()
 
 
 def known(x0: int, vocab: int) -> torch.Tensor:
@@ -120,7 +120,7 @@ def test_the_reverse_step_of_a_prediction_is_bayes_rule_and_its_kl_is_enumerated
             q = stepped(kernel, known(x0, vocab), s, t, vocab, mask)[x_t]
             explicit = torch.where(q > 0, q * (q / step[x_t]).log(), 0.0).sum()
             times = (torch.tensor([one], dtype=DOUBLE) for one in (s, t))
-            found = kernel.kl(p.log()[None], torch.tensor([x0]), Step(torch.tensor([x_t]), *times, mask))
+            found = kernel.kl(p.log()[None], torch.tensor([x0]), KernelStep(torch.tensor([x_t]), *times, mask))
             assert float(found) == pytest.approx(float(explicit), abs=1e-9)
 
 
@@ -135,7 +135,7 @@ def test_a_process_that_holds_it_draws_the_enumerated_law_and_leaves_given_text(
     law = start[states[:, 0]] * start[states[:, 1]]
     for i in range(total, 0, -1):
         times = (torch.full((18,), j / total, dtype=DOUBLE) for j in (i - 1, i))
-        one = kernel.log_step(log_p.flatten(0, 1), Step(states.flatten(), *times, mask)).exp().view(9, 2, 3)
+        one = kernel.log_step(log_p.flatten(0, 1), KernelStep(states.flatten(), *times, mask)).exp().view(9, 2, 3)
         law = torch.einsum("n,na->a", law, one[:, 0, states[:, 0]] * one[:, 1, states[:, 1]])
     told = {tuple(x): p for x, p in zip(states.tolist(), law.tolist(), strict=True) if p > 1e-9}
     assert sum(told.values()) == pytest.approx(1)

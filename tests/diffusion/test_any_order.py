@@ -9,7 +9,7 @@ import torch
 
 from diffusion.test_block_exact import small_network
 from exact import every_text
-from unmask.diffusion.any_order import AnyOrder, LeftToRight, ranks
+from unmask.diffusion.any_order import AnyOrder, LeftToRightLikelihood, ranks
 from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import tangent_bound
@@ -58,8 +58,8 @@ def test_the_bounds_of_random_orders_hold_log_p_between_them_for_every_text():
 def test_left_to_right_is_the_order_of_the_text_whatever_the_noise():
     texts = every_text(3, 4)[::7]
     by_order = nats(AnyOrder(left=0, ramp=0), texts, u=torch.arange(4) / 4)
-    torch.testing.assert_close(nats(LeftToRight(), texts), by_order)
-    assert LeftToRight().facts.exact
+    torch.testing.assert_close(nats(LeftToRightLikelihood(), texts), by_order)
+    assert LeftToRightLikelihood().facts.exact
     assert set(AnyOrder().estimators()) == {"any-order", "left-to-right"}
 
 

@@ -12,7 +12,7 @@ from model.golden import FOLDER, arrays_of
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform
-from unmask.diffusion.kernel import Step
+from unmask.diffusion.kernel import KernelStep
 from unmask.diffusion.kernels.uniform import Uniform, random_ids, rate_nats, replace_tokens
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
@@ -43,14 +43,14 @@ def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t):
     for x_t in range(K):
         explicit = kernel(a_t / a_s)[:, x_t] * (p @ kernel(a_s))
         explicit = p if a_s == 1 else explicit / explicit.sum()
-        found = uniform(K + 1).log_step(log_p, Step(torch.tensor([x_t]), s, t, MASK)).exp()[0]
+        found = uniform(K + 1).log_step(log_p, KernelStep(torch.tensor([x_t]), s, t, MASK)).exp()[0]
         assert torch.allclose(found[:K], explicit)
         assert found[MASK] == 0
         for x0 in range(K):
             q = kernel(a_t / a_s)[:, x_t] * kernel(a_s)[x0]
             q = q / q.sum()
             kl = torch.where(q > 0, q * (q / explicit).log(), 0.0).sum()
-            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), Step(torch.tensor([x_t]), s, t, MASK))
+            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), KernelStep(torch.tensor([x_t]), s, t, MASK))
             assert float(ours) == pytest.approx(float(kl), abs=1e-12)
 
 
@@ -88,14 +88,14 @@ def test_posteriors_and_losses_are_the_recorded_ones():
         n = case["x0"].numel()
         t, s = (1 - alpha[j].expand(n) for j in (i, i - 1))
         x_t, log_p = case["xt"][i].flatten(), wide[i].flatten(0, 1).log_softmax(-1)
-        p = uniform(letters + 1).log_step(log_p, Step(x_t, s, t, letters)).exp()[:, :letters]
+        p = uniform(letters + 1).log_step(log_p, KernelStep(x_t, s, t, letters)).exp()[:, :letters]
         told = case["p_logp"][i].flatten(0, 1).double().softmax(-1)
         assert torch.allclose(p, told, atol=2e-4)
         with_eps = (case["q_one"][i].double()[:, x_t].T + 1e-6) * (
             log_p.exp()[:, :letters] @ case["q_cum"][i - 1].double() + 1e-6
         )
         assert torch.allclose(with_eps / with_eps.sum(-1, keepdim=True), told, atol=3e-6)
-        kl = uniform(letters + 1).kl(log_p, case["x0"].flatten(), Step(x_t, s, t, letters))
+        kl = uniform(letters + 1).kl(log_p, case["x0"].flatten(), KernelStep(x_t, s, t, letters))
         assert torch.allclose(kl, case["kl"][i].flatten().double(), rtol=2e-3, atol=2e-4)
 
 
@@ -114,12 +114,16 @@ def enumerated(world: TableWorld, total: int) -> tuple[torch.Tensor, torch.Tenso
     bound, law = torch.zeros(size, dtype=DOUBLE), torch.full((size,), 1 / size, dtype=DOUBLE)
     for i in range(total, 0, -1):
         t, s = (1 - alpha[j].expand(2 * size) for j in (i, i - 1))
-        step = uniform(3).log_step(log_p.flatten(0, 1), Step(texts.flatten(), s, t, 2)).view(size, 2, -1).exp()
+        step = uniform(3).log_step(log_p.flatten(0, 1), KernelStep(texts.flatten(), s, t, 2)).view(size, 2, -1).exp()
         move = torch.stack([[x[0, y[0]] * x[1, y[1]] for y in texts][k] for x in step for k in range(size)])
         law = law @ move.view(size, size)
         at = kernels(alpha[i])
         for number, x0 in enumerate(texts):
-            kl = uniform(3).kl(log_p.flatten(0, 1), x0.repeat(size), Step(texts.flatten(), s, t, 2)).view(size, 2)
+            kl = (
+                uniform(3)
+                .kl(log_p.flatten(0, 1), x0.repeat(size), KernelStep(texts.flatten(), s, t, 2))
+                .view(size, 2)
+            )
             bound[number] += (at[number][:, None] * kl).sum()
     return bound, law
 
@@ -247,7 +251,7 @@ def test_the_rates_of_continuous_time_are_the_limit_of_short_steps():
     t, step = torch.tensor([0.6], dtype=DOUBLE), 1e-6
     for x_t, x0 in every_text(K, 2):
         found = rate_nats(log_p, x0[None], x_t[None], LogLinear(eps=0).at(t))
-        kl = uniform(K + 1).kl(log_p, x0[None], Step(x_t[None], t - step, t, MASK))
+        kl = uniform(K + 1).kl(log_p, x0[None], KernelStep(x_t[None], t - step, t, MASK))
         assert float(found) == pytest.approx(float(kl) / step, rel=1e-4)
 
 

@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import NoisyWindow, posterior, posterior_variance
-from unmask.diffusion.diffusion_lm import DiffusionLM, Embedding, Printed, shares
+from unmask.diffusion.diffusion_lm import DiffusionLM, Printed, RoundedEmbedding, shares
 from unmask.diffusion.times import stratified
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
@@ -72,7 +72,7 @@ def mix(told):
 def parts_of(told, network):
     """The recorded embeddings, and one more for the mask."""
     letters, embed = told["embedding"].shape
-    table = Embedding(letters + 1, embed).requires_grad_(False)
+    table = RoundedEmbedding(letters + 1, embed).requires_grad_(False)
     table.matrix[:-1], table.bias[:-1] = told["embedding"], told["logit_bias"]
     return {"embedding": table, "entry": network.entry, "exit": torch.nn.Identity()}
 
@@ -205,7 +205,7 @@ class Answers:
 
 
 def world(function, **options):
-    table = Embedding(4, 1).double().requires_grad_(False)
+    table = RoundedEmbedding(4, 1).double().requires_grad_(False)
     table.matrix.copy_(TABLE)
     table.bias.copy_(BIAS)
     parts = {"embedding": table, "entry": function, "exit": torch.nn.Identity()}

@@ -13,7 +13,7 @@ from unmask.diffusion.d3pm import D3PM
 from unmask.diffusion.diffusionbert import (
     DiffusionBERT,
     Frequency,
-    Published,
+    PublishedNumber,
     centred_by_row,
     published_keep,
     published_kl,
@@ -143,7 +143,7 @@ def trained():
     levels = {
         ours: lambda i: visible_chance(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), f[x0], strength=0.3),
         informed: lambda i: visible_chance(torch.full(x0.shape, i / TOTAL, dtype=DOUBLE), shift[x0], strength=0.3),
-        Published(ours): lambda i: published_keep(torch.full((len(x0),), i), by_row, total=TOTAL, strength=0.3),
+        PublishedNumber(ours): lambda i: published_keep(torch.full((len(x0),), i), by_row, total=TOTAL, strength=0.3),
     }
     found = {}
     for objective, keep in levels.items():

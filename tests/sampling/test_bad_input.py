@@ -5,7 +5,7 @@ import torch
 
 from unmask.errors import UserError
 from unmask.sampling.autoregressive import check_prompts
-from unmask.sampling.masked import Blocks, Sliding, Whole, begin
+from unmask.sampling.masked import BlockWindows, Sliding, Whole, begin
 from unmask.sampling.policies.confidence import Ordered
 from unmask.sampling.policies.parallel import EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
@@ -69,7 +69,7 @@ def test_more_steps_than_a_table_of_times_can_hold_are_refused(name):
         lambda: Analytic(0),
         lambda: Sliding(8, 0),
         lambda: Sliding(8, 9),
-        lambda: Blocks(0),
+        lambda: BlockWindows(0),
         lambda: blank(0, 5, mask=1),
         lambda: blank(1, 0, mask=1),
         lambda: of_prompt([1, 2, 3], length=3, mask=9),
@@ -98,7 +98,7 @@ def test_first_hitting_is_the_default_and_exact():
     assert FirstHitting().law == "exact"
 
 
-@pytest.mark.parametrize("windows", [Whole(), Sliding(8, 3), Sliding(4, 4), Sliding(50, 2), Blocks(5)], ids=str)
+@pytest.mark.parametrize("windows", [Whole(), Sliding(8, 3), Sliding(4, 4), Sliding(50, 2), BlockWindows(5)], ids=str)
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 31])
 def test_windows_fill_every_position_once_and_see_what_they_fill(windows, length):
     spans = windows.spans(length)

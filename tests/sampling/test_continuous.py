@@ -22,7 +22,7 @@ from unmask.sampling.continuous import ContinuousProcess
 from unmask.sampling.masked import Sliding
 from unmask.sampling.policies.gaussian import DDIM, Gaussian
 from unmask.sampling.policies.simplex import SimplexSteps
-from unmask.sampling.process import Answer, answer, run
+from unmask.sampling.process import NetworkAnswer, answer, run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import blank, of_tokens
 from unmask.training import noise
@@ -73,7 +73,7 @@ def test_blocks_write_text_of_any_length_within_the_length_of_training(tmp_path)
     state, widths = process.begin(blank(2, 33, mask=MASK)), []
     while (asked := process.ask(state)) is not None:
         widths.append(asked.vectors.shape[1])
-        answer = Answer(logits_at(model.network, asked.vectors, asked.sigma, asked.rows))
+        answer = NetworkAnswer(logits_at(model.network, asked.vectors, asked.sigma, asked.rows))
         state, _ = process.commit(state, asked, answer)
     assert max(widths) == LENGTH
     assert not process.canvas(state).hidden.any()

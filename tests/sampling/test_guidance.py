@@ -24,7 +24,7 @@ from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.tasks.continuation import sample
 from unmask.sampling.tasks.infill import infill
 from unmask.text.prompt.canvas import blank, of_rows, of_tokens
-from unmask.training.loop import Plan
+from unmask.training.loop import UpdatePlan
 from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, tune
 
 ENOUGH = 1e-4
@@ -230,7 +230,7 @@ def test_training_leaves_the_trunk_alone_and_pads_like_short_texts(trained):
     model = load(trained / "model")
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     asked = Tuning(guide=True, reading=guide_reading(model), tune=Tune(lr=0.01, dropout=0.0), device="cpu")
-    plan, texts = Plan(asked.tune.optim(3), 0, 0, 3), [[1, 2, 3], [4, 5, 6, 7, 1]]
+    plan, texts = UpdatePlan(asked.tune.optim(3), 0, 0, 3), [[1, 2, 3], [4, 5, 6, 7, 1]]
     state = begin_tuning(model, Answer(("a", "b")), asked, plan)
     lesson = Lesson([Encoded(text) for text in texts], torch.tensor([0.0, 1.0]))
     losses = [one.loss for one in tune(state, lesson, asked, plan)]

@@ -11,7 +11,7 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.passes.whole import logits_at
 from unmask.sampling.autoregressive import AutoregressiveProcess, continue_text
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Blocks, Sliding, ask, begin, commit, fill
+from unmask.sampling.masked import BlockWindows, Sliding, ask, begin, commit, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import Certificate, EntropyBound, Klass, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
@@ -77,7 +77,7 @@ def some_rows(seed=0, rows=7, length=LENGTH):
 
 
 @every_policy
-@pytest.mark.parametrize("windows", [None, Sliding(8, 3), Blocks(5)], ids=str)
+@pytest.mark.parametrize("windows", [None, Sliding(8, 3), BlockWindows(5)], ids=str)
 def test_no_mask_is_left_and_frozen_tokens_never_change(net, policy, windows):
     canvas = of_tokens(some_rows(), mask=MASK)
     before, seen = canvas.tokens, torch.zeros_like(canvas.frozen)
@@ -127,7 +127,7 @@ def test_padding_changes_nothing(net, policy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("windows", [Sliding(8, 3), Blocks(5)], ids=str)
+@pytest.mark.parametrize("windows", [Sliding(8, 3), BlockWindows(5)], ids=str)
 def test_windows_keep_rows_independent(net, windows):
     tokens = some_rows(3, length=30)
     whole = last(fill(partial(logits_at, net), of_tokens(tokens, mask=MASK), windows=windows)).canvas.tokens

@@ -15,7 +15,7 @@ from unmask.diffusion.times import grid
 from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.passing import Empty, States
 from unmask.sampling.autoregressive import continue_text
-from unmask.sampling.masked import Blocks, Sliding, fill
+from unmask.sampling.masked import BlockWindows, Sliding, fill
 from unmask.sampling.policies.confidence import Leftmost, Ordered
 from unmask.sampling.policies.parallel import EntropyBound, Threshold
 from unmask.sampling.policies.planned import Ancestral, FirstHitting, Groups
@@ -139,7 +139,9 @@ def test_a_chain_infilled_by_its_exact_denoiser_follows_the_conditional_law():
     assert exact.chi_square_p(law, draws(world, FirstHitting(), start=start)) > ENOUGH
 
 
-@pytest.mark.parametrize("windows", [Sliding(context=3, stride=2), Sliding(context=2, stride=1), Blocks(2)], ids=str)
+@pytest.mark.parametrize(
+    "windows", [Sliding(context=3, stride=2), Sliding(context=2, stride=1), BlockWindows(2)], ids=str
+)
 def test_windows_are_exact_on_a_chain_which_needs_no_more_than_the_last_token(windows):
     world = exact.ChainWorld.random(1, length=6)
     assert exact.chi_square_p(exact.law_of_chain(world), draws(world, FirstHitting(), windows=windows)) > ENOUGH

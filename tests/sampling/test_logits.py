@@ -1,10 +1,10 @@
-"""Temperature, truncation, bans, forced tokens, repetition and hooks do what they say, and no more."""
+"""Temperature, truncation, bans and hooks do what they say, and no more."""
 
 import pytest
 import torch
 
 import exact
-from sampling.laws import draws, last
+from sampling.laws import draws
 from unmask.errors import UserError
 from unmask.sampling.logits import LogitOptions, nucleus
 from unmask.sampling.masked import fill
@@ -74,30 +74,6 @@ def test_banned_tokens_never_appear_and_the_rest_keeps_its_proportions():
     assert exact.chi_square_p(law, sample) > 1e-3
 
 
-def test_a_forced_token_stands_at_its_position_in_every_row():
-    world = exact.TableWorld.random(2)
-    sample = draws(world, FirstHitting(), rows=500, options=LogitOptions(forced={2: 0}))
-    assert bool((sample[:, 2] == 0).all())
-    assert len(sample[:, 0].unique()) == 3
-
-
-def test_repetition_takes_nats_once_from_tokens_that_stand_in_the_row():
-    seen = []
-
-    def network(x_t, sigma, rows):
-        return torch.zeros(len(rows), 4, dtype=torch.float64)
-
-    def watch(ask, logits):
-        seen.append(ask)
-        return logits
-
-    tokens = last(
-        fill(network, blank(2000, 3, mask=3), options=LogitOptions(repetition=40.0, hook=watch))
-    ).canvas.tokens
-    assert all(len(set(row)) == 3 for row in tokens.tolist())
-    assert [len(ask.rows) for ask in seen] == [2000] * 3
-
-
 def test_a_hook_sees_the_question_and_changes_the_answer():
     world = exact.TableWorld.random(0)
 
@@ -127,7 +103,7 @@ def test_impossible_settings_are_refused(settings, message):
         LogitOptions(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"banned": (99,)}, {"forced": {0: -1}}])
+@pytest.mark.parametrize("settings", [{"banned": (99,)}, {"banned": (-1,)}])
 def test_ids_outside_the_vocabulary_are_refused(settings):
     world = exact.TableWorld.random()
     with pytest.raises(UserError, match=r"must lie in 0\.\.3"):

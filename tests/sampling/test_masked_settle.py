@@ -11,7 +11,7 @@ from sampling.laws import DRAWS, law_of
 from sampling.patterns.test_constraint import ABC, allowed_tokens, restricted
 from unmask.errors import UserError
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Blocks, Sliding, fill
+from unmask.sampling.masked import BlockWindows, Sliding, fill
 from unmask.sampling.patterns.constraint import Constraint, matching, one_of
 from unmask.sampling.patterns.tokens import Words, anything, words_of
 from unmask.sampling.policies.confidence import Leftmost, Ordered
@@ -119,7 +119,7 @@ def test_a_choice_between_words_takes_one_call_whatever_the_sampler_and_the_spac
     assert network.calls <= (6 if policy.revises else 1)
 
 
-@pytest.mark.parametrize("windows", [None, Sliding(4, 2), Blocks(3)])
+@pytest.mark.parametrize("windows", [None, Sliding(4, 2), BlockWindows(3)])
 def test_what_is_certain_altogether_takes_no_call_and_is_the_step_before_the_first(windows):
     network = counted(lambda x_t, sigma, rows: torch.zeros(len(rows), 6))
     options = LogitOptions(constraint=matching(r"yesno\.", ANSWERS))

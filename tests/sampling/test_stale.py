@@ -12,8 +12,8 @@ from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.sampling.masked import Masked, Sliding, Whole
 from unmask.sampling.policies.planned import FirstHitting, Groups
 from unmask.sampling.policy import policy_of
-from unmask.sampling.process import Answer, answer, run
-from unmask.sampling.stale import CACHES, Confidence, Dual, Interval, Prefix, Stale
+from unmask.sampling.process import NetworkAnswer, answer, run
+from unmask.sampling.stale import CACHES, Confidence, Dual, IntervalCache, Prefix, Stale
 from unmask.text.prompt.canvas import blank
 
 LETTERS, LENGTH = 2, 3
@@ -71,7 +71,7 @@ def test_an_uncertain_answer_is_followed_by_a_reading_of_the_whole_row(tau):
         assert "stale keys" in process.law
 
 
-@pytest.mark.parametrize("cache", [Interval(every=50), Prefix(every=50), Dual(every=50)])
+@pytest.mark.parametrize("cache", [IntervalCache(every=50), Prefix(every=50), Dual(every=50)])
 @pytest.mark.parametrize("before", [False, True])
 def test_a_network_of_one_layer_has_no_stale_keys(cache, before):
     net = network(blocks=1, before=before)
@@ -81,12 +81,12 @@ def test_a_network_of_one_layer_has_no_stale_keys(cache, before):
 
 def test_a_call_reads_the_new_and_the_asked_positions_alone():
     net = network(blocks=2)
-    process = Stale(Masked(FirstHitting()), Interval(every=5), net.spec)
+    process = Stale(Masked(FirstHitting()), IntervalCache(every=5), net.spec)
     state, sizes = process.begin(blank(1, 12, mask=MASK)), []
     while (asked := process.ask(state)) is not None:
         sizes.append(asked.passes[0].x.shape[1])
         states = net.run(asked.passes[0])
-        state, _ = process.commit(state, asked, Answer(net.head(states.hidden), (states.memory,)))
+        state, _ = process.commit(state, asked, NetworkAnswer(net.head(states.hidden), (states.memory,)))
     assert sizes == [12, 2, 2, 2, 2, 12, 2, 2, 2, 2, 12, 2]
 
 
@@ -110,16 +110,18 @@ def law_from_left(net, cache, length=5) -> dict[tuple[int, ...], float]:
 
 def test_the_law_with_stale_keys_is_near_the_exact_one_and_not_it_by_enumeration():
     net = network(blocks=3)
-    exact, fresh, stale = (law_from_left(net, cache) for cache in (None, Interval(every=1), Interval(every=5)))
+    exact, fresh, stale = (
+        law_from_left(net, cache) for cache in (None, IntervalCache(every=1), IntervalCache(every=5))
+    )
     assert sum(stale.values()) == pytest.approx(1, abs=1e-5)
     assert total_variation(exact, fresh) < 1e-5
     assert 1e-3 < total_variation(exact, stale) < 0.3
-    assert "stale keys" in Stale(Masked(), Interval(every=5), net.spec).law
+    assert "stale keys" in Stale(Masked(), IntervalCache(every=5), net.spec).law
 
 
 def test_networks_without_stale_keys_and_wrong_numbers_are_refused():
     with pytest.raises(UserError, match="leave the cache out"):
-        Stale(Masked(), Interval(), Architecture(causal=True, cond=0))
+        Stale(Masked(), IntervalCache(), Architecture(causal=True, cond=0))
     with pytest.raises(UserError, match="refreshed after 1 call or more"):
         CACHES.make("dual:every=0")
     with pytest.raises(UserError, match="cache"):

@@ -5,7 +5,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from unmask.serving.cache import Cache
+from unmask.serving.cache import ResultCache
 
 
 class Value:
@@ -14,7 +14,7 @@ class Value:
 
 
 def sized(limit):
-    return Cache(limit, size=lambda key, value: value.size)
+    return ResultCache(limit, size=lambda key, value: value.size)
 
 
 def test_the_values_used_last_are_kept_within_the_limit():

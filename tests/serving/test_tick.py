@@ -20,7 +20,7 @@ from unmask.sampling.policies.remask import RULES, Remask
 from unmask.sampling.policy import policy_of
 from unmask.serving import tick as ticks
 from unmask.serving.batch import Job
-from unmask.serving.tick import Turn, advance
+from unmask.serving.tick import EngineTurn, advance
 from unmask.text.prompt.canvas import blank, of_rows
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def run(net, live, *, draft=False):
     while running or waiting:
         turns = advance(net, [work for _, work in running], drafts=[draft] * len(running), vocab=VOCAB)
         calls += 1
-        assert all(isinstance(turn, Turn) for turn in turns)
+        assert all(isinstance(turn, EngineTurn) for turn in turns)
         running = [(i, turn.work) for (i, _), turn in zip(running, turns, strict=True)]
         finished |= {i: work.canvas.tokens for i, work in running if work.done}
         running = [(i, work) for i, work in running if not work.done]
@@ -115,7 +115,7 @@ def test_works_of_different_lengths_share_a_pass_without_padding_and_become_what
     live = works(net)
     told = []
     turns = advance(net, live, drafts=[False] * len(live), vocab=VOCAB, counted=lambda *numbers: told.append(numbers))
-    assert all(isinstance(turn, Turn) for turn in turns)
+    assert all(isinstance(turn, EngineTurn) for turn in turns)
     assert len(told) == 1, "one pass"
     assert sum(padded for _, padded in told) == 0
     real = [work.canvas.tokens.numel() if (own := work.canvas.lengths) is None else int(own.sum()) for work in live]
@@ -168,7 +168,7 @@ def test_guided_works_share_the_one_call_of_a_tick_with_two_rows_for_each_of_the
         begin(of_rows([[6, *[MASK] * 5]], mask=MASK), policy_of("first-hitting"), seed=3),
     ]
     turns = advance(Counted(), made, drafts=[True, False, False], vocab=VOCAB)
-    assert all(isinstance(turn, Turn) for turn in turns)
+    assert all(isinstance(turn, EngineTurn) for turn in turns)
     (tokens,) = shown
     assert sorted(tokens[:, 0].tolist()) == sorted([4, 4, 5, 6, MASK, MASK, MASK])
     assert [turn.work.state.options.hook for turn in turns] == [hook, hook, None], (
@@ -299,7 +299,7 @@ def test_autoregressive_jobs_share_a_pass_and_each_becomes_what_it_would_alone(c
     while any(not job.done for job in jobs.values()):
         live = {i: job for i, job in jobs.items() if not job.done}
         turns = advance(net, list(live.values()), drafts=[False] * len(live), vocab=VOCAB)
-        assert all(isinstance(turn, Turn) for turn in turns), turns
+        assert all(isinstance(turn, EngineTurn) for turn in turns), turns
         jobs |= {i: turn.work for i, turn in zip(live, turns, strict=True)}
     for i, canvas in enumerate(canvases):
         *_, last = processes.run(process, net, canvas, seed=i)

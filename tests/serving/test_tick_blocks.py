@@ -23,7 +23,7 @@ from unmask.serving.engine import Engine
 from unmask.serving.limits import Limits
 from unmask.serving.log import reporter
 from unmask.serving.metrics import Metrics
-from unmask.serving.tick import Turn, advance
+from unmask.serving.tick import EngineTurn, advance
 from unmask.text.prompt.canvas import of_rows
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def test_requests_at_different_blocks_share_a_call_and_become_what_they_would_al
     ticks = 0
     while going := {i: job for i, job in live.items() if not job.done}:
         turns = advance(net, list(going.values()), drafts=[False] * len(going), vocab=VOCAB)
-        assert all(isinstance(turn, Turn) for turn in turns)
+        assert all(isinstance(turn, EngineTurn) for turn in turns)
         live |= {i: turn.work for i, turn in zip(going, turns, strict=True)}
         ticks += 1
         assert len(net.calls) == ticks, "one call in a tick"
@@ -83,7 +83,7 @@ def test_an_error_of_one_request_does_not_stop_the_others():
     bad = process(net, hook=failing)
     jobs = [begun(net, 0), Job(bad, bad.begin(canvases()[2], seed=0)), begun(net, 1)]
     turns = advance(net, jobs, drafts=[False] * 3, vocab=VOCAB)
-    assert [type(turn) for turn in turns] == [Turn, UserError, Turn]
+    assert [type(turn) for turn in turns] == [EngineTurn, UserError, EngineTurn]
 
 
 def test_a_request_that_leaves_takes_its_cache_along():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli.main import main
-from unmask.studies.plan import Place, plan_tasks
+from unmask.studies.plan import StudyPlace, plan_tasks
 from unmask.studies.study import VERBS, read_study
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def test_every_scale_of_every_study_reads_and_plans(path, tmp_path):
     """Before hours of training: settings, steps by FLOPs, options of rows, and which row begins with which."""
     for scale in tomllib.loads(path.read_text()).get("scale", {}) or [""]:
         study = read_study(path, scale)
-        assert plan_tasks(study, Place(tmp_path, tmp_path), there=False)
+        assert plan_tasks(study, StudyPlace(tmp_path, tmp_path), there=False)
 
 
 @pytest.mark.slow

@@ -6,13 +6,13 @@ import pytest
 from tiny_study import TINY, written
 
 from unmask.errors import UserError
-from unmask.model.model import shipped
-from unmask.studies.plan import Place, options, plan_tasks, slug, steps_of, tokens_seen, total_flops
+from unmask.model.model import shipped_models
+from unmask.studies.plan import StudyPlace, options, plan_tasks, slug, steps_of, tokens_seen, total_flops
 from unmask.studies.study import read_study
 
 
 def folders(path, out="out"):
-    tasks = plan_tasks(read_study(path), Place(path.parent / out, path.parent))
+    tasks = plan_tasks(read_study(path), StudyPlace(path.parent / out, path.parent))
     return {task.name: task.folder.relative_to(path.parent / out) for task in tasks}
 
 
@@ -61,7 +61,7 @@ def test_a_judge_may_be_another_row(tmp_path):
     measure = {"judged": {"verb": "quality", "options": {"judge": "{row:AR}", "n": 2}}}
     column = [{"name": "gen", "measure": "judged", "value": "generative_perplexity"}]
     path = written(tmp_path, measure=measure, column=column)
-    tasks = {task.name: task for task in plan_tasks(read_study(path), Place(tmp_path / "out", tmp_path))}
+    tasks = {task.name: task for task in plan_tasks(read_study(path), StudyPlace(tmp_path / "out", tmp_path))}
     judged = tasks["judged of MDLM, seed 1"]
     assert str(tasks["train AR, seed 1"].folder / "run") in judged.command
     assert set(judged.needs) >= {"train AR, seed 1", "train MDLM, seed 1"}
@@ -100,7 +100,7 @@ def test_a_model_is_measured_again_with_other_options(tmp_path):
         {"name": "MDLM"},
         {"name": "{options.test.passes} passes", "of": "MDLM", "over": {"options.test.passes": [2, 3]}},
     ]
-    tasks = plan_tasks(read_study(written(tmp_path, row=rows)), Place(tmp_path / "out", tmp_path))
+    tasks = plan_tasks(read_study(written(tmp_path, row=rows)), StudyPlace(tmp_path / "out", tmp_path))
     assert [task.name for task in tasks if task.kind == "train"] == ["train MDLM, seed 1"]
     commands = [task.command for task in tasks if task.kind == "measure"]
     assert len({command[1] for command in commands}) == 1, "one model"

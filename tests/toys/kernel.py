@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.kernel import KERNELS, Kernel, Step
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep
 from unmask.diffusion.kernels.absorbing import absorbing_log_step
 from unmask.diffusion.schedule import LogLinear
 
@@ -33,5 +33,5 @@ class Collapse(Kernel):
     def forward(self, clean: CleanRows, t: Tensor) -> Tensor:
         return hide(clean.x0, t, clean.noise.u, mask=letter(clean.mask), frozen=clean.frozen)
 
-    def log_step(self, log_p: Tensor, step: Step) -> Tensor:
+    def log_step(self, log_p: Tensor, step: KernelStep) -> Tensor:
         return absorbing_log_step(log_p, step.x_t, LEVELS.at(step.s), LEVELS.at(step.t), mask=letter(step.mask))

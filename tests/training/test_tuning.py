@@ -9,7 +9,7 @@ from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
 from unmask.model.reading import Reading
 from unmask.text.tokens import vocabulary
-from unmask.training.loop import Plan
+from unmask.training.loop import UpdatePlan
 from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, chosen, tune
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def asked_for(how, **more):
 
 
 def begun(model, how, *, seed=1, answer=ANSWER, updates=4, **more):
-    return begin_tuning(model, answer, asked_for(how, **more), Plan(how.optim(updates), seed, 0, updates))
+    return begin_tuning(model, answer, asked_for(how, **more), UpdatePlan(how.optim(updates), seed, 0, updates))
 
 
 def lesson(state, n=10):
@@ -35,7 +35,7 @@ def lesson(state, n=10):
 
 
 def losses_of(state, some, how, *, seed=1, stop=4, **more):
-    return [one.loss for one in tune(state, some, asked_for(how, **more), Plan(how.optim(stop), seed, 0, stop))]
+    return [one.loss for one in tune(state, some, asked_for(how, **more), UpdatePlan(how.optim(stop), seed, 0, stop))]
 
 
 def after(state, how, *, stop=4, **more):

@@ -110,7 +110,7 @@ def answered(model: Model, turns: list[Turn], settings: Settings, number: int, c
     prompt = model.layout.conversation(tokenizer, turns)
     events = generate(model, recipe, prompt=prompt, length=length)
     if console is not None:
-        (found,) = watch(events, tokenizer, console, pace=settings.pace, start=start)
+        (sample,) = watch(events, tokenizer, console, pace=settings.pace, start=start)
     else:
-        (found,) = (event for event in events if isinstance(event, Sample))
-    return found.text
+        (sample,) = (event for event in events if isinstance(event, Sample))
+    return sample.text

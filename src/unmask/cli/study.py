@@ -33,8 +33,8 @@ from unmask.processes.cluster import connected
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
 from unmask.studies.pace import Pace
-from unmask.studies.plan import Place, Task, costs, plan_tasks, steps_of, tokens_seen, total_flops
-from unmask.studies.run import Event, How
+from unmask.studies.plan import StudyPlace, Task, costs, plan_tasks, steps_of, tokens_seen, total_flops
+from unmask.studies.run import Execution, TaskEvent
 from unmask.studies.study import Study, only, read_study
 from unmask.studies.table import check_places, table_of
 from unmask.text.corpus.named import data_root
@@ -65,7 +65,7 @@ def run(settings: Settings) -> None:
     whole = read_study(settings.file, settings.scale)
     if settings.out is None:
         raise UserError("where should the study go? Give --out FOLDER, such as --out runs/table1.")
-    place = Place(settings.out, data_root(settings.data_root))
+    place = StudyPlace(settings.out, data_root(settings.data_root))
     tasks = plan_tasks(whole, place, there=not (settings.dry_run or settings.print_commands))
     study = only(whole, settings.rows) if settings.rows else whole
     check_options(study, tasks)
@@ -83,7 +83,7 @@ def run(settings: Settings) -> None:
     with connected(settings.on) as cluster, stopping() as stop:
         fitting = max(1, cluster.cores // study.threads) if cluster is not None else 1
         jobs, inside = settings.jobs or fitting, settings.jobs == 0 and cluster is None
-        how = How(place.root, main.main, imports, jobs, study.threads, launcher, inside, cluster)
+        how = Execution(place.root, main.main, imports, jobs, study.threads, launcher, inside, cluster)
         failures = run_watched(study, chosen, how, stop)
     table = table_of(whole, tasks, settings.out, failures)
     write_table(table, settings.out)
@@ -139,7 +139,7 @@ def tasks_needed(tasks: Sequence[Task], chosen: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.name in wanted]
 
 
-def commands(study: Study, settings: Settings, place: Place) -> Iterator[str]:
+def commands(study: Study, settings: Settings, place: StudyPlace) -> Iterator[str]:
     """The data first, then one command per row: any number of them may run at the same time."""
     base = ["unmask", "study", str(settings.file), "--out", str(settings.out), "--data-root", str(place.root)]
     base += ["--scale", settings.scale] if settings.scale else []
@@ -184,11 +184,11 @@ def cost_table(study: Study, tasks: Sequence[Task]) -> str:
     return "\n".join([*(line.rstrip() for line in shown), "", *notes, "measurements are not estimated"])
 
 
-def run_watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) -> dict[str, str]:
+def run_watched(study: Study, tasks: Sequence[Task], how: Execution, stop: list[int]) -> dict[str, str]:
     """Run the tasks with an overview in the terminal, or one line per event elsewhere; returns what failed."""
     console = Console(file=sys.stderr, highlight=False)
     failures: dict[str, str] = {}
-    latest: dict[str, Event] = {}
+    latest: dict[str, TaskEvent] = {}
     live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
     if live is not None:
         live.start()
@@ -212,7 +212,7 @@ def run_watched(study: Study, tasks: Sequence[Task], how: How, stop: list[int]) 
 MARKS = {"kept": "✓", "done": "✓", "started": "▸", "running": "▸", "failed": "✗", "skipped": "·"}
 
 
-def overview(study: Study, tasks: Sequence[Task], latest: dict[str, Event]) -> Table:
+def overview(study: Study, tasks: Sequence[Task], latest: dict[str, TaskEvent]) -> Table:
     """What is done, what runs and what it says."""
     done = sum(event.state in ("kept", "done") for event in latest.values())
     shown = Table(title=f"{study.title}: {done} of {len(tasks)} commands", box=None, padding=(0, 2))

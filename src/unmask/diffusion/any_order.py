@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective, steps_of_ramp
 from unmask.diffusion.rows import row_nats, rows_where, spread
 from unmask.errors import UserError
 from unmask.shapes import Network
@@ -60,10 +60,10 @@ class AnyOrder(Objective):
         return "upper bound on -log p, the mean over random orders of the chain rule"
 
     def for_steps(self, steps: int) -> "AnyOrder":
-        return replace(self, ramp=float(max(1, round(self.ramp * steps)))) if 0 < self.ramp < 1 else self
+        return replace(self, ramp=steps_of_ramp(self.ramp, steps))
 
     def estimators(self) -> Mapping[str, Objective]:
-        return {self.name: replace(self, left=0.0, ramp=0.0), LeftToRight.name: LeftToRight()}
+        return {self.name: replace(self, left=0.0, ramp=0.0), LeftToRightLikelihood.name: LeftToRightLikelihood()}
 
     def state(self) -> dict[str, Tensor]:
         """Steps done, where the share of left-to-right rows depends on them."""
@@ -94,7 +94,7 @@ class AnyOrder(Objective):
 
 
 @dataclass(frozen=True)
-class LeftToRight(AnyOrder):
+class LeftToRightLikelihood(AnyOrder):
     """The exact likelihood of writing from left to right with the same network."""
 
     name: ClassVar[str] = "left-to-right"

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import check_mask, row_nats, rows_where, spread
 from unmask.errors import UserError
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 
 @OBJECTIVES.register("ar", "next-token prediction, the autoregressive baseline")
@@ -46,9 +44,7 @@ class Autoregressive(Objective):
         nats = spread(row_nats(logits, x0.flatten()[rows], mask=clean.mask), rows, x0)
         return Nats(nats, nats)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         """log p of the next token at each position; the mask has the logit −1000 as in the published baseline."""
         check_mask(mask, logits.shape[-1])
         return logits.index_fill(-1, torch.tensor([mask], device=logits.device), -1000.0).log_softmax(-1)

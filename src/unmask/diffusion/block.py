@@ -22,7 +22,7 @@ from unmask.diffusion.corruption import hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.times import Count, Stratified, Times
 from unmask.errors import UserError
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
 
@@ -122,7 +122,5 @@ class BlockDiffusion(Objective):
             return Nats(loss, bound)
         return Nats(torch.where(opening, ce, loss), torch.where(opening, ce, bound))
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         return mdlm.log_probs(logits, x_t, mask=mask)

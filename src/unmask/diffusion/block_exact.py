@@ -25,7 +25,7 @@ from unmask.diffusion.bound import every_mask
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Facts, Nats, Objective
 from unmask.errors import UserError
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 LARGEST = 8  # tokens of a block: 255 passes are the most that is done
 
@@ -109,9 +109,7 @@ class ExactBound(Objective):
 
     by_sets = staticmethod(bound_by_sets)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         return mdlm.log_probs(logits, x_t, mask=mask)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.diffusion.objective import Objective
 from unmask.diffusion.rows import check_mask
+from unmask.errors import UserError
 
 Parts = Mapping[str, nn.Module]
 State = Mapping[str, Tensor]
@@ -161,3 +162,8 @@ def without_mask(logits: Float[Tensor, "*shape v"], mask: int) -> Float[Tensor, 
     """The logits of a fresh tensor with −∞ at the mask, which is never predicted; written in place."""
     check_mask(mask, logits.shape[-1])
     return logits.index_fill_(-1, torch.tensor([mask], device=logits.device), -torch.inf)
+
+
+def check_embed(embed: int) -> None:
+    if embed < 1:
+        raise UserError(f"embed must be at least 1, the numbers of a token's vector; saw {embed}.")

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.kernel import Kernel, Step
+from unmask.diffusion.kernel import Kernel, KernelStep
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.diffusion.rows import forbid, pick, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule, is_complete
 from unmask.diffusion.times import Stratified, Times, check_total, steps
 from unmask.errors import UserError
 from unmask.random import Noise
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 
 def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool = False) -> Float[Tensor, "n v"]:
@@ -39,7 +39,6 @@ class RowSteps(NamedTuple):
 
 
 def draw_steps(times: Times, noise: Noise, total: int) -> RowSteps:
-    """The step that contains the time of each row."""
     when = times.at(noise.t)
     i = steps(when.t, total=total)
     t, s = (j.to(when.t.dtype) / total for j in (i, i - 1))
@@ -47,19 +46,28 @@ def draw_steps(times: Times, noise: Noise, total: int) -> RowSteps:
 
 
 def step_nats(
-    network: Network, clean: CleanRows, kernel: Kernel, at: RowSteps, *, zero_masking: bool = True, everywhere: bool
-) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l"]]:
-    """The KL of each row's step by a kernel, and −log p(x_0 | x_t), the other part of the hybrid loss.
+    network: Network,
+    clean: CleanRows,
+    kernel: Kernel,
+    at: RowSteps,
+    *,
+    everywhere: bool = False,
+    hybrid: float = 0.0,
+    zero_masking: bool = True,
+) -> Nats:
+    """T times the KL of each row's step by a kernel; the loss adds `hybrid` times as much of −log p(x_0 | x_t).
 
-    Both at every free position, or at hidden ones only: elsewhere a kernel with a mask has a KL of 0.
+    Both at every free position (`everywhere`, and where the loss is hybrid), or at hidden ones only: elsewhere a
+    kernel with a mask has a KL of 0.
     """
     x_t = kernel.forward(clean, at.t)
-    rows = rows_where(clean.free if everywhere else x_t == clean.mask)
+    rows = rows_where(clean.free if everywhere or hybrid else x_t == clean.mask)
     logits = network(x_t, kernel.sigma(at.t).to(clean.noise.t), rows)
     log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
     of_row, true = rows // x_t.shape[1], clean.x0.flatten()[rows]
-    kl = kernel.kl(log_p, true, Step(x_t.flatten()[rows], at.s[of_row], at.t[of_row], clean.mask))
-    return spread(kl, rows, x_t), spread(-log_p.gather(-1, true[:, None]).squeeze(-1), rows, x_t)
+    kl = kernel.kl(log_p, true, KernelStep(x_t.flatten()[rows], at.s[of_row], at.t[of_row], clean.mask))
+    bound = at.weight * spread(kl, rows, x_t)
+    return Nats(bound - hybrid * at.weight * spread(pick(log_p, true), rows, x_t) if hybrid else bound, bound)
 
 
 def reconstruction(network: Network, clean: CleanRows, *, zero_masking: bool) -> Float[Tensor, "b l"]:
@@ -67,7 +75,7 @@ def reconstruction(network: Network, clean: CleanRows, *, zero_masking: bool) ->
     x0, rows = clean.x0, rows_where(clean.free)
     logits = network(x0, clean.noise.t.new_zeros(len(x0)), rows)
     log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
-    return spread(-log_p.gather(-1, x0.flatten()[rows, None]).squeeze(-1), rows, x0)
+    return spread(-pick(log_p, x0.flatten()[rows]), rows, x0)
 
 
 BOUNDS = {
@@ -124,18 +132,12 @@ class D3PM(Objective):
 
         The hybrid loss is T times D3PM's, which does not scale its steps: λ then counts as it does there.
         """
-        at = draw_steps(self.times, clean.noise, self.steps)
-        kl, ce = step_nats(
-            network, clean, self.kernel(), at, zero_masking=self.zero_masking, everywhere=self.hybrid > 0
-        )
-        bound = at.weight * kl
-        if self.bound == "reference":
-            bound = bound + reconstruction(network, clean, zero_masking=self.zero_masking)
-        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
+        at, own = draw_steps(self.times, clean.noise, self.steps), {"zero_masking": self.zero_masking}
+        nats = step_nats(network, clean, self.kernel(), at, hybrid=self.hybrid, **own)
+        rest = reconstruction(network, clean, **own) if self.bound == "reference" else 0.0
+        return Nats(nats.loss + rest, nats.bound + rest)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         """A plain softmax: visible tokens are predicted too."""
         log_p = row_log_probs(logits.flatten(0, 1), mask=mask, zero_masking=self.zero_masking)
         return log_p.unflatten(0, x_t.shape)

@@ -12,10 +12,10 @@ from torch import nn
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
-from unmask.diffusion.kernels.uniform import Uniform, gathered, rate_nats
+from unmask.diffusion.kernels.uniform import Uniform, rate_nats
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
-from unmask.diffusion.rows import forbid, rows_where, spread
+from unmask.diffusion.rows import forbid, pick, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule
 from unmask.diffusion.times import Cubed, Stratified, Times, check_total
 from unmask.shapes import Network
@@ -64,9 +64,7 @@ class D3PMUniform(Objective):
         if self.continuous:
             return self.by_rates(network, clean)
         at = draw_steps(self.times, clean.noise, self.steps)
-        kl, ce = step_nats(network, clean, self.kernel(clean.parts), at, everywhere=True)
-        bound = at.weight * kl
-        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
+        return step_nats(network, clean, self.kernel(clean.parts), at, everywhere=True, hybrid=self.hybrid)
 
     def by_rates(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: what each pays per unit of time at t."""
@@ -78,4 +76,4 @@ class D3PMUniform(Objective):
         bound = spread(rate_nats(log_p, true, x_t.flatten()[rows], level), rows, x_t) / when.density[:, None]
         if not self.hybrid:
             return Nats(bound, bound)
-        return Nats(bound - self.hybrid * spread(gathered(log_p, true), rows, x_t) / when.density[:, None], bound)
+        return Nats(bound - self.hybrid * spread(pick(log_p, true), rows, x_t) / when.density[:, None], bound)

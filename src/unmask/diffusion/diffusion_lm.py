@@ -31,6 +31,7 @@ from unmask.diffusion.continuous import (
     VectorNetwork,
     VectorPrediction,
     alpha,
+    check_embed,
     forward_variance,
     level_of,
     posterior_variance,
@@ -66,7 +67,7 @@ def shares(name: Schedule, total: int) -> Float[Tensor, " t"]:
     return torch.cumprod(1 - (1 - at[1:] / at[:-1]).clamp(max=CAP), 0)
 
 
-class Embedding(nn.Module):
+class RoundedEmbedding(nn.Module):
     """A vector for every id, and the bias of the rounding."""
 
     def __init__(self, vocab: int, width: int) -> None:
@@ -85,7 +86,7 @@ class Embedding(nn.Module):
         return self.matrix[without_mask(near, mask).argmax(-1)]
 
 
-class Entry(nn.Module):
+class TimedEntry(nn.Module):
     """From noisy vectors and the time to the network's input."""
 
     def __init__(self, embed: int, width: int) -> None:
@@ -102,9 +103,9 @@ class Entry(nn.Module):
         return vectors
 
 
-def table_of(parts: Parts) -> Embedding:
+def table_of(parts: Parts) -> RoundedEmbedding:
     embedding = parts["embedding"]
-    assert isinstance(embedding, Embedding)
+    assert isinstance(embedding, RoundedEmbedding)
     return embedding
 
 
@@ -114,7 +115,7 @@ def rounding_nats(x: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, 
     return row_nats(logits, clean.x0.flatten(), mask=clean.mask).view(clean.x0.shape)
 
 
-class Terms(NamedTuple):
+class EstimateTerms(NamedTuple):
     """The estimate of x_0 at one step of each row, and what it is compared with."""
 
     x: Float[Tensor, "b l e"]  # x_0, around the embedding
@@ -149,8 +150,7 @@ class DiffusionLM(Continuous):
 
     def __post_init__(self) -> None:
         check_total(self.steps)
-        if self.embed < 1:
-            raise UserError(f"embed must be at least 1, the numbers of a token's vector; saw {self.embed}.")
+        check_embed(self.embed)
 
     @property
     def means(self) -> str:
@@ -161,8 +161,8 @@ class DiffusionLM(Continuous):
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {
-            "embedding": Embedding(vocab, self.embed),
-            "entry": Entry(self.embed, width),
+            "embedding": RoundedEmbedding(vocab, self.embed),
+            "entry": TimedEntry(self.embed, width),
             "exit": nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, self.embed)),
         }
 
@@ -209,7 +209,7 @@ class DiffusionLM(Continuous):
         *,
         noise_t: Float[Tensor, "b l e"],
         noise_0: Float[Tensor, "b l e"] | None = None,
-    ) -> Terms:
+    ) -> EstimateTerms:
         """The network's estimate of x_0 at step `index` of each row, by the noise of x_t and that of x_0.
 
         Without the noise of x_0, as in the bound, x_t is around the embedding itself.
@@ -222,9 +222,9 @@ class DiffusionLM(Continuous):
         x_t = (alpha(gamma) * signal + sigma(gamma) * noise_t).to(mean.dtype)
         estimate = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
         used = table.nearest(estimate.detach(), clean.mask) if self.clamp else estimate
-        return Terms(x, mean, estimate, used)
+        return EstimateTerms(x, mean, estimate, used)
 
-    def step_nats(self, terms: Terms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
+    def step_nats(self, terms: EstimateTerms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
         """KL(q(x_{i−1} | x_i, x_0) || p) of a step i ≥ 1, each position: ½ (SNR_{i−1} − SNR_i) |x_0 − x̂_0|²."""
         levels = self.levels(index.device)
         s, t = (levels[(index + i).clamp(min=1)][:, None] for i in (0, 1))
@@ -233,11 +233,11 @@ class DiffusionLM(Continuous):
         extra = terms.x.shape[-1] * (torch.log(wide / own) - 1 + own / wide)
         return 0.5 * (extra + drift / wide)
 
-    def first_nats(self, terms: Terms) -> Float[Tensor, "b l"]:
+    def first_nats(self, terms: EstimateTerms) -> Float[Tensor, "b l"]:
         """KL(N(E_w, v) || p(x_0 | x_1)), where p has the variance v too."""
         return squared_distance(terms.mean, terms.used) / (2 * self.first_spread(self.levels(terms.mean.device)))
 
-    def first_printed(self, terms: Terms) -> Float[Tensor, "b l"]:
+    def first_printed(self, terms: EstimateTerms) -> Float[Tensor, "b l"]:
         """KL(q(x_0 | w) || p(x_0 | x_1)), as if x_0 were independent of x_1: as the original code computes it."""
         levels = self.levels(terms.x.device)
         v, own, e = self.first_spread(levels), torch.sigmoid(levels[1]), terms.x.shape[-1]
@@ -247,7 +247,7 @@ class DiffusionLM(Continuous):
         """The KL of x_T, made from x, to the prior, and −log p(w | x_0) at x_0 = `last`."""
         return prior_nats(x, self.levels(x.device)[-1]) + rounding_nats(last, clean)
 
-    def loss(self, terms: Terms, index: Int[Tensor, " b"], clean: CleanRows) -> Float[Tensor, "b l"]:
+    def loss(self, terms: EstimateTerms, index: Int[Tensor, " b"], clean: CleanRows) -> Float[Tensor, "b l"]:
         """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
         target = torch.where((index == 0)[:, None, None], terms.mean, terms.x)
         last = torch.sigmoid(-self.levels(index.device)[-1]) * terms.x.square().mean(-1)

@@ -35,11 +35,11 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
 from unmask.diffusion.kernels.spindle import MOST, Spindle
 from unmask.diffusion.objective import OBJECTIVES, CountsPart, Facts, Nats, Objective
-from unmask.diffusion.rows import rows_where, spread
+from unmask.diffusion.rows import pick, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.diffusion.times import Stratified, Times, check_total, steps
 from unmask.errors import UserError
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 Levels = Literal["counts", "information"]
 SHOWN = 0.999  # the published schedule keeps no token with more than this chance
@@ -118,14 +118,12 @@ class DiffusionBERT(Objective):
 
     def estimators(self) -> Mapping[str, Objective]:
         precise = replace(self, times=self.times.precise())
-        return {self.name: precise, "published": Published(precise)}
+        return {self.name: precise, "published": PublishedNumber(precise)}
 
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t."""
         at = draw_steps(self.times, clean.noise, self.steps)
-        kl, ce = step_nats(network, clean, self.kernel(clean.parts), at, everywhere=self.hybrid > 0)
-        bound = at.weight * kl
-        return Nats(bound + self.hybrid * at.weight * ce if self.hybrid else bound, bound)
+        return step_nats(network, clean, self.kernel(clean.parts), at, hybrid=self.hybrid)
 
 
 def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
@@ -136,7 +134,7 @@ def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
 
 
 @dataclass(frozen=True)
-class Published(Objective):
+class PublishedNumber(Objective):
     """The number that the DiffusionBERT code computes. It is not a bound: see above."""
 
     name: ClassVar[str] = "published"
@@ -170,9 +168,7 @@ class Published(Objective):
         bound = total * spread(kl, rows, x0) / when.density[:, None]
         return Nats(bound, bound)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         return logits.log_softmax(-1)
 
 
@@ -209,6 +205,6 @@ def published_kl(
     shown = shown.index_fill(-1, torch.tensor([mask], device=p.device), 0.0)
     norm = shown.sum(-1) + stays
     r = beta * k / (beta * k + 1 - k)
-    log_shown = (beta * k).log() + log_p.gather(-1, true[:, None]).squeeze(-1) - norm.log()
+    log_shown = (beta * k).log() + pick(log_p, true) - norm.log()
     kl = torch.xlogy(r, r) - r * log_shown + torch.xlogy(1 - r, 1 - r) - (1 - r) * (stays.log() - norm.log())
     return torch.where(x_t == mask, kl, 0.0)

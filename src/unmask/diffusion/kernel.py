@@ -14,7 +14,7 @@ from unmask.diffusion.clean import CleanRows
 from unmask.registry import Registry
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
     """A step back from t to s < t, of some tokens."""
 
     x_t: Int[Tensor, " n"]
@@ -42,14 +42,14 @@ class Kernel(ABC):
         """x_t ~ q(x_t | x_0), by the uniforms u of the noise; frozen tokens stay."""
 
     @abstractmethod
-    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+    def log_step(self, log_p: Float[Tensor, "n v"], step: KernelStep) -> Float[Tensor, "n v"]:
         """log p(x_s | x_t), s < t, if the network gives x_0 the log-probabilities `log_p`.
 
         For a known x_0 it is the posterior q(x_s | x_t, x_0). Otherwise it is the mean of the posteriors of all v:
         weighted by p_v (DiffusionBERT), or by p_v q(x_t | v) [D3PM].
         """
 
-    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: KernelStep) -> Float[Tensor, " n"]:
         """KL(q(x_s | x_t, x_0) || p(x_s | x_t)), what a step of the bound costs; at s = 0 it is −log p(x_0 | x_t)."""
         known = torch.full_like(log_p, -torch.inf).scatter(-1, x0[:, None], 0.0)
         q, p = self.log_step(known, step), self.log_step(log_p, step)

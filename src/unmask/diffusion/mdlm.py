@@ -22,7 +22,7 @@ from unmask.diffusion.rows import forbid, row_nats, rows_where, spread
 from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.diffusion.times import Count, Stratified, Times, check_total, counts
 from unmask.errors import UserError
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 HALF = 2.0  # half of the tokens are hidden on average: with this weight `flat` is about nats per hidden token
 
@@ -89,9 +89,8 @@ class MDLM(Objective):
     given_first: bool = field(default=False, metadata={"hidden": True})  # the first token of a row is never predicted
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            check_total(self.steps)
-        elif not (self.carry_over and self.zero_masking):
+        check_total(self.steps)
+        if self.steps is None and not (self.carry_over and self.zero_masking):
             raise UserError("the bound without carry-over or zero-masking is a sum over T steps: give steps.")
         if self.weight == "flat" and not (self.carry_over and self.zero_masking):
             raise UserError("weight = flat is cross-entropy on masks: it needs carry_over and zero_masking.")
@@ -156,13 +155,10 @@ class MDLM(Objective):
             ce = cross_entropy(network, clean.x0, x_t, kernel.sigma(at.t), mask=clean.mask)
             bound = at.weight * reveal_chance(kernel.level(at.s), kernel.level(at.t))[:, None] * ce
             return Nats(bound if self.weight == "bound" else HALF * ce, bound)
-        kl, _ = d3pm.step_nats(network, clean, kernel, at, zero_masking=self.zero_masking, everywhere=False)
-        bound = at.weight * kl
+        bound = d3pm.step_nats(network, clean, kernel, at, zero_masking=self.zero_masking).bound
         if not self.carry_over:
             bound = bound + d3pm.reconstruction(network, clean, zero_masking=self.zero_masking)
         return Nats(bound, bound)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         return log_probs(logits, x_t, mask=mask)

@@ -20,6 +20,7 @@ from unmask.diffusion.rows import forbid
 from unmask.diffusion.schedule import Schedule
 from unmask.diffusion.times import Times
 from unmask.registry import Registry
+from unmask.shapes import RowLogits, Tokens
 
 
 class Nats(NamedTuple):
@@ -132,9 +133,7 @@ class Objective(ABC):
     def nats(self, network: Any, clean: CleanRows) -> Nats:
         """Loss and bound of clean rows, by a `shapes.Network`, or by a `VectorNetwork` where `facts.vectors`."""
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         """log p(x_0 | x_t) at every position, for inspection and self-tests: the softmax, never the mask."""
         return forbid(logits, mask).log_softmax(-1)
 
@@ -216,3 +215,8 @@ OBJECTIVES: Registry[Objective] = Registry("objective", room="unmask.diffusion",
 def objective_of(what: "str | Objective") -> Objective:
     """The objective itself, or the one of that name with its defaults."""
     return OBJECTIVES.entry(what).make() if isinstance(what, str) else what
+
+
+def steps_of_ramp(ramp: float, steps: int) -> float:
+    """A ramp in steps, where it is given as a share of them."""
+    return float(max(1, round(ramp * steps))) if 0 < ramp < 1 else ramp

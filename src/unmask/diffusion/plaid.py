@@ -28,11 +28,12 @@ from unmask.diffusion.continuous import (
     VectorNetwork,
     VectorPrediction,
     alpha,
+    check_embed,
     prior_nats,
     sigma,
     without_mask,
 )
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective, steps_of_ramp
 from unmask.errors import UserError
 
 CLEANEST, NOISIEST = -3.0, 6.0  # γ at t = 0 and t = 1 before training
@@ -43,7 +44,7 @@ SHARES = 0.02, 0.98  # of the rows that pay the reconstruction, at least and at 
 CONDITIONED, ROWS = 0, 1  # uses of random numbers
 
 
-class Embedding(nn.Module):
+class UnitEmbedding(nn.Module):
     """A vector of length 1 for every id."""
 
     rate: ClassVar[float] = 7.0  # factor on the learning rate
@@ -85,7 +86,7 @@ class NoiseLevels(nn.Module):
         return first + (last - first) * self.shape(t)[0]
 
 
-class Entry(nn.Module):
+class NoisyEntry(nn.Module):
     """The network's input: the noisy vector, the last estimate of the clean one and the noise level, projected."""
 
     def __init__(self, embed: int, width: int) -> None:
@@ -141,7 +142,7 @@ def cut_gradient(x: Float[Tensor, "b *rest"], passing: Bool[Tensor, " b"]) -> Fl
     return torch.where(passing.view(-1, *[1] * (x.dim() - 1)), x, x.detach())
 
 
-class Terms(NamedTuple):
+class BoundTerms(NamedTuple):
     """The parts of the bound, in nats per token; a row pays the reconstruction (t = 0) or the diffusion."""
 
     reconstruction: Float[Tensor, "b l"]
@@ -186,7 +187,7 @@ class Draw(NamedTuple):
     conditioned: Bool[Tensor, " b"]  # sees an estimate of its clean vectors, by a first pass
 
 
-def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) -> Terms:
+def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) -> BoundTerms:
     """Every row's terms. The gradients of self-conditioned rows reach the network alone, neither the embeddings nor
     the schedule."""
     x0, free, first, passing = clean.x0, clean.free, draw.first, ~draw.conditioned
@@ -215,7 +216,7 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
         paid = F.cross_entropy(logits[first].flatten(0, 1), x0[first].flatten(), reduction="none").double()
         ce = ce.index_put((first.nonzero().squeeze(-1),), paid.view(-1, x0.shape[1]))
     prior = prior_nats(x, cut_gradient(high.expand(len(x0)), passing)[:, None, None])
-    return Terms(torch.where(free, ce, 0.0), diffusion, torch.where(free, prior, 0.0), logits, estimate, guess)
+    return BoundTerms(torch.where(free, ce, 0.0), diffusion, torch.where(free, prior, 0.0), logits, estimate, guess)
 
 
 @torch.no_grad()
@@ -252,8 +253,7 @@ class Plaid(Continuous):
     both: bool = False  # every row pays reconstruction and diffusion, by two passes: as in evaluation
 
     def __post_init__(self) -> None:
-        if self.embed < 1:
-            raise UserError(f"embed must be at least 1, the numbers of a token's vector; saw {self.embed}.")
+        check_embed(self.embed)
         if not 0 <= self.conditioned <= 1:
             raise UserError(f"conditioned must be a share from 0 to 1; saw {self.conditioned}.")
         if self.ramp < 0:
@@ -264,16 +264,16 @@ class Plaid(Continuous):
         return "upper bound on -log p, continuous time and space, self-conditioned"
 
     def for_steps(self, steps: int) -> "Plaid":
-        return replace(self, ramp=float(max(1, round(self.ramp * steps)))) if 0 < self.ramp < 1 else self
+        return replace(self, ramp=steps_of_ramp(self.ramp, steps))
 
     def estimators(self) -> Mapping[str, Objective]:
         return {self.name: replace(self, conditioned=1.0, both=True)}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {
-            "embedding": Embedding(vocab, self.embed),
+            "embedding": UnitEmbedding(vocab, self.embed),
             "levels": NoiseLevels(),
-            "entry": Entry(self.embed, width),
+            "entry": NoisyEntry(self.embed, width),
         }
 
     def state(self) -> dict[str, Tensor]:
@@ -316,7 +316,7 @@ class Plaid(Continuous):
         bound = parts.reconstruction / share + parts.diffusion / (1 - share) + parts.prior
         return Nats(bound, bound, self.moments(parts, draw.first, clean.free))
 
-    def moments(self, terms: Terms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
+    def moments(self, terms: BoundTerms, first: Bool[Tensor, " b"], free: Bool[Tensor, "b l"]) -> dict[str, Tensor]:
         """Rows of both kinds, and sums of their nats per token and of its square."""
         each = torch.where(first, terms.reconstruction.sum(1), terms.diffusion.sum(1)) / free.sum(1).clamp(min=1)
         each = each.detach()

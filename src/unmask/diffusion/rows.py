@@ -21,6 +21,11 @@ def spread(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], x: Int[Tensor, 
     return values.new_zeros(x.numel()).index_put((rows,), values).view(x.shape)
 
 
+def pick(values: Float[Tensor, "n v"], index: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The value of one id in each row."""
+    return values.gather(-1, index[:, None]).squeeze(-1)
+
+
 def check_mask(mask: int, vocab: int) -> None:
     if not 0 <= mask < vocab:
         raise UserError(f"the mask id must be one of the network's {vocab} ids; saw {mask}.")

@@ -13,10 +13,10 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.kernels.absorbing import Absorbing
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.reverse import row_log_scores
-from unmask.diffusion.rows import rows_where, spread
+from unmask.diffusion.rows import pick, rows_where, spread
 from unmask.diffusion.schedule import Level, LogLinear, Schedule
 from unmask.diffusion.times import Stratified, Times
-from unmask.shapes import Network
+from unmask.shapes import Network, RowLogits, Tokens
 
 
 def score_entropy(
@@ -25,8 +25,7 @@ def score_entropy(
     """σ' (Σ_{y≠m} s_y − r log s_x + r (log r − 1)) with r = 1/(e^σ − 1): zero for the true ratios. [SEDD]"""
     r = level.alpha / level.hidden  # 1/(e^σ − 1) = α/(1 − α)
     total = log_s.exp().index_fill(-1, torch.tensor([mask], device=log_s.device), 0.0).sum(-1)
-    log_s_true = log_s.gather(-1, true[:, None]).squeeze(-1)
-    return level.rate * (total - r * log_s_true + r * (torch.log(r) - 1))
+    return level.rate * (total - r * pick(log_s, true) + r * (torch.log(r) - 1))
 
 
 @OBJECTIVES.register("sedd", "score entropy with an absorbing mask")
@@ -61,8 +60,6 @@ class SEDD(Objective):
         bound = nats / when.density[:, None]
         return Nats(bound, bound)
 
-    def log_probs(
-        self, logits: Float[Tensor, "b l v"], x_t: Int[Tensor, "b l"], *, mask: int
-    ) -> Float[Tensor, "b l v"]:
+    def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         """The scores of a hidden token, normalised: they are proportional to p(x_0 | x_t)."""
         return mdlm.log_probs(logits, x_t, mask=mask)

@@ -88,7 +88,7 @@ class Simplex(nn.Module):
         return torch.softmax(x, -1) @ self.matrix
 
 
-class Span(NamedTuple):
+class BlockColumns(NamedTuple):
     """One block of each row: its columns, as indices into the row, and which of them it really has."""
 
     columns: Int[Tensor, "b s"]
@@ -96,7 +96,9 @@ class Span(NamedTuple):
     of: Int[Tensor, " b"]  # blocks of the row
 
 
-def chosen_block(free: Bool[Tensor, "b l"], size: int, which: Float[Tensor, " b"], shift: Int[Tensor, " b"]) -> Span:
+def chosen_block(
+    free: Bool[Tensor, "b l"], size: int, which: Float[Tensor, " b"], shift: Int[Tensor, " b"]
+) -> BlockColumns:
     """A random block of each row. The first has `shift` tokens (0: a whole block), the others `size`."""
     place, lead = torch.arange(free.shape[1], device=free.device), shift > 0
     end = torch.where(free, place + 1, 1).amax(1)
@@ -107,7 +109,7 @@ def chosen_block(free: Bool[Tensor, "b l"], size: int, which: Float[Tensor, " b"
     start = begin + torch.where(short, 0, shift + (number - lead.long()) * size)
     stop = torch.minimum(start + torch.where(short, shift, size), end)
     columns = start[:, None] + torch.arange(size, device=free.device)
-    return Span(columns.clamp(max=free.shape[1] - 1), columns < stop[:, None], count)
+    return BlockColumns(columns.clamp(max=free.shape[1] - 1), columns < stop[:, None], count)
 
 
 def matrix_of(parts: Parts) -> Float[Tensor, "v d"]:
@@ -159,7 +161,7 @@ class SSDLM(Continuous):
         self,
         network: VectorNetwork,
         x0: Int[Tensor, "b l"],
-        span: Span,
+        span: BlockColumns,
         x_t: Float[Tensor, "b s v"],
         level: Float[Tensor, " b"],
         parts: Parts,
@@ -210,7 +212,7 @@ class SSDLM(Continuous):
         logits: Float[Tensor, "n v"],
         ce: Float[Tensor, " n"],
         tokens: Int[Tensor, "b s"],
-        span: Span,
+        span: BlockColumns,
         t: Int[Tensor, " b"],
         noise: Noise,
         *,

@@ -60,7 +60,9 @@ def grid(total: int, *, last: float = 0.0) -> Float[Tensor, " steps"]:
     return torch.linspace(1, last, total + 1, dtype=torch.float64)
 
 
-def check_total(total: int) -> None:
+def check_total(total: int | None) -> None:
+    if total is None:
+        return
     if total < 1:
         raise UserError(f"the number of steps must be at least 1; saw {total}.")
     if total > MOST_STEPS:

@@ -51,21 +51,21 @@ class Adapter:
             if not any(fits(name, target) for name in known):
                 raise unknown("linear layer of this network", target, short_names(known))
         inside = {module for unit in network.units for module in unit.modules()}
-        found = {
+        chosen = {
             name: one
             for name, one in known.items()
             if (any(fits(name, target) for target in self.targets) if self.targets else one in inside)
         }
-        small = {name: one for name, one in found.items() if self.rank > min(one.in_features, one.out_features)}
-        if small and (self.targets or len(small) == len(found)):
+        small = {name: one for name, one in chosen.items() if self.rank > min(one.in_features, one.out_features)}
+        if small and (self.targets or len(small) == len(chosen)):
             name, one = next(iter(small.items()))
             raise UserError(
                 f"adapter.rank {self.rank} is more than the layer {name} has, which is {one.in_features} by "
                 f"{one.out_features}: give a smaller rank, or other targets."
             )
-        if not found:
+        if not chosen:
             raise UserError(f"the blocks of this {network.spec.name} have no linear layers: it takes no adapter.")
-        return {name: one for name, one in found.items() if name not in small}
+        return {name: one for name, one in chosen.items() if name not in small}
 
     def parameters(self, network: Backbone) -> int:
         """The number of weights of its updates."""
@@ -145,11 +145,11 @@ def adapt(network: Backbone, updates: LowRankUpdates) -> None:
 
 def merged(weights: Mapping[str, Tensor], updates: LowRankUpdates) -> dict[str, Tensor]:
     """The weights of a network with the updates added to them."""
-    found = dict(weights)
+    sums = dict(weights)
     for name in updates.names:
-        base = found[f"{name}.weight"]
-        found[f"{name}.weight"] = base.to(at_least_float32(base)) + updates.update(name).to(base.device)
-    return found
+        base = sums[f"{name}.weight"]
+        sums[f"{name}.weight"] = base.to(at_least_float32(base)) + updates.update(name).to(base.device)
+    return sums
 
 
 def at_least_float32(weight: Tensor) -> torch.dtype:

@@ -136,9 +136,9 @@ def layers_in(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
                 f"with {PREFIX!r} and end with {' or '.join(ENDS.values())}."
             )
         names.setdefault(tensor.removeprefix(PREFIX).removesuffix(ENDS[matrix]), set()).add(matrix)
-    for name, found in names.items():
-        if len(found) < len(ENDS):
-            raise UserError(f"{path}: the layer {name} has only {' '.join(found)} of A and B. {AGAIN}")
+    for name, matrices in names.items():
+        if len(matrices) < len(ENDS):
+            raise UserError(f"{path}: the layer {name} has only {' '.join(matrices)} of A and B. {AGAIN}")
     if not names:
         raise UserError(f"{path} holds no tensors. {AGAIN}")
     return list(names)

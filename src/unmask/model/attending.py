@@ -128,17 +128,17 @@ class Attending:
         whole: bool,
     ) -> Float[Tensor, "n d"]:
         """The attention of each of the joined passes, with queries of all elements or of the wanted ones."""
-        found, at, asked = [], 0, 0
+        values_of_parts, at, asked = [], 0, 0
         for part in self.parts:
             own, shape = slice(at, at + part.b * part.m), (part.b, part.m)
             keys, values = k[own].unflatten(0, shape), v[own].unflatten(0, shape)
             if whole:
-                found.append(part(layer, q[own].unflatten(0, shape), keys, values).flatten(0, 1))
+                values_of_parts.append(part(layer, q[own].unflatten(0, shape), keys, values).flatten(0, 1))
             else:
-                found.append(part.asked(layer, q[asked : asked + len(part.rows)], keys, values))
+                values_of_parts.append(part.asked(layer, q[asked : asked + len(part.rows)], keys, values))
                 asked += len(part.rows)
             at = own.stop
-        return torch.cat(found)
+        return torch.cat(values_of_parts)
 
     @property
     def rows(self) -> Int[Tensor, " n"]:

@@ -87,40 +87,44 @@ def load(
     if is_adapter(folder):
         options: dict[str, Any] = {"trainable": trainable, "device": device, "dtype": dtype, "headed": headed}
         return with_adapter(load(base_of(folder), **options, dialect=dialect or base_dialect(folder)), folder)
-    files, layout, found = read_layout(folder, dialect or stated_for(path))
+    files, layout, about = read_layout(folder, dialect or stated_for(path))
     note = files.note
-    check_sizes(found.spec)
-    with bounded_by(files.tensors, found.spec):
-        denoiser = on_meta(found.spec, found.objective)
-    check_against(files, layout, found, denoiser)
+    check_sizes(about.spec)
+    with bounded_by(files.tensors, about.spec):
+        denoiser = on_meta(about.spec, about.objective)
+    check_against(files, layout, about, denoiser)
     if note and note["weights"] != weights_fingerprint(folder):
         raise UserError(
             f"{folder / FILE} is not the file that was saved (its sha256 differs from unmask.json's). {AGAIN}"
         )
-    tokenizer = read_tokenizer(folder, note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
-    mask = found.mask
+    tokenizer = read_tokenizer(folder, note, about.spec, about.mask, hub=downloaded, usual=about.tokenizer)
+    mask = about.mask
     if mask is None:
-        mask = found.spec.vocab - 1 if tokenizer is None else tokenizer.mask
+        mask = about.spec.vocab - 1 if tokenizer is None else tokenizer.mask
     stored = denoiser.backbone.stores and not trainable
-    tensors = read_tensors(folder, lambda name, tensor: layout.unpacked(name, tensor, found), stored=stored)
-    network, parts, state = with_weights(found.spec, tensors, fresh=found.fresh), denoiser.parts, {}
-    new_head = bool(found.fresh) or files.config.get(UNTRAINED) is True
+    tensors = read_tensors(folder, lambda name, tensor: layout.unpacked(name, tensor, about), stored=stored)
+    network, parts, state = (
+        with_weights(about.spec, tensors, fresh=about.fresh),
+        denoiser.parts,
+        {},
+    )
+    new_head = bool(about.fresh) or files.config.get(UNTRAINED) is True
     if new_head and headed:
-        log.warning(NEW_HEAD if found.fresh else UNTRAINED_HEAD, folder, path)
+        log.warning(NEW_HEAD if about.fresh else UNTRAINED_HEAD, folder, path)
     if len(parts):
         own = {name.removeprefix("parts."): w for name, w in tensors.items() if name.startswith("parts.")}
         parts.load_state_dict(own, assign=True)
     state = {name.removeprefix("state."): w for name, w in tensors.items() if name.startswith("state.")}
     if not trainable:
         network, parts = network.freeze(), parts.eval().requires_grad_(False)
-    proof = probe.check(network, note["probe"], mask=mask, objective=found.objective) if note else None
+    proof = probe.check(network, note["probe"], mask=mask, objective=about.objective) if note else None
     network.compute = compute
     return Model(
         network.to(place),
         mask,
-        found.objective,
+        about.objective,
         tokenizer,
-        found.settings,
+        about.settings,
         step=note.get("step"),
         ema=note.get("ema"),
         folder=folder,
@@ -128,7 +132,7 @@ def load(
         parts=dict(parts.to(place).items()),
         state={name: value.to(place) for name, value in state.items()},
         new_head=new_head,
-        trained_layout=found.layout,
+        trained_layout=about.layout,
     )
 
 
@@ -243,10 +247,10 @@ def save(
     if tokenizer is not None:
         check_tokenizer(tokenizer, network.spec, mask, folder)
     layout = layout or recorded_layout(settings or {}, tokenizer, framed=network.spec.framed)
-    said = noted(objective, layout) | {"step": step, "ema": ema, "settings": dict(settings or {})}
+    note = noted(objective, layout) | {"step": step, "ema": ema, "settings": dict(settings or {})}
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
-        write(draft, whole, said, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
+        write(draft, whole, note, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
         if template := getattr(layout, "template", ""):  # where transformers looks for it
             write_whole(draft / TEMPLATE, template)
     return folder
@@ -255,7 +259,7 @@ def save(
 def write(
     folder: Path,
     whole: Denoiser,
-    said: Mapping[str, Any],
+    note: Mapping[str, Any],
     *,
     mask: int,
     tokenizer: Tokenizer | None,
@@ -269,18 +273,18 @@ def write(
     write_json(folder / "config.json", {**config, **with_new_head(new_head)})
     if tokenizer is not None:
         tokenizer.save(folder, network.spec.inputs)
-    kept = network if dtype == "float32" else with_weights(network.spec, read_tensors(folder))
-    write_note(folder, said, kept, mask=mask, objective=objective, tokenizer=tokenizer)
+    stored = network if dtype == "float32" else with_weights(network.spec, read_tensors(folder))
+    write_note(folder, note, stored, mask=mask, objective=objective, tokenizer=tokenizer)
 
 
 def write_adapted(
-    folder: Path, whole: Denoiser, said: Mapping[str, Any], *, base: str, mask: int, tokenizer: Tokenizer | None
+    folder: Path, whole: Denoiser, about: Mapping[str, Any], *, base: str, mask: int, tokenizer: Tokenizer | None
 ) -> None:
     """Write the adapter of a denoiser over a base into a folder that is not yet visible."""
     assert whole.adapter is not None
     network, (where, downloaded) = whole.backbone, find(base)
     write_adapter(folder, whole.adapter, base if downloaded or base in shipped() else str(where.resolve()))
-    note = {**said, "base": weights_fingerprint(where), "length": network.spec.length}
+    note = {**about, "base": weights_fingerprint(where), "length": network.spec.length}
     write_note(folder, note, network, mask=mask, objective=whole.objective, tokenizer=tokenizer)
 
 
@@ -296,7 +300,7 @@ def with_new_head(new_head: bool) -> dict[str, Any]:
 
 def write_note(
     folder: Path,
-    said: Mapping[str, Any],
+    about: Mapping[str, Any],
     network: Backbone,
     *,
     mask: int,
@@ -311,7 +315,7 @@ def write_note(
         "probe": probe.record_probe(network, mask=mask, objective=objective),
         **({"plugins": plugin_names()} if plugin_names() else {}),
     }
-    write_json(folder / NOTE, {**said, **proof})
+    write_json(folder / NOTE, {**about, **proof})
 
 
 def read_tokenizer(
@@ -324,10 +328,10 @@ def read_tokenizer(
     usual: Tokenizer | None = None,
 ) -> Tokenizer | None:
     """The folder's tokenizer, or the `usual` one of its layout; refuses one that the network was not trained with."""
-    told = note.get("tokenizer")
+    fingerprint = note.get("tokenizer")
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(folder, mask=mask)
-    elif told is not None:
+    elif fingerprint is not None:
         raise UserError(f"tokenizer.json is missing from {folder}: the network was saved with one. {AGAIN}")
     elif hub and spec.vocab == GPT2:
         tokenizer = Tokenizer.load("hf:gpt2")  # published repositories do not include it
@@ -335,10 +339,11 @@ def read_tokenizer(
         tokenizer = usual
     else:
         return None
-    if told is not None and tokenizer.fingerprint != told:
+    if fingerprint is not None and tokenizer.fingerprint != fingerprint:
         raise UserError(
             f"the tokenizer in {folder} is not the one this network was saved with (fingerprint "
-            f"{tokenizer.fingerprint[:12]}, not {told[:12]}): its ids would mean other words. Restore the original."
+            f"{tokenizer.fingerprint[:12]}, not {fingerprint[:12]}): its ids would mean other words. Restore the "
+            "original."
         )
     check_tokenizer(tokenizer, spec, tokenizer.mask if mask is None else mask, folder)
     return tokenizer
@@ -356,12 +361,12 @@ def check_tokenizer(tokenizer: Tokenizer, spec: Spec, mask: int, folder: Path) -
 def in_run(folder: Path) -> Path:
     """The best, else the last, checkpoint of a training run's folder; any other folder itself."""
     inside = (folder / name for name in ("best", "last"))
-    found = next((one for one in inside if any((one / name).is_file() for name in ("config.json", ADAPTER))), folder)
-    if not found.resolve().is_relative_to(folder.resolve()):
+    chosen = next((one for one in inside if any((one / name).is_file() for name in ("config.json", ADAPTER))), folder)
+    if not chosen.resolve().is_relative_to(folder.resolve()):
         raise UserError(
-            f"{found} is a link to {found.resolve()}, outside the run: give that folder, if you trust it."
+            f"{chosen} is a link to {chosen.resolve()}, outside the run: give that folder, if you trust it."
         )
-    return found
+    return chosen
 
 
 def at_address(address: str) -> Path:

@@ -80,14 +80,14 @@ def convert(
         if to == OURS:
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
                 model.tokenizer.save(draft, model.spec.inputs)
-            said = {
+            about = {
                 **noted(model.objective, model.trained_layout),
                 "step": model.step,
                 "ema": model.ema,
                 "settings": dict(model.settings),
             }
             write_note(
-                draft, said, model.network, mask=model.mask, objective=model.objective, tokenizer=model.tokenizer
+                draft, about, model.network, mask=model.mask, objective=model.objective, tokenizer=model.tokenizer
             )
     return model
 

@@ -156,9 +156,9 @@ def check_vectors(backbone: Backbone, objective: Objective) -> None:
             f"the objective {objective.name} gives the network vectors, and the backbone {spec.name!r} carries a "
             "memory of tokens: choose another backbone, such as transformer."
         )
-    found = backbone.embed(torch.zeros(1, dtype=torch.long, device=backbone.device)).shape[-1]
-    if found != spec.width:
+    width = backbone.embed(torch.zeros(1, dtype=torch.long, device=backbone.device)).shape[-1]
+    if width != spec.width:
         raise UserError(
             f"the objective {objective.name} makes vectors of width {spec.width}, and this {spec.name} needs "
-            f"{found} numbers per position (two strands): leave equivariant out."
+            f"{width} numbers per position (two strands): leave equivariant out."
         )

@@ -48,7 +48,7 @@ CUTS: dict[str, list[Any]] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """A tensor of a file."""
 
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Header:
     """What a file says before its tensors."""
 
     keys: Mapping[str, Any]
-    tensors: Mapping[str, Entry]
+    tensors: Mapping[str, StoredTensor]
 
     @property
     def family(self) -> str:
@@ -171,7 +171,7 @@ def read_header(path: Path) -> Header:
         first = -(-cursor.at // step) * step
         entries = {}
         for name, entry in found.items():
-            entries[name] = Entry(entry.shape, entry.kind, first + entry.start, entry.size)
+            entries[name] = StoredTensor(entry.shape, entry.kind, first + entry.start, entry.size)
             if entries[name].start + entry.size > len(data):
                 raise cursor.refuse(f"it ends before the tensor {name:.80} does")
         if sum(entry.size for entry in entries.values()) > len(data):
@@ -179,7 +179,7 @@ def read_header(path: Path) -> Header:
     return Header(keys, entries)
 
 
-def read_entries(cursor: Cursor, count: int) -> Iterator[tuple[str, Entry]]:
+def read_entries(cursor: Cursor, count: int) -> Iterator[tuple[str, StoredTensor]]:
     """The tensors that the header announces, at places relative to the end of the header."""
     for _ in range(count):
         name, axes = cursor.text(), cursor.number("I")
@@ -190,7 +190,7 @@ def read_entries(cursor: Cursor, count: int) -> Iterator[tuple[str, Entry]]:
         per, bytes_each = block_of(kind, cursor)
         if shape[-1] % per:
             raise cursor.refuse(f"the tensor {name:.80} has rows of {shape[-1]} numbers, no multiple of {per}")
-        yield name, Entry(shape, kind, start, prod(shape) // per * bytes_each)
+        yield name, StoredTensor(shape, kind, start, prod(shape) // per * bytes_each)
 
 
 def type_name(kind: int) -> str:
@@ -198,7 +198,7 @@ def type_name(kind: int) -> str:
     return "BF16" if kind == BF16 else PLAIN.get(kind, ("F32", None))[0]
 
 
-def read_entry(data: np.memmap, entry: Entry) -> Tensor:
+def read_entry(data: np.memmap, entry: StoredTensor) -> Tensor:
     """A tensor, dequantised to float32 unless it is stored in 16 or 32 bits."""
     raw = data[entry.start : entry.start + entry.size]
     if entry.kind in PLAIN:

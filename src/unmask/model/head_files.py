@@ -50,9 +50,9 @@ def is_predictor(folder: Path | None) -> bool:
 def write_head(folder: Path, head: StoredHead, note: Mapping[str, Any]) -> None:
     """Write a head beside its network; `note` is added to what is said of it."""
     save_file(dict(head.tensors), folder / HEAD)
-    said = {"version": __version__, "answer": {**asdict(head.answer), "labels": list(head.answer.labels)}}
+    about = {"version": __version__, "answer": {**asdict(head.answer), "labels": list(head.answer.labels)}}
     sums = {"head": fingerprint(folder / HEAD), "reading": asdict(head.reading), "texts": asdict(head.trained)}
-    write_json(folder / NOTE, {**said, **sums, **note})
+    write_json(folder / NOTE, {**about, **sums, **note})
 
 
 def write_guide(folder: Path, head: StoredHead, model: Model, note: Mapping[str, Any]) -> None:
@@ -61,8 +61,8 @@ def write_guide(folder: Path, head: StoredHead, model: Model, note: Mapping[str,
         raise UserError("a classifier is saved with the fingerprint of its model's file: save the model first.")
     save_file(dict(head.tensors), folder / HEAD)
     made_for = {"model": weights_fingerprint(model.folder), "tokenizer": model.text_tokenizer().fingerprint}
-    said = {"version": __version__, "labels": list(head.answer.labels), **made_for, "vocab": model.spec.vocab}
-    write_json(folder / GUIDE, {**said, **note})
+    about = {"version": __version__, "labels": list(head.answer.labels), **made_for, "vocab": model.spec.vocab}
+    write_json(folder / GUIDE, {**about, **note})
 
 
 def trained_in(note: Mapping[str, Any]) -> Trained:
@@ -89,8 +89,8 @@ def stored_head(folder: Path | None, width: int) -> StoredHead:
                         "with `unmask classify`.")  # fmt: skip
     note = read_object(folder / NOTE)
     with reading_head(folder, "Tune it again."):
-        said = dict(note["answer"])
-        answer = Answer(tuple(str(one) for one in said["labels"]), float(said["center"]), float(said["spread"]))
+        stated = dict(note["answer"])
+        answer = Answer(tuple(str(one) for one in stated["labels"]), float(stated["center"]), float(stated["spread"]))
         reading, trained = merged(Reading(), note["reading"], "reading"), trained_in(note)
         if fingerprint(folder / HEAD) != note["head"]:
             raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")

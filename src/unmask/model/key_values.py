@@ -98,8 +98,8 @@ class Writing:
         room = max(needed, old.capacity) if not old.layers else 2 * needed
         pair = (k.new_zeros(len(k), room, *k.shape[2:]), v.new_zeros(len(v), room, *v.shape[2:]))  # gaps are finite
         if old.end > old.low:
-            for new, kept in zip(pair, old.layers[layer], strict=True):
-                new[:, : old.end - old.low] = kept[:, old.low - old.start : old.end - old.start]
+            for new, old_tensor in zip(pair, old.layers[layer], strict=True):
+                new[:, : old.end - old.low] = old_tensor[:, old.low - old.start : old.end - old.start]
         return pair
 
     @property

@@ -32,8 +32,8 @@ class Learner(nn.Module):
 
     @property
     def adapter(self) -> LowRankUpdates | None:
-        found = [part for part in self.parts.values() if isinstance(part, LowRankUpdates)]
-        return found[0] if found else None
+        adapters = [part for part in self.parts.values() if isinstance(part, LowRankUpdates)]
+        return adapters[0] if adapters else None
 
     def choose_learned(self) -> None:
         """Let gradients flow to what is learned: everything that a logit depends on, or an adapter alone."""

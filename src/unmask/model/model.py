@@ -77,18 +77,18 @@ class Model:
     @property
     def sampling(self) -> Mapping[str, Any]:
         """The default sampling settings stored in its checkpoint; empty: none."""
-        said = self.settings.get("sampling") or {}
-        if not isinstance(said, Mapping):
-            raise UserError(f"the default sampling settings must be a table; saw {said!r}.")
-        return said
+        stored = self.settings.get("sampling") or {}
+        if not isinstance(stored, Mapping):
+            raise UserError(f"the default sampling settings must be a table; saw {stored!r}.")
+        return stored
 
     @property
     def ends(self) -> frozenset[int]:
         """Ids that end a text, by the files of a published model."""
-        said = self.settings.get("ends") or ()
-        if not isinstance(said, list | tuple) or not all(type(id) is int for id in said):
-            raise UserError(f"the ids that end a text must be a list of numbers; saw {said!r:.60}.")
-        return frozenset(said)
+        stored = self.settings.get("ends") or ()
+        if not isinstance(stored, list | tuple) or not all(type(id) is int for id in stored):
+            raise UserError(f"the ids that end a text must be a list of numbers; saw {stored!r:.60}.")
+        return frozenset(stored)
 
     @property
     def new(self) -> int | None:

@@ -238,7 +238,7 @@ def split(p: Pass, states: States) -> list[States]:
     parts = p.sees.parts
     hidden = states.hidden.split([len(every(part)) for part in parts])
     memories = states.memory.parts if isinstance(states.memory, Memories) else (None,) * len(parts)
-    found = []
+    parts_states = []
     for part, own, memory in zip(parts, hidden, memories, strict=True):
-        found.append(States(own if part.wanted is not None else own.unflatten(0, part.x.shape[:2]), memory))
-    return found
+        parts_states.append(States(own if part.wanted is not None else own.unflatten(0, part.x.shape[:2]), memory))
+    return parts_states

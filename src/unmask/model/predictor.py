@@ -125,8 +125,8 @@ class Predictor(Learner):
 
     def encode(self, texts: Sequence[Text]) -> tuple[list[Encoded], int]:
         """Texts as ids, cut to the length, and how many were cut."""
-        kept, lengths = self.encode_whole(texts)
-        return kept, sum(length > one.size for one, length in zip(kept, lengths, strict=True))
+        rows, lengths = self.encode_whole(texts)
+        return rows, sum(length > one.size for one, length in zip(rows, lengths, strict=True))
 
     def encode_whole(self, texts: Sequence[Text]) -> tuple[list[Encoded], list[int]]:
         """Texts as ids, cut to the length (of a pair the longer text first), and how many ids each had before."""

@@ -36,7 +36,7 @@ def probe_answers(
     device = network.device
     training = network.training
     with torch.no_grad():
-        found = network_log_probs(
+        log_probs = network_log_probs(
             network.eval(),
             tokens.to(device),
             mask=mask,
@@ -46,7 +46,7 @@ def probe_answers(
     network.train(training)
     causal = objective_of(objective).facts.causal
     rows = torch.ones_like(tokens, dtype=torch.bool) if causal else tokens == mask
-    return found.cpu()[rows][:, probe["ids"]].tolist()
+    return log_probs.cpu()[rows][:, probe["ids"]].tolist()
 
 
 def fault(probe: Mapping[str, Any], *, vocab: int, mask: int) -> str | None:
@@ -77,10 +77,10 @@ def check(network: Backbone, probe: dict[str, Any], *, mask: int, objective: Obj
     wrong = fault(probe, vocab=network.spec.vocab, mask=mask)
     if wrong is not None:
         raise UserError(f"the self-test in unmask.json is damaged ({wrong}): save the checkpoint again.")
-    told, seen = probe["log_probs"], probe_answers(network, probe, mask=mask, objective=objective)
-    if [len(row) for row in told] != [len(row) for row in seen]:
+    recorded, seen = probe["log_probs"], probe_answers(network, probe, mask=mask, objective=objective)
+    if [len(row) for row in recorded] != [len(row) for row in seen]:
         raise UserError("the self-test in unmask.json is damaged (an answer is missing): save the checkpoint again.")
-    pairs = [(s, t) for row, told_row in zip(seen, told, strict=True) for s, t in zip(row, told_row, strict=True)]
+    pairs = [(s, t) for row, told_row in zip(seen, recorded, strict=True) for s, t in zip(row, told_row, strict=True)]
     wrong_pair = next(((s, t) for s, t in pairs if not abs(s - t) / (1 + abs(t)) <= TOLERANCE), None)  # NaN too
     if wrong_pair is not None:
         s, t = wrong_pair

@@ -52,8 +52,8 @@ def bounded_by(tensors: Tensors, spec: Spec) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OverflowError, MemoryError) as error:
-        told = str(error).split("\n")[0][:200]
-        raise UserError(f"config.json describes a {spec.name} that cannot be built: {told}.") from None
+        reason = str(error).split("\n")[0][:200]
+        raise UserError(f"config.json describes a {spec.name} that cannot be built: {reason}.") from None
     finally:
         for hook in hooks:
             hook.remove()

@@ -55,7 +55,7 @@ def tensors_in(folder: Path) -> Tensors:
     """The shape and type of every tensor of a folder or a GGUF file, without reading them."""
     if folder.suffix == SUFFIX:
         return {name: (entry.shape, type_name(entry.kind)) for name, entry in read_header(folder).tensors.items()}
-    found: Tensors = {}
+    tensors: Tensors = {}
     for path, wanted in files_of(folder).items():
         try:
             with safe_open(path, "pt") as file:
@@ -66,8 +66,8 @@ def tensors_in(folder: Path) -> Tensors:
         if wanted is not None and set(wanted) != here.keys():
             strange = sorted(set(wanted) ^ here.keys())[0]
             raise UserError(f"{path} and {INDEX} do not agree on the tensor {strange}. {AGAIN}")
-        found |= here
-    return found
+        tensors |= here
+    return tensors
 
 
 def missing(folder: Path) -> str:
@@ -84,7 +84,7 @@ def missing(folder: Path) -> str:
 
 def check_tensors(
     where: Path,
-    found: Tensors,
+    there: Tensors,
     expected: Mapping[str, tuple[int, ...]],
     spec: Spec,
     dtype: str,
@@ -95,31 +95,31 @@ def check_tensors(
 
     `dtype`: empty, if each tensor may have its own type.
     """
-    told = f"{where}, for a {spec.name} of width {spec.width}, vocabulary {spec.vocab}:"
-    for name in sorted(expected.keys() - found.keys() - spare):
-        raise UserError(f"{told} tensor {name} {list(expected[name])} is missing. {AGAIN}")
-    for name in sorted(found.keys() - expected.keys()):
-        raise UserError(f"{told} tensor {name} {list(found[name][0])} does not belong there. {AGAIN}")
+    which = f"{where}, for a {spec.name} of width {spec.width}, vocabulary {spec.vocab}:"
+    for name in sorted(expected.keys() - there.keys() - spare):
+        raise UserError(f"{which} tensor {name} {list(expected[name])} is missing. {AGAIN}")
+    for name in sorted(there.keys() - expected.keys()):
+        raise UserError(f"{which} tensor {name} {list(there[name][0])} does not belong there. {AGAIN}")
     if dtype and dtype not in DTYPES:
         raise UserError(f"config.json says torch_dtype = {dtype!r}. Known: {', '.join(DTYPES)}.")
-    for name, (shape, seen) in sorted(found.items()):
+    for name, (shape, seen) in sorted(there.items()):
         if shape != expected[name]:
-            raise UserError(f"{told} tensor {name} has shape {list(shape)}, not {list(expected[name])}. {AGAIN}")
+            raise UserError(f"{which} tensor {name} has shape {list(shape)}, not {list(expected[name])}. {AGAIN}")
         if not dtype and seen not in DTYPES.values():
-            raise UserError(f"{told} tensor {name} is {seen}: unmask reads {', '.join(DTYPES.values())}.")
+            raise UserError(f"{which} tensor {name} is {seen}: unmask reads {', '.join(DTYPES.values())}.")
         if dtype and seen != DTYPES[dtype] and not (seen == "F32" and name in spare):
-            raise UserError(f"{told} tensor {name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}")
+            raise UserError(f"{which} tensor {name} is {seen}, not {DTYPES[dtype]} (config.json: {dtype}). {AGAIN}")
 
 
 def read_tensors(
     folder: Path, unpacked: Callable[[str, Tensor], Mapping[str, Tensor]] | None = None, *, stored: bool = False
 ) -> dict[str, Tensor]:
     """The tensors of a folder, memory-mapped until they are used or changed, in float32, or `stored`: as they are."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_of(folder) if folder.suffix == SUFFIX else safe_tensors(folder):
         for known, part in ({name: tensor} if unpacked is None else unpacked(name, tensor)).items():
-            found[known] = part if stored else part.to(torch.float32)
-    return found
+            tensors[known] = part if stored else part.to(torch.float32)
+    return tensors
 
 
 def safe_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -158,14 +158,14 @@ def with_weights(spec: Spec, tensors: Mapping[str, Tensor], *, fresh: str = "") 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: str = "float32") -> None:
     if dtype not in DTYPES:
         raise unknown("type of weights", dtype, DTYPES)
-    kept = {
+    contiguous = {
         name: tensor.detach().to("cpu", getattr(torch, dtype) if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in tensors.items()
     }
-    for name, tensor in kept.items():
+    for name, tensor in contiguous.items():
         if not tensor.isfinite().all():
             raise UserError(f"tensor {name} has values that are out of range for {dtype}, NaN or infinite.")
-    save_file({name: tensor.contiguous() for name, tensor in kept.items()}, path)
+    save_file({name: tensor.contiguous() for name, tensor in contiguous.items()}, path)
 
 
 def weights_fingerprint(folder: Path) -> str:

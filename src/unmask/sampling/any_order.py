@@ -7,6 +7,7 @@ that a policy hides again or changes make the network read its row anew.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -17,10 +18,10 @@ from unmask.model.model import Model
 from unmask.model.passes.ordered import check_ordered, unread
 from unmask.model.passing import Empty, Memory
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Masked, Whole, Windows, Work
+from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 UNREAD = -1
@@ -40,7 +41,7 @@ class OrderedWork:
 
 @PROCESSES.register("any-order", "any-order networks: blanks in the order of a policy, each token read once")
 @dataclass(frozen=True)
-class AnyOrderProcess(Process):
+class AnyOrderProcess(OverMasked):
     """Any-order generation under a policy."""
 
     name: ClassVar[str] = "any-order"
@@ -56,30 +57,15 @@ class AnyOrderProcess(Process):
         check_ordered(model.spec)
         return cls(policy, windows or Whole(), options)
 
-    @property
+    @cached_property
     def inner(self) -> Masked:
         return Masked(self.policy, self.windows, self.options)
-
-    @property
-    def law(self) -> str:
-        return self.policy.law
-
-    @property
-    def scope(self) -> str:
-        return self.inner.scope
-
-    @property
-    def settled(self) -> bool:
-        return self.inner.settled
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> OrderedWork:
         nothing = torch.full_like(canvas.tokens, UNREAD)
         return OrderedWork(
             self.inner.begin(canvas, seed=seed, ids=ids), nothing, nothing, (None,) * len(canvas.tokens)
         )
-
-    def done(self, state: OrderedWork) -> bool:
-        return self.inner.done(state.work)
 
     def ask(self, state: OrderedWork) -> Ask | None:
         asked = self.inner.ask(state.work)
@@ -98,7 +84,7 @@ class AnyOrderProcess(Process):
             )
         return replace(asked, passes=tuple(passes))
 
-    def commit(self, state: OrderedWork, asked: Ask, answer: Answer) -> tuple[OrderedWork, Committed]:
+    def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
         return self.remembered(state, asked, answer, work), brought
 
@@ -113,9 +99,6 @@ class AnyOrderProcess(Process):
             tokens[row, places] = asked.tokens[i, places - asked.start]
             memories[row] = answer.memories[i] if self.cached and going[row] else None
         return OrderedWork(work, order, tokens, tuple(memories), asked.start, state.aims)
-
-    def canvas(self, state: OrderedWork) -> Canvas:
-        return state.work.canvas
 
 
 def to_read(state: OrderedWork, asked: Ask, i: int) -> tuple[Int[Tensor, " k"], int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -12,10 +13,10 @@ from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.model.passing import Causal, Empty, Memory, Pass
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Masked, Whole, Windows, Work
+from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.left_to_right import LeftToRight
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Step, run
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -31,7 +32,7 @@ class AutoregressiveState:
 
 @PROCESSES.register("autoregressive", "left to right, each token read once")
 @dataclass(frozen=True)
-class AutoregressiveProcess(Process):
+class AutoregressiveProcess(OverMasked):
     """Left to right. A network with a memory reads every token once; any other reads the whole row in each call."""
 
     name: ClassVar[str] = "autoregressive"
@@ -46,24 +47,13 @@ class AutoregressiveProcess(Process):
     ) -> "AutoregressiveProcess":
         return cls(options, windows or Whole(), cached=model.spec.incremental)
 
-    @property
+    @cached_property
     def inner(self) -> Masked:
         return Masked(LeftToRight(), self.windows, self.options)
-
-    @property
-    def law(self) -> str:
-        return self.inner.law
-
-    @property
-    def scope(self) -> str:
-        return self.inner.scope
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> AutoregressiveState:
         check_prompts(canvas)
         return AutoregressiveState(self.inner.begin(canvas, seed=seed, ids=ids))
-
-    def done(self, state: AutoregressiveState) -> bool:
-        return self.inner.done(state.work)
 
     def ask(self, state: AutoregressiveState) -> Ask | None:
         asked = self.inner.ask(state.work)
@@ -84,13 +74,12 @@ class AutoregressiveProcess(Process):
             return state.memory
         return state.memory.take(torch.isin(state.rows, asked.live).nonzero().squeeze(-1))  # without finished rows
 
-    def commit(self, state: AutoregressiveState, asked: Ask, answer: Answer) -> tuple[AutoregressiveState, Committed]:
+    def commit(
+        self, state: AutoregressiveState, asked: Ask, answer: NetworkAnswer
+    ) -> tuple[AutoregressiveState, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
         memory = answer.memories[0] if answer.memories else None
         return AutoregressiveState(work, memory, asked.live, asked.start), brought
-
-    def canvas(self, state: AutoregressiveState) -> Canvas:
-        return state.work.canvas
 
 
 def continue_text(

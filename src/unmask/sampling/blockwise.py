@@ -8,6 +8,7 @@ A block is given the text before its end. Text after it, as around a blank in th
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -22,10 +23,10 @@ from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
 from unmask.model.passing import Empty, Memory
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Masked, Sliding, Span, Work
+from unmask.sampling.masked import Masked, OverMasked, Sliding, Span, Work
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -62,7 +63,7 @@ class BlockWork:
 
 @PROCESSES.register("blockwise", "block diffusion: blocks from left to right, each token read once")
 @dataclass(frozen=True)
-class Blockwise(Process):
+class Blockwise(OverMasked):
     """Block diffusion under a policy."""
 
     name: ClassVar[str] = "blockwise"
@@ -97,22 +98,14 @@ class Blockwise(Process):
         own: dict[str, Any] = {} if family is None else {"part": family.part, "aligned": family.aligned}
         return cls(size, window, model.spec.before, policy, options, opens=opens, **own)
 
-    @property
+    @cached_property
     def inner(self) -> Masked:
         return Masked(self.policy, BlockSpans(self.size, self.part, self.opens), self.options)
-
-    @property
-    def law(self) -> str:
-        return self.policy.law
 
     @property
     def scope(self) -> str:
         before = self.window // self.size * self.size - self.size
         return f", in blocks of {self.size} tokens, each given the {before} tokens before it"
-
-    @property
-    def settled(self) -> bool:
-        return self.inner.settled
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> BlockWork:
         short = self.short(canvas) if self.aligned else 0
@@ -125,9 +118,6 @@ class Blockwise(Process):
         if len(given) > 1:
             raise UserError("this model's blocks begin after the prompt: draw prompts of several lengths one by one.")
         return -given.pop() % self.size
-
-    def done(self, state: BlockWork) -> bool:
-        return self.inner.done(state.work)
 
     def ask(self, state: BlockWork) -> Ask | None:
         asked = self.inner.ask(state.work)
@@ -146,7 +136,7 @@ class Blockwise(Process):
             passes.append(piece(rule, tokens, memory, first=first, wanted=wanted[i], lead=lead))
         return replace(asked, passes=tuple(passes))
 
-    def commit(self, state: BlockWork, asked: Ask, answer: Answer) -> tuple[BlockWork, Committed]:
+    def commit(self, state: BlockWork, asked: Ask, answer: NetworkAnswer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
         return self.remembered(state, asked, answer, work), brought
 
@@ -157,6 +147,3 @@ class Blockwise(Process):
         for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
             memories[row] = memory if self.cached and going[row] else None
         return BlockWork(work, tuple(memories), state.short)
-
-    def canvas(self, state: BlockWork) -> Canvas:
-        return state.work.canvas

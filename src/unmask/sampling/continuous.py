@@ -25,7 +25,7 @@ from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, Span, Whole, Windows, draw_tokens
 from unmask.sampling.policies.gaussian import Move, VectorSteps
 from unmask.sampling.policy import PolicyView
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
 from unmask.text.prompt.canvas import Canvas
 
 HELD = 1 << 40  # numbers of the draws for given text begin here
@@ -175,7 +175,7 @@ class ContinuousProcess(Process):
         )
 
     @torch.no_grad()
-    def commit(self, state: Denoising, asked: Ask, answer: Answer) -> tuple[Denoising, Committed]:
+    def commit(self, state: Denoising, asked: Ask, answer: NetworkAnswer) -> tuple[Denoising, Committed]:
         path = self.path
         assert state.z is not None
         gamma, after = path.gamma[state.call], path.gamma[state.call + 1]

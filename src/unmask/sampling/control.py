@@ -71,10 +71,10 @@ class Control:
             return None
         words, ends = words_of(model.text_tokenizer()), not self.exact_length
         if self.one_of:
-            found = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest, check=check)
+            made = one_of(self.one_of, words, whole=self.whole, ends=ends, largest=largest, check=check)
         else:
-            found = matching(self.expression, words, whole=self.whole, ends=ends, largest=largest, check=check)
-        return found.on(model.device)
+            made = matching(self.expression, words, whole=self.whole, ends=ends, largest=largest, check=check)
+        return made.on(model.device)
 
     def hook(self, model: Model) -> Hook | None:
         """The guidance, for models sampled as masked diffusion."""
@@ -92,18 +92,18 @@ class Control:
     @property
     def law(self) -> str:
         """What the control adds to the law of a sampler."""
-        said = ""
+        law = ""
         if self.constrains:
-            said += (
+            law += (
                 ", given the pattern (by rejection)"
                 if self.reject
                 else ", each draw restricted to what can still match"
             )
         if self.guidance != 1:
-            said += f", guided by {self.guidance:g}"
+            law += f", guided by {self.guidance:g}"
         if self.classifier is not None:
-            said += f", guided towards {self.classifier_label} by {self.classifier_weight:g}"
-        return said
+            law += f", guided towards {self.classifier_label} by {self.classifier_weight:g}"
+        return law
 
 
 def check_can_be_guided(model: Model) -> None:

@@ -1,12 +1,12 @@
 """LogitOptions: changes to the network's logits, only at the positions that the policy asks for.
 
-First come changes of the distribution itself: hooks (guidance, constraints), banned and forced tokens, repetition.
+First come changes of the distribution itself: hooks (guidance, constraints), banned tokens, repeated n-grams.
 Policies measure confidence on this distribution; the reverse processes of D3PM and SEDD choose positions by the
 network's own logits. Then come temperature, top-k and top-p, for the draw alone.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,9 +32,7 @@ class LogitOptions:
     top_p: float = 1.0  # keep the most likely tokens that together have at least this probability
     keep_crossing: bool = True  # top-p keeps the token that crosses the limit; False: drops it, as ReMDM does
     banned: tuple[int, ...] = ()  # tokens that are never drawn
-    forced: Mapping[int, int] = field(default_factory=dict)  # position -> token, set when the position is committed
     spacers: tuple[int, ...] = ()  # tokens that begin with a space, for canvases with `spaced` positions
-    repetition: float = 0.0  # nats subtracted from every token that already occurs in the row
     no_repeat: int | None = None  # n-gram blocking: tokens that would repeat an n-gram of this size lose 20 nats
     repeatable: tuple[int, ...] = ()  # tokens without text: n-grams that contain one may repeat
     hook: Hook | None = None  # applied first: guidance
@@ -53,25 +51,18 @@ class LogitOptions:
             raise UserError(f"top-p must lie in (0, 1]; saw {self.top_p}.")
         if self.no_repeat is not None and self.no_repeat < 2:
             raise UserError(f"n-gram blocking needs n-grams of at least two tokens; saw {self.no_repeat}.")
-        if self.constraint is not None and self.forced:
-            raise UserError("forced tokens exclude a constraint: give it sets of allowed tokens instead.")
         if self.constraint is not None and any(map(self.constraint.uses, self.banned)):
             raise UserError("the constraint may need a banned token: ban it in `over_tokens` instead.")
 
     def meaning(self, ask: Ask, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """The logits of the distribution, before temperature and truncation."""
         logits = logits if self.hook is None else self.hook(ask, logits)
-        if self.repetition:
-            logits = less_repeated(logits, ask.tokens[ask.row], self.repetition)
         if self.no_repeat is not None:
             known = torch.isin(ask.tokens, ask.tokens.new_tensor([ask.view.mask, *self.repeatable]), invert=True)
             logits = without_repeats(logits, ask.tokens, ask.rows, known, self.no_repeat)
         if self.banned:
-            check_ids("banned", self.banned, logits.shape[-1])
+            check_banned(self.banned, logits.shape[-1])
             logits = logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
-        if self.forced:
-            check_ids("forced", tuple(self.forced.values()), logits.shape[-1])
-            logits = with_forced(logits, ask.position, self.forced)
         if ask.spaced is not None:
             other = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
             other[list(self.spacers)] = False
@@ -107,25 +98,10 @@ def nucleus_at_once(logits: Float[Tensor, "n v"], mass: float, *, keep_crossing:
     return torch.empty_like(logits).scatter(-1, order, value.masked_fill(dropped, -torch.inf))
 
 
-def less_repeated(logits: Float[Tensor, "n v"], seen: Int[Tensor, "n w"], penalty: float) -> Float[Tensor, "n v"]:
-    """Every token of `seen` loses `penalty` nats, once."""
-    return logits.scatter(-1, seen, logits.gather(-1, seen) - penalty)
-
-
-def with_forced(
-    logits: Float[Tensor, "n v"], position: Int[Tensor, " n"], forced: Mapping[int, int]
-) -> Float[Tensor, "n v"]:
-    for place, token in forced.items():
-        here = (position == place)[:, None]
-        sole = torch.arange(logits.shape[-1], device=logits.device) == token
-        logits = torch.where(here, torch.where(sole, 0.0, -torch.inf).to(logits), logits)
-    return logits
-
-
-def check_ids(kind: str, ids: tuple[int, ...], size: int) -> None:
+def check_banned(ids: tuple[int, ...], size: int) -> None:
     wrong = [i for i in ids if not 0 <= i < size]
     if wrong:
-        raise UserError(f"a {kind} token id must lie in 0..{size - 1}; saw {wrong[0]}.")
+        raise UserError(f"a banned token id must lie in 0..{size - 1}; saw {wrong[0]}.")
 
 
 COST = 20.0  # nats: a finite penalty, so that a position where every token would repeat is no dead end

@@ -18,7 +18,7 @@ from unmask.random import TOKEN, Dice, keys
 from unmask.sampling.logits import LogitOptions, inverse_cdf
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Memory, Policy, PolicyView
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process, Step, run
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process, Step, run
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -74,7 +74,7 @@ class Sliding:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockWindows:
     """Blocks from left to right; the network sees the whole canvas, masks ahead included. [LLaDA]"""
 
     size: int
@@ -358,7 +358,7 @@ class Masked(Process):
     def ask(self, state: Work) -> Ask | None:
         return ask(state)
 
-    def commit(self, state: Work, asked: Ask, answer: Answer) -> tuple[Work, Committed]:
+    def commit(self, state: Work, asked: Ask, answer: NetworkAnswer) -> tuple[Work, Committed]:
         return commit(state, asked, answer.logits)
 
     def remembered(self, state: Work, asked: Ask, answer: Answer, work: Work) -> Work:
@@ -367,6 +367,30 @@ class Masked(Process):
 
     def canvas(self, state: Work) -> Canvas:
         return state.canvas
+
+
+class OverMasked(Process):
+    """A process that asks and commits as masked diffusion does and reads in its own way: its states hold a `Work`."""
+
+    inner: Masked
+
+    @property
+    def law(self) -> str:
+        return self.inner.law
+
+    @property
+    def scope(self) -> str:
+        return self.inner.scope
+
+    @property
+    def settled(self) -> bool:
+        return self.inner.settled
+
+    def done(self, state: Any) -> bool:
+        return self.inner.done(state.work)
+
+    def canvas(self, state: Any) -> Canvas:
+        return state.work.canvas
 
 
 def fill(
@@ -388,8 +412,8 @@ def fill(
              distribution of the samples
     seed     seed and row number determine a row, whatever else is in the batch
     ids      the rows' numbers, 0, 1, 2, ... by default: rows 32..63 of a long run are `ids=torch.arange(32, 64)`
-    windows  `Sliding(context, stride)` for canvases longer than the network can see, `Blocks(size)` for left to right
-    options  temperature, top-k, top-p, banned and forced tokens, repetition, a hook on the logits
+    windows  `Sliding(context, stride)` for canvases longer than the network can see, `BlockWindows(size)` for blocks
+    options  temperature, top-k, top-p, banned tokens, a hook on the logits
 
     Frozen tokens never change and no mask is left. A canvas without blanks takes no call. A canvas with rows of
     different lengths needs a network that accepts `lengths=`.

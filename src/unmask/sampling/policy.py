@@ -19,6 +19,9 @@ from unmask.registry import Registry, derived_fields, spelled
 
 Memory = tuple[Tensor, ...]  # a policy's state between calls; the first dimension of each tensor is b
 Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
+Flat = Int[Tensor, " n"]  # flat positions
+Logits = Float[Tensor, "n v"]  # at flat positions
+Chosen = tuple[Bool[Tensor, " n"], Memory]  # which flat positions are committed, and the memory after it
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,7 @@ class Policy(Protocol):
         `choose`; the clock stands still.
         """
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         """Which of these flat positions are committed now.
 
         The logits are those of the distribution that the tokens are drawn from, within the constraint. Only an
@@ -82,13 +83,11 @@ class Policy(Protocol):
         """The tokens that the network sees."""
         return view.tokens
 
-    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         """The logits that tokens are drawn from, at the committed flat positions: temperature comes after them."""
         return logits
 
-    def revise(
-        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
-    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+    def revise(self, view: PolicyView, rows: Flat, log_probs: Tensor) -> tuple[Bool[Tensor, "b w"], Memory]:
         """Which drawn positions are hidden again; `view` includes the tokens just committed at `rows`."""
         return torch.zeros_like(view.hidden), view.memory
 

@@ -57,7 +57,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Answer:
+class NetworkAnswer:
     """The output of a network call."""
 
     logits: Float[Tensor, "n v"]  # or hidden states (n d), if the question wants them
@@ -95,7 +95,6 @@ class Process(Protocol):
 
     @classmethod
     def of(cls, *, policy: Any, options: Any, windows: Any, model: Any) -> "Process":
-        """The process that follows a policy with a model."""
         raise TypeError(f"{cls.__name__} wraps another process")
 
     @property
@@ -121,7 +120,7 @@ class Process(Protocol):
     def ask(self, state: Any) -> Ask | None:
         """The next question, about unfinished rows only; None when every row is filled."""
 
-    def commit(self, state: Any, asked: Ask, answer: Answer) -> tuple[Any, Committed]:
+    def commit(self, state: Any, asked: Ask, answer: NetworkAnswer) -> tuple[Any, Committed]:
         """The state after the network's answer, and what was committed. `asked` is what `ask(state)` gave."""
 
     def canvas(self, state: Any) -> Canvas:
@@ -139,17 +138,17 @@ class NetworkOfLengths(Protocol):
 
 
 @torch.inference_mode()
-def answer(network: Any, question: Ask) -> Answer:
+def answer(network: Any, question: Ask) -> NetworkAnswer:
     """The network's logits at the rows of a question. The network is a function, or a backbone."""
     if isinstance(network, Reader):
         return answers(network, [question])[0]
     if question.lengths is None:
-        return Answer(network(question.shown, question.sigma, question.rows))
-    return Answer(network(question.shown, question.sigma, question.rows, lengths=question.lengths))
+        return NetworkAnswer(network(question.shown, question.sigma, question.rows))
+    return NetworkAnswer(network(question.shown, question.sigma, question.rows, lengths=question.lengths))
 
 
 @torch.inference_mode()
-def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncounted) -> list[Answer]:
+def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncounted) -> list[NetworkAnswer]:
     """The answers to questions of any kind, from one forward pass if the network can take them together."""
     passes = [passes_of(network.spec, question) for question in questions]
     states = run_together(network, [p for own in passes for p in own], counted)
@@ -158,7 +157,7 @@ def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncoun
         mine, states = states[: len(own)], states[len(own) :]
         hidden = torch.cat([one.hidden.flatten(0, -2) for one in mine])
         memories = tuple(one.memory for one in mine) if question.passes else ()
-        replies.append(Answer(hidden if question.states else network.head(hidden), memories))
+        replies.append(NetworkAnswer(hidden if question.states else network.head(hidden), memories))
     return replies
 
 

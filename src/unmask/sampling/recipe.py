@@ -53,8 +53,7 @@ class Recipe:
     control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            check_total(self.steps)
+        check_total(self.steps)
         check_sampler(self.sampler)
         if self.batch < 1:
             raise UserError(f"a batch needs at least one sample; saw {self.batch}.")
@@ -136,7 +135,6 @@ def invalid_defaults(model: Model, error: UserError) -> UserError:
 
 
 def recipe_record(model: Model, recipe: Recipe) -> dict[str, Any]:
-    """The recipe in force as plain values, for a record."""
     options = with_defaults(model, recipe)
     return asdict(replace(options, sampler=sampler_name(options.sampler or "")))
 
@@ -271,8 +269,7 @@ def untuned_warning(model: Model) -> str:
     return (
         "this model was trained as a masked language model, which hides a small share of a text, and never to write "
         "whole texts: expect poor ones. In the MDLM paper tuning took the perplexity bound of such a model from 78 "
-        "to "
-        f"35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
+        f"to 35. Tune it: unmask train --init {model.folder or 'FOLDER'} --data TEXT --out FOLDER"
     )
 
 
@@ -280,8 +277,7 @@ def unlike_masked_lm(model: Model, sampler: str) -> str:
     """A warning for Gibbs sampling with a network that has seldom seen a text with a single blank."""
     return (
         f"this model was not trained as a masked language model but with {model.objective.name}; {sampler} redraws "
-        "one "
-        f"token given all others, over and over. Its own sampler is {model.objective.facts.sampler}."
+        f"one token given all others, over and over. Its own sampler is {model.objective.facts.sampler}."
     )
 
 

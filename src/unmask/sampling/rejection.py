@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.process import Answer, Ask, Committed, Process
+from unmask.sampling.process import Ask, Committed, NetworkAnswer, Process
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -79,7 +79,7 @@ class Rejection(Process):
     def ask(self, state: Trying) -> Ask | None:
         return None if self.done(state) else self.process.ask(state.inner)
 
-    def commit(self, state: Trying, asked: Ask, answer: Answer) -> tuple[Trying, Committed]:
+    def commit(self, state: Trying, asked: Ask, answer: NetworkAnswer) -> tuple[Trying, Committed]:
         inner, brought = self.process.commit(state.inner, asked, answer)
         length = state.tokens.shape[1]
         rows = state.rows[brought.rows // length] * length + brought.rows % length

@@ -36,8 +36,7 @@ def scored_by(model: Model) -> Objective:
     if not model.objective.facts.infills:
         raise UserError(
             f"blanks need a model that sees both sides; this one, of the objective {model.objective.name}, writes "
-            "from "
-            "left to right. Use a masked diffusion model."
+            "from left to right. Use a masked diffusion model."
         )
     return model.objective.bounded()
 

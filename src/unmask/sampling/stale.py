@@ -20,8 +20,8 @@ from unmask.model.backbone import Spec
 from unmask.model.passes.whole import rows_before
 from unmask.model.passing import Empty, Full, Memory, Pass
 from unmask.registry import Registry
-from unmask.sampling.masked import Masked, Work
-from unmask.sampling.process import Answer, Ask, Committed, Process
+from unmask.sampling.masked import Masked, OverMasked, Work
+from unmask.sampling.process import NetworkAnswer, Ask, Committed, Process
 from unmask.settings import check_shares
 from unmask.text.prompt.canvas import Canvas
 
@@ -60,7 +60,7 @@ CACHES: Registry[Cache] = Registry("cache", inline=True)
 
 @CACHES.register("interval", "a call reads the new and the asked tokens; the whole row every N calls")
 @dataclass(frozen=True)
-class Interval(Cache):
+class IntervalCache(Cache):
     def fresh(self, hidden: Bool[Tensor, " w"]) -> Bool[Tensor, " w"]:
         return torch.zeros_like(hidden)
 
@@ -114,7 +114,7 @@ class StaleWork:
 
 
 @dataclass(frozen=True)
-class Stale(Process):
+class Stale(OverMasked):
     """Masked diffusion with a cache of stale keys."""
 
     name: ClassVar[str] = "stale"
@@ -136,21 +136,10 @@ class Stale(Process):
             return self.inner.law
         return f"approximate (stale keys, {self.cache.rule}; without them: {self.inner.law})"
 
-    @property
-    def scope(self) -> str:
-        return self.inner.scope
-
-    @property
-    def settled(self) -> bool:
-        return self.inner.settled
-
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> StaleWork:
         rows = len(canvas.tokens)
         work = self.inner.begin(canvas, seed=seed, ids=ids)
         return StaleWork(work, canvas.tokens, (None,) * rows, (0,) * rows)
-
-    def done(self, state: StaleWork) -> bool:
-        return self.inner.done(state.work)
 
     def ask(self, state: StaleWork) -> Ask | None:
         asked = self.inner.ask(state.work)
@@ -183,7 +172,7 @@ class Stale(Process):
         old = state.memories[row] is None or state.start != asked.start
         return old or state.calls[row] % self.cache.every == 0
 
-    def commit(self, state: StaleWork, asked: Ask, answer: Answer) -> tuple[StaleWork, Committed]:
+    def commit(self, state: StaleWork, asked: Ask, answer: NetworkAnswer) -> tuple[StaleWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
         tokens, memories, calls = state.tokens.clone(), list(state.memories), list(state.calls)
         for i, row in enumerate(asked.live.tolist()):
@@ -193,9 +182,6 @@ class Stale(Process):
             tokens[row, asked.start : asked.start + asked.tokens.shape[1]] = asked.tokens[i]
             memories[row] = answer.memories[i]
         return StaleWork(work, tokens, tuple(memories), tuple(calls), asked.start), brought
-
-    def canvas(self, state: StaleWork) -> Canvas:
-        return state.work.canvas
 
 
 def with_cache(process: Process, cache: str, spec: Spec) -> Stale:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.kernel import Kernel, Step
+from unmask.diffusion.kernel import Kernel, KernelStep
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.diffusion.times import grid
 from unmask.errors import UserError
@@ -21,7 +21,7 @@ from unmask.sampling.logits import LogitOptions, inverse_cdf
 from unmask.sampling.masked import Span, Whole, Windows, seen_hidden
 from unmask.sampling.policies.uniform import UniformSteps
 from unmask.sampling.policy import PolicyView
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -104,7 +104,7 @@ class UniformProcess(Process):
         sigma = self.kernel.sigma(t).float()
         return Ask(x, sigma, rows_where(free), live, view, span.start, lengths, canvas.frozen[live, here], spaced)
 
-    def commit(self, state: Scrambled, asked: Ask, answer: Answer) -> tuple[Scrambled, Committed]:
+    def commit(self, state: Scrambled, asked: Ask, answer: NetworkAnswer) -> tuple[Scrambled, Committed]:
         canvas, length = state.canvas, state.canvas.tokens.shape[1]
         logits = forbid(self.options.meaning(asked, answer.logits), canvas.mask)
         likely = logits.log_softmax(-1)
@@ -125,7 +125,7 @@ class UniformProcess(Process):
         if state.step + 1 == self.policy.steps and self.policy.last == "argmax":
             return log_p.argmax(-1)
         x_t = asked.tokens.flatten()[asked.rows]
-        step = self.kernel.log_step(log_p.double(), Step(x_t, s, t, state.canvas.mask))
+        step = self.kernel.log_step(log_p.double(), KernelStep(x_t, s, t, state.canvas.mask))
         column = asked.rows % asked.tokens.shape[1]
         return inverse_cdf(step, asked.view.dice.at(asked.row, column, asked.view.clock[asked.row], TOKEN))
 
@@ -134,7 +134,6 @@ class UniformProcess(Process):
 
 
 def blanks(canvas: Canvas, span: Span) -> Bool[Tensor, "b l"]:
-    """The blanks of the whole canvas that a window fills."""
     free = torch.zeros_like(canvas.hidden)
     free[:, span.start : span.stop] = seen_hidden(canvas.hidden, span)
     return free

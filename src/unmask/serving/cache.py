@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 Value = TypeVar("Value")
 
 
-class Cache(Generic[Value]):
+class ResultCache(Generic[Value]):
     """The values used last; `size` of a key and its value, at most `limit` together. Several threads may use it."""
 
     def __init__(self, limit: int, size: Callable[[Any, Value], int]) -> None:

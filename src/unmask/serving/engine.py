@@ -21,7 +21,7 @@ from unmask.serving.limits import Limits
 from unmask.serving.log import Report
 from unmask.serving.metrics import Metrics
 from unmask.serving.refusal import Refusal, busy, closing, late, server_failure, stuck
-from unmask.serving.tick import Turn, advance
+from unmask.serving.tick import EngineTurn, advance
 
 Made = TypeVar("Made")
 
@@ -40,7 +40,7 @@ class Ticket:
     deadline: float
     wake: asyncio.Event  # of the engine
     top: int = 0  # alternatives to each token that its turns have
-    turns: "asyncio.Queue[Turn | Exception | None]" = field(default_factory=asyncio.Queue)
+    turns: "asyncio.Queue[EngineTurn | Exception | None]" = field(default_factory=asyncio.Queue)
     left: bool = False
 
     @property
@@ -66,7 +66,7 @@ class Ticket:
         self.left = True
         self.wake.set()
 
-    async def __aiter__(self) -> AsyncIterator[Turn]:
+    async def __aiter__(self) -> AsyncIterator[EngineTurn]:
         try:
             while (turn := await self.turns.get()) is not None:
                 self.wake.set()
@@ -257,7 +257,7 @@ class Engine:
     async def call(self, network: Reader, tickets: list[Ticket]) -> None:
         works = [ticket.work for ticket in tickets]
         drafts, tops = [ticket.draft for ticket in tickets], [ticket.top for ticket in tickets]
-        turns: list[Turn | Exception]
+        turns: list[EngineTurn | Exception]
         try:
             turns = await self.apart(
                 lambda: advance(
@@ -271,7 +271,7 @@ class Engine:
         for ticket, turn in zip(tickets, turns, strict=True):
             self.deliver(ticket, turn)
 
-    def deliver(self, ticket: Ticket, turn: Turn | Exception) -> None:
+    def deliver(self, ticket: Ticket, turn: EngineTurn | Exception) -> None:
         if isinstance(turn, Exception):
             if not isinstance(turn, UserError | Refusal):
                 self.report(turn)

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from unmask.sampling.recipe import Method
 from unmask.serving.batch import Job
-from unmask.serving.tick import Alternatives, Turn
+from unmask.serving.tick import Alternatives, EngineTurn
 from unmask.text.tokens.pieces import UNFINISHED, pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -154,7 +154,7 @@ class Filling:
                     self.put(row, position, now[position])
                     self.came[row][position] = Came(0, 0.0)
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: EngineTurn) -> None:
         """Apply a turn: set the tokens it drew, and remove those it hid again."""
         self.calls += 1
         width = turn.work.canvas.tokens.shape[1]

@@ -39,13 +39,13 @@ class ServerSettings:
     @property
     def adapters(self) -> dict[str, str]:
         """The folders of adapters, by name."""
-        found = {}
+        folders = {}
         for one in self.adapter:
             name, equals, folder = one.partition("=")
             if not (name and equals and folder):
                 raise UserError(f"an adapter is given as NAME=FOLDER, such as poems=runs/poems; saw {one!r}.")
-            found[name] = folder
-        return found
+            folders[name] = folder
+        return folders
 
     @property
     def is_local(self) -> bool:

@@ -20,7 +20,7 @@ from unmask.model.passes.together import Counted, run_together, uncounted
 from unmask.model.passing import Pass, States
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.masked import Work, view_of, within
-from unmask.sampling.process import Answer, Ask, Committed, passes_of
+from unmask.sampling.process import Ask, Committed, NetworkAnswer, passes_of
 from unmask.serving.batch import Job, groups, join, passes, split_work, width
 from unmask.text.prompt.canvas import Canvas
 
@@ -43,7 +43,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Turn:
+class EngineTurn:
     """The result of one tick for a request."""
 
     work: Job
@@ -93,7 +93,7 @@ def advance(
     vocab: int,
     tops: Sequence[int] = (),
     counted: Counted = uncounted,
-) -> list[Turn | Exception]:
+) -> list[EngineTurn | Exception]:
     """Every request after one more network call. A failure affects one only; its entry is the exception.
 
     drafts   which of them also get the most likely token at every position that stays hidden: masked diffusion alone
@@ -101,7 +101,7 @@ def advance(
     counted  is given the positions of each pass
     """
     tops = tops or [0] * len(jobs)
-    turns: dict[int, Turn | Exception] = {}
+    turns: dict[int, EngineTurn | Exception] = {}
     asking: list[tuple[list[int], Question]] = []
     for group in groups(jobs, drafts, most=LOGITS // vocab):
         asked = try_to(partial(question, [jobs[i] for i in group], drafts[group[0]], max(tops[i] for i in group)))
@@ -118,7 +118,7 @@ def advance(
     for some in in_portions(members, vocab=vocab):
         for (group, one, own), output in zip(some, outputs(network, some), strict=True):
             memories = tuple(state.memory for state in own) if one.asked.passes else ()
-            turns.update(zip(group, take_answer(one, Answer(output, memories)), strict=True))
+            turns.update(zip(group, take_answer(one, NetworkAnswer(output, memories)), strict=True))
     return [turns[i] for i in range(len(jobs))]
 
 
@@ -169,7 +169,7 @@ def tokens_of(brought: Committed, top: int) -> Tokens:
     return Tokens(brought.rows.tolist(), brought.tokens.tolist(), brought.log_probs.tolist(), likeliest)
 
 
-def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
+def take_answer(one: Question, answer: NetworkAnswer) -> list[EngineTurn | Exception]:
     """Requests after their answer. If they fail together they are retried one by one: only faulty ones fail."""
     job, logits = one.joined, answer.logits
     try:
@@ -184,7 +184,7 @@ def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
     except Exception as error:  # an error of one of them must not stop the others
         if len(one.jobs) == 1:
             return [error]
-        return [turn for job, own in alone(one, logits) for turn in take_answer(job, Answer(own))]
+        return [turn for job, own in alone(one, logits) for turn in take_answer(job, NetworkAnswer(own))]
     each = zip(
         split_work(after, one.jobs),
         tokens_by_work(drawn, one),
@@ -192,7 +192,7 @@ def take_answer(one: Question, answer: Answer) -> list[Turn | Exception]:
         tokens_by_work(draft, one) if draft is not None else [None] * len(one.jobs),
         strict=True,
     )
-    return [Turn(job, tokens, hidden, lean) for job, tokens, hidden, lean in each]
+    return [EngineTurn(job, tokens, hidden, lean) for job, tokens, hidden, lean in each]
 
 
 def places(one: Question, rows: Int[Tensor, " k"]) -> Tensor | slice:

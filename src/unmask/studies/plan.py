@@ -50,14 +50,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Place:
+class StudyPlace:
     """Where a study reads and writes."""
 
     out: Path
     root: Path  # of the data
 
 
-def plan_tasks(study: Study, place: Place, *, there: bool = True) -> tuple[Task, ...]:
+def plan_tasks(study: Study, place: StudyPlace, *, there: bool = True) -> tuple[Task, ...]:
     """Every command of a study, those first that others need; `there`: the data must exist."""
     study = located(study, place.root)
     if there:
@@ -80,7 +80,7 @@ def located(study: Study, root: Path) -> Study:
     return replace(study, data=data, rows=rows)
 
 
-def every_task(study: Study, place: Place, tasks: Mapping[str, Task]) -> Iterator[Task]:
+def every_task(study: Study, place: StudyPlace, tasks: Mapping[str, Task]) -> Iterator[Task]:
     """The data, the trainings, the measurements; `tasks` holds those that came before."""
     if study.data:
         yield data_task(study, place)
@@ -109,7 +109,7 @@ def seeds_of(study: Study, row: StudyRow) -> tuple[int, ...]:
     return study.seeds if trained.train is not None else study.seeds[:1]
 
 
-def data_task(study: Study, place: Place) -> Task:
+def data_task(study: Study, place: StudyPlace) -> Task:
     """Lay out the text and tokenize it; without rows to train it is only laid out."""
     data = study.data
     files = [corpus.locate_path(one["path"], place.root) for split in SPLITS for one in data.get(split, [])] or [
@@ -135,7 +135,7 @@ def contents_of(path: str) -> str:
     return held.hexdigest()
 
 
-def train_task(study: Study, place: Place, row: StudyRow, seed: int, tasks: Mapping[str, Task]) -> Task:
+def train_task(study: Study, place: StudyPlace, row: StudyRow, seed: int, tasks: Mapping[str, Task]) -> Task:
     settings = dict(row.train or {})
     steps = steps_of(study, row)
     seconds = study.seconds if study.budget == "seconds" else 0.0
@@ -157,7 +157,7 @@ def name_of(row: str, seed: int) -> str:
 
 
 def measure_tasks(
-    study: Study, place: Place, row: StudyRow, seed: int, measure: Measure, tasks: Mapping[str, Task]
+    study: Study, place: StudyPlace, row: StudyRow, seed: int, measure: Measure, tasks: Mapping[str, Task]
 ) -> Iterator[Task]:
     for again in measure.seeds or (None,):
         needs: list[str] = []
@@ -216,7 +216,7 @@ def model_of(study: Study, name: str, seed: int, tasks: Mapping[str, Task], need
     return str(tasks[before].folder / MODEL)
 
 
-def texts(study: Study, place: Place, tasks: Mapping[str, Task], needs: list[str]) -> dict[str, str]:
+def texts(study: Study, place: StudyPlace, tasks: Mapping[str, Task], needs: list[str]) -> dict[str, str]:
     if not study.data:
         return {}
     folder = tasks["data"].folder
@@ -270,7 +270,7 @@ def options(values: Mapping[str, Any]) -> Iterator[str]:
             yield str(value)
 
 
-def mark(place: Place, *parts: Any) -> str:
+def mark(place: StudyPlace, *parts: Any) -> str:
     """The fingerprint of everything that determines a result; where the study and its data lie does not."""
     text = json.dumps(parts, sort_keys=True, default=list)
     for folder, word in ((place.out, "OUT"), (place.root.absolute(), "ROOT"), (place.root, "ROOT")):

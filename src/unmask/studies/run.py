@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Event:
+class TaskEvent:
     """What happened to a task."""
 
     task: Task
@@ -87,7 +87,7 @@ class Away:
 
 
 @dataclass(frozen=True)
-class How:
+class Execution:
     """How the commands are run."""
 
     root: Path  # of the data
@@ -104,13 +104,13 @@ def is_done(task: Task) -> bool:
     return (task.folder / DONE).is_file()
 
 
-def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
+def run(tasks: Sequence[Task], how: Execution, stop: list[int]) -> Iterator[TaskEvent]:
     """Run what is not done yet; ends early, with everything saved, when `stop` is filled."""
     state: dict[str, str] = {}
     for task in tasks:
         if is_done(task):
             state[task.name] = "done"
-            yield Event(task, "kept", seconds=read_json(task.folder / DONE).get("seconds", 0.0))
+            yield TaskEvent(task, "kept", seconds=read_json(task.folder / DONE).get("seconds", 0.0))
     waiting = [task for task in tasks if task.name not in state]
     running: list[Running] = []
     try:
@@ -136,34 +136,34 @@ def run(tasks: Sequence[Task], how: How, stop: list[int]) -> Iterator[Event]:
 
 
 def begin(
-    task: Task, state: Mapping[str, str], running: list[Running], how: How, stop: Sequence[int]
-) -> Event | None:
+    task: Task, state: Mapping[str, str], running: list[Running], how: Execution, stop: Sequence[int]
+) -> TaskEvent | None:
     """Start a task whose turn has come, or skip it if what it needs is not there; None: it waits."""
     lost = next((name for name in task.needs if state.get(name) in ("failed", "skipped")), None)
     if lost is not None:
-        return Event(task, "skipped", f"{lost} {'failed' if state[lost] == 'failed' else 'was skipped'}")
+        return TaskEvent(task, "skipped", f"{lost} {'failed' if state[lost] == 'failed' else 'was skipped'}")
     if stop or len(running) >= how.jobs or any(state.get(name) != "done" for name in task.needs):
         return None
     try:
         running.append(start_task(task, how))
     except UserError as error:
-        return Event(task, "failed", str(error))
-    return Event(task, "started")
+        return TaskEvent(task, "failed", str(error))
+    return TaskEvent(task, "started")
 
 
-def progress(one: Running) -> Event:
+def progress(one: Running) -> TaskEvent:
     """How a task stands; one that has ended is marked as done, or has a reason why not."""
     task, code, seconds = one.task, one.process.exitcode, time.monotonic() - one.began
     if code is None:
-        return Event(task, "running", last_line(task.folder / LOG), seconds)
+        return TaskEvent(task, "running", last_line(task.folder / LOG), seconds)
     one.held.close()
     if code == 0 and wrote_result(task):
         write_json(task.folder / DONE, {"command": list(task.command), "seconds": round(seconds, 2)})
-        return Event(task, "done", seconds=seconds)
-    return Event(task, "failed", reason(task, code), seconds)
+        return TaskEvent(task, "done", seconds=seconds)
+    return TaskEvent(task, "failed", reason(task, code), seconds)
 
 
-def start_task(task: Task, how: How) -> Running:
+def start_task(task: Task, how: Execution) -> Running:
     """Begin a task; what it needs is written first."""
     held = ExitStack()
     held.enter_context(locked(task.folder / LOCK))
@@ -189,7 +189,7 @@ def start_task(task: Task, how: How) -> Running:
     return Running(task, process, began, held)
 
 
-def spawn_command(command: Sequence[str], log: Path, how: How, *, launch: bool) -> BaseProcess:
+def spawn_command(command: Sequence[str], log: Path, how: Execution, *, launch: bool) -> BaseProcess:
     """Run a command in a process of its own; what it prints goes to the end of the log."""
     context = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
     context.set_forkserver_preload([how.command.__module__, *how.imports])
@@ -199,7 +199,7 @@ def spawn_command(command: Sequence[str], log: Path, how: How, *, launch: bool) 
     return process
 
 
-def perform(command: list[str], log: Path, how: How, folder: Path, launch: bool) -> None:
+def perform(command: list[str], log: Path, how: Execution, folder: Path, launch: bool) -> None:
     """What a process does: leave the terminal, end with its study, and run a command."""
     os.setsid()
     if sys.platform == "linux":
@@ -248,7 +248,7 @@ def environment(threads: int) -> dict[str, str]:
     return {COUNT: str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
 
 
-def prepare(task: Task, how: How) -> None:
+def prepare(task: Task, how: Execution) -> None:
     """Write what a command reads: the text, or the settings of a training."""
     if task.data is not None and "source" not in task.data:
         corpus.write_texts(task.data, how.root, task.folder / "text")
@@ -259,7 +259,7 @@ def prepare(task: Task, how: How) -> None:
         write_whole(task.folder / CONFIG, tomli_w.dumps(config))
 
 
-def steps_within(task: Task, config: dict[str, Any], how: How) -> int:
+def steps_within(task: Task, config: dict[str, Any], how: Execution) -> int:
     """The number of steps that fit into the task's seconds, from a short trial of the same run."""
     trial = task.folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)

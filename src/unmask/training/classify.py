@@ -39,10 +39,10 @@ def classify(
     given = {"model": str(model), "data": str(data), "out": str(out), "guide": guide, **usual, **settings}
     asked = with_flat(Tuning(), given)
     with stopping() as stop:
-        found = run_trials(asked, TrialLog(quiet=quiet), resume=resume, stop=stop)
-    if found is None:
+        result = run_trials(asked, TrialLog(quiet=quiet), resume=resume, stop=stop)
+    if result is None:
         raise KeyboardInterrupt
-    return found
+    return result
 
 
 def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -> dict[str, Any] | None:
@@ -54,17 +54,17 @@ def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -
         results = results_of(asked)
         if len(results) < asked.seeds:
             return None
-        found: dict[str, Any] = {
+        scores: dict[str, Any] = {
             "task": data.name,
             "labels": list(data.answer.labels),
             "metric": names_of(asked, data)[0],
         }
-        found |= {**summary_of(results), "trials": results}
+        scores |= {**summary_of(results), "trials": results}
         whole = record(
             model, seed=asked.seed, settings=described(asked), data={"name": data.name, "sha256": data.sha256}
         )
-        write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **found}, indent=2) + "\n")
-        return {**whole, **found}
+        write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **scores}, indent=2) + "\n")
+        return {**whole, **scores}
 
 
 def introduce(trial: Trial, log: TrialLog) -> None:

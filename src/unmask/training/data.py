@@ -70,10 +70,10 @@ class Data:
 
     def counts(self) -> Int[Tensor, " v"]:
         """How often each id occurs in the training text."""
-        corpus, found = self.batches.packed.corpus, np.zeros(self.tokenizer.size, np.int64)
+        corpus, counts = self.batches.packed.corpus, np.zeros(self.tokenizer.size, np.int64)
         for start in range(0, corpus.tokens, COUNTED):
-            found += np.bincount(corpus.read(start, min(start + COUNTED, corpus.tokens)), minlength=len(found))
-        return torch.from_numpy(found)
+            counts += np.bincount(corpus.read(start, min(start + COUNTED, corpus.tokens)), minlength=len(counts))
+        return torch.from_numpy(counts)
 
     def valid(self, rows: int) -> Sequence[Rows]:
         """About the first `rows` held-out rows, in batches; in lanes, if the training rows are."""
@@ -227,15 +227,15 @@ def within_positions(asked: Train, given: Collection[str]) -> Train:
 def with_template(asked: Train) -> Train:
     """The settings with the text of the chat template: that of --template, of prepared data, or of --init."""
     text, folder = asked.text, prepared_folder(asked.data) if asked.data else None
-    found = text.layout.chat
+    chat = text.layout.chat
     if folder is not None:
         stored = read_json(folder / MANIFEST)["layout"].get("template", "")
-        if found is not None and found.text != stored:
+        if chat is not None and chat.text != stored:
             raise UserError(f"{folder} was prepared with another chat template: leave --template out.")
         return replace(asked, text=replace(text, template=stored))
-    if found is None and text.layout.pairs and asked.init:
-        found = checkpoint.template_in(asked.init, asked.dialect)
-    return asked if found is None else replace(asked, text=replace(text, template=found.text))
+    if chat is None and text.layout.pairs and asked.init:
+        chat = checkpoint.template_in(asked.init, asked.dialect)
+    return asked if chat is None else replace(asked, text=replace(text, template=chat.text))
 
 
 def document_lengths(folder: str | Path) -> np.ndarray | None:
@@ -292,10 +292,10 @@ def check_intervals_train(sources: Sequence[Source], bed: str) -> None:
 
 def check_trainable(folder: str | Path) -> None:
     """Refuse prepared data without a training split."""
-    found = read_json(Path(folder) / MANIFEST)
-    if "train" not in found["splits"]:
-        seen = {name: totals["documents"] for name, totals in found["splits"].items()}
-        made = ", ".join(source["name"] for source in found["sources"][:3])
+    manifest = read_json(Path(folder) / MANIFEST)
+    if "train" not in manifest["splits"]:
+        seen = {name: totals["documents"] for name, totals in manifest["splits"].items()}
+        made = ", ".join(source["name"] for source in manifest["sources"][:3])
         raise UserError(
             f"{folder} has no documents to train on, only {shown_splits(seen)}; it was made from {made}. Give more "
             "text, a smaller --valid, or a split train to some of it."

@@ -29,18 +29,18 @@ def update(shadow: list[Tensor], parameters: Iterable[nn.Parameter], *, n: int, 
 @contextmanager
 def in_place(shadow: list[Tensor], parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Put the averaged weights into the network while the block runs, then the trained ones back."""
-    kept = list(parameters)
-    exchange(shadow, kept)
+    weights = list(parameters)
+    exchange(shadow, weights)
     try:
         yield
     finally:
-        exchange(shadow, kept)
+        exchange(shadow, weights)
 
 
 @torch.no_grad()
 def exchange(shadow: list[Tensor], parameters: list[nn.Parameter]) -> None:
     """Swap values, not storage: a sharded network also refers to its storage outside its parameters."""
     for average, p in zip(shadow, parameters, strict=True):
-        kept = local(p).clone()
+        trained = local(p).clone()
         local(p).copy_(local(average))
-        local(average).copy_(kept)
+        local(average).copy_(trained)

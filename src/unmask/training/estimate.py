@@ -43,20 +43,20 @@ class RunCost:
 
     def warnings(self, settings: Train) -> list[str]:
         """Warnings to show before the run starts."""
-        found = []
+        lines = []
         if self.rows < settings.optim.batch:
-            found.append(
+            lines.append(
                 f"the data has {how_many(self.rows, 'row')}, less than one batch of {settings.optim.batch}: rows "
                 "repeat within a step. Give more data, a smaller --optim.batch or a smaller --length."
             )
         if self.passes > 100:
-            found.append(f"the run passes over the data {self.passes:.0f} times: expect memorisation.")
+            lines.append(f"the run passes over the data {self.passes:.0f} times: expect memorisation.")
         if self.bytes > machine_bytes():
-            found.append(
+            lines.append(
                 f"the run needs about {self.bytes / 1e9:.1f} GB and this machine has {machine_bytes() / 1e9:.1f} GB: "
                 "set a smaller optim.micro, or run.checkpointing."
             )
-        return found
+        return lines
 
 
 def estimate(settings: Train, a: Spec, phase: Phase, *, rows: int, rate: float) -> RunCost:

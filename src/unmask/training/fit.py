@@ -65,11 +65,11 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
         rate = step_rate(
             guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init
         )
-    found = sizes(guess, rate, {*order.given, "model.width", "optim.batch"})
-    found = replace(found, run=replace(found.run, minutes=order.minutes))
-    seconds = found.steps * seconds_per_step(found, rows=data.rows, vocab=data.tokenizer.size, rate=rate, init=init)
-    say(size_line(found, seconds / 60 / (1 - ASIDE)))
-    return found
+    chosen = sizes(guess, rate, {*order.given, "model.width", "optim.batch"})
+    chosen = replace(chosen, run=replace(chosen.run, minutes=order.minutes))
+    seconds = chosen.steps * seconds_per_step(chosen, rows=data.rows, vocab=data.tokenizer.size, rate=rate, init=init)
+    say(size_line(chosen, seconds / 60 / (1 - ASIDE)))
+    return chosen
 
 
 def threads_of(asked: Train) -> int:

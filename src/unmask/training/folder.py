@@ -133,10 +133,10 @@ def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
     """Refuse a folder that holds another run or other files."""
 
     def changed() -> dict[str, str]:
-        found = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked, FREE)
-        if "data" in found and known_data(out) and known_data(out) == data_at(Path(asked.data)):
-            del found["data"]  # the same data in another place
-        return found
+        changes = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked, FREE)
+        if "data" in changes and known_data(out) and known_data(out) == data_at(Path(asked.data)):
+            del changes["data"]  # the same data in another place
+        return changes
 
     advice = (
         f"Only --steps and those in [run] may change. Start a new run, with --init {out} to begin from this one's "

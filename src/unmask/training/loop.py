@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpdatePlan:
     """The steps of a training."""
 
     optim: optim.Optim
@@ -70,9 +70,9 @@ class Sums:
     seen: dict[str, Tensor] = field(default_factory=dict)  # for the objective's state
     memory: list[Tensor] = field(default_factory=list)
 
-    def add(self, found: Nats, memory: Tensor | None) -> None:
-        self.nats += torch.stack((found.loss.detach().sum(), found.bound.detach().sum()))
-        for name, value in found.seen.items():
+    def add(self, nats: Nats, memory: Tensor | None) -> None:
+        self.nats += torch.stack((nats.loss.detach().sum(), nats.bound.detach().sum()))
+        for name, value in nats.seen.items():
             self.seen[name] = self.seen.get(name, 0) + value.detach()
         if memory is not None:
             self.memory.append(memory)
@@ -141,11 +141,13 @@ def train(
 
         return Batch(len(x0), phase.objective.counted(real), inputs)
 
-    plan = Plan(settings.optim, settings.seed, phase.start if start is None else start, phase.stop, phase.start)
+    plan = UpdatePlan(settings.optim, settings.seed, phase.start if start is None else start, phase.stop, phase.start)
     return updates(state, noisy, plan, team)
 
 
-def updates(state: State[Any], batch: Callable[[int], Batch], plan: Plan, team: Team = Alone()) -> Iterator[Progress]:
+def updates(
+    state: State[Any], batch: Callable[[int], Batch], plan: UpdatePlan, team: Team = Alone()
+) -> Iterator[Progress]:
     """The loop of every training: the gradients of a batch are accumulated, then the weights are updated."""
     module, settings = team.wrap(state.learner), plan.optim
     parameters = [p for _, p in state.learner.learned()]
@@ -168,7 +170,7 @@ def updates(state: State[Any], batch: Callable[[int], Batch], plan: Plan, team: 
         yield Progress(step + 1, loss, bound, norm, lr, total, time.perf_counter() - began)
 
 
-def gradients(module: Callable[..., Any], batch: Batch, step: int, plan: Plan, team: Team) -> tuple[Sums, int]:
+def gradients(module: Callable[..., Any], batch: Batch, step: int, plan: UpdatePlan, team: Team) -> tuple[Sums, int]:
     """Accumulate the gradients of a step; returns loss and bound per token, and the tokens of all processes."""
     total = team.sum(batch.counted).clamp(min=1)  # a batch may have nothing to count
     sums = Sums(torch.zeros(2, device=team.device))
@@ -177,10 +179,10 @@ def gradients(module: Callable[..., Any], batch: Batch, step: int, plan: Plan, t
         part = slice(low, min(low + size, batch.rows))
         torch.manual_seed(seed_of(plan.seed, step, DROPOUT, team.rank * batch.rows + low))
         with team.passing(module, last=part.stop == batch.rows):
-            found, memory = module(**batch.inputs(part))
+            nats, memory = module(**batch.inputs(part))
             # Gradients of several processes are averaged, so each is scaled by their number.
-            (found.loss.sum() * (team.world / total)).backward()
-        sums.add(found, memory)
+            (nats.loss.sum() * (team.world / total)).backward()
+        sums.add(nats, memory)
     sums.nats = team.sum(sums.nats) / total
     sums.seen = {name: team.sum(value) for name, value in sums.seen.items()}
     return sums, int(total)

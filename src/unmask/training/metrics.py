@@ -34,9 +34,9 @@ def forget(out: Path, step: int) -> None:
     if not (out / FILE).exists():
         return
     lines = lines_of(out)
-    kept = b"".join(line + b"\n" for line in lines if 0 <= step_of(line) <= step)
-    if kept != b"\n".join(lines):
-        write_whole(out / FILE, kept)
+    earlier = b"".join(line + b"\n" for line in lines if 0 <= step_of(line) <= step)
+    if earlier != b"\n".join(lines):
+        write_whole(out / FILE, earlier)
 
 
 def lines_of(out: Path) -> list[bytes]:

@@ -72,13 +72,13 @@ def read_note(folder: Path) -> tuple[Point, dict[str, str]]:
 def check(folder: Path) -> Point:
     """The progress that a checkpoint holds; every file of it must have the sha256 with which it was saved."""
     point, files = read_note(folder)
-    for name, told in files.items():
+    for name, recorded in files.items():
         try:
             seen = fingerprint(folder / name)
         except PermissionError:
             raise UserError(f"{folder} cannot be resumed: no permission to read {name}.") from None
         except OSError as error:
             raise Damaged(f"{folder} cannot be resumed: {name} cannot be read ({error.strerror}).") from None
-        if seen != told:
+        if seen != recorded:
             raise Damaged(f"{folder} cannot be resumed: {name} is not the file that was saved (its sha256 differs).")
     return point

@@ -35,8 +35,8 @@ PROTOCOLS: dict[str, Mapping[str, Any]] = {
 def protocol_of(name: str, data: str) -> str:
     """The protocol by its name; auto: that of the benchmark, if the data is one."""
     if name == "auto":
-        found = named_benchmark(data)
-        return "plain" if found is None else found.protocol
+        benchmark = named_benchmark(data)
+        return "plain" if benchmark is None else benchmark.protocol
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
     return name
@@ -51,8 +51,12 @@ def usual_settings(name: str, data: str, *, guide: bool = False) -> Mapping[str,
     """The settings of a protocol, with the published length of the benchmark, if the data is one that has it."""
     if guide:
         return GUIDE
-    found, benchmark = PROTOCOLS[protocol_of(name, data)], named_benchmark(data)
-    return {"length": benchmark.length, **found} if found and benchmark is not None and benchmark.length else found
+    settings, benchmark = PROTOCOLS[protocol_of(name, data)], named_benchmark(data)
+    return (
+        {"length": benchmark.length, **settings}
+        if settings and benchmark is not None and benchmark.length
+        else settings
+    )
 
 
 def with_flat(settings: T, values: Mapping[str, Any]) -> T:

@@ -26,14 +26,14 @@ def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
 
 def result_of(path: Path) -> dict[str, Any]:
     """The result of a trial that is over."""
-    found = read_object(path)
-    valid = found.get("valid")
+    result = read_object(path)
+    valid = result.get("valid")
     scores = (
         [isinstance(valid[name], int | float) for name in valid if name in SCORES] if isinstance(valid, dict) else []
     )
-    if type(found.get("seed")) is not int or not scores or not all(scores):
+    if type(result.get("seed")) is not int or not scores or not all(scores):
         raise UserError(f"{path} is damaged: it holds no seed or no scores. Remove it, and the trial is done again.")
-    return found
+    return result
 
 
 def results_of(asked: Tuning) -> list[dict[str, Any]]:
@@ -57,16 +57,16 @@ def point_to_best(asked: Tuning) -> None:
 
 def summary_of(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and range over the seeds of every score, by split."""
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for split in ("valid", "test"):
         names = [name for name in results[0].get(split, {}) if name not in ("texts", "cut")]
         for name in names:
             values = [float(one[split][name]) for one in results]
-            found.setdefault(split, {})[name] = {
+            summary.setdefault(split, {})[name] = {
                 "mean": statistics.fmean(values),
                 "deviation": statistics.stdev(values) if len(values) > 1 else None,
                 "lowest": min(values),
                 "highest": max(values),
                 "values": values,
             }
-    return found
+    return summary

@@ -28,7 +28,7 @@ from unmask.training.note import Point, read_point
 from unmask.training.origin import denoiser_of, inherited_settings, origin_of
 from unmask.training.phases import phases
 from unmask.training.settings import Train, settled
-from unmask.training.stage import Job, Stage
+from unmask.training.stage import Stage, TrainingJob
 
 
 def train(
@@ -146,7 +146,7 @@ def run_plans(asked: Train, data: Data, log: Log, stop: list[int], team: Team) -
         log.say(f"resumed at step {point.step}")
     while True:
         log.asked = planned
-        point = yield from run_phases(Job(planned, data, log, stop, team, deadline))
+        point = yield from run_phases(TrainingJob(planned, data, log, stop, team, deadline))
         if with_plan(asked, point) == planned or halt_signal(stop, team):
             return point
         planned = with_plan(asked, point)
@@ -163,7 +163,7 @@ def with_plan(asked: Train, point: Point) -> Train:
     return replace(asked, steps=point.plan) if asked.run.minutes and point.plan else asked
 
 
-def run_phases(job: Job) -> Generator[Progress, None, Point]:
+def run_phases(job: TrainingJob) -> Generator[Progress, None, Point]:
     """Run the phases that are left."""
     asked, team = job.asked, job.team
     done = state.steps_in(job.out)

@@ -13,51 +13,51 @@ import numpy as np
 from unmask.errors import UserError, unknown
 
 
-def accuracy(truth: np.ndarray, said: np.ndarray) -> float:
+def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The share of right answers."""
-    return float((truth == said).mean())
+    return float((truth == predicted).mean())
 
 
-def f1(truth: np.ndarray, said: np.ndarray) -> float:
+def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """2 TP/(2 TP + FP + FN) of class 1, of two."""
-    return f1_of(truth == 1, said == 1)
+    return f1_of(truth == 1, predicted == 1)
 
 
-def macro_f1(truth: np.ndarray, said: np.ndarray) -> float:
+def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The mean F1 of the classes that occur in either."""
-    found = [f1_of(truth == one, said == one) for one in np.union1d(truth, said)]
-    return sum(found) / len(found)
+    scores = [f1_of(truth == one, predicted == one) for one in np.union1d(truth, predicted)]
+    return sum(scores) / len(scores)
 
 
-def f1_of(truth: np.ndarray, said: np.ndarray) -> float:
-    both = int((truth & said).sum())
-    total = int(truth.sum() + said.sum())
+def f1_of(truth: np.ndarray, predicted: np.ndarray) -> float:
+    both = int((truth & predicted).sum())
+    total = int(truth.sum() + predicted.sum())
     return 2 * both / total if total else 0.0
 
 
-def matthews(truth: np.ndarray, said: np.ndarray) -> float:
+def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The Matthews correlation; of two classes (TP TN − FP FN)/√((TP+FP)(TP+FN)(TN+FP)(TN+FN))."""
-    n, right = len(truth), int((truth == said).sum())
-    classes = np.union1d(truth, said)
+    n, right = len(truth), int((truth == predicted).sum())
+    classes = np.union1d(truth, predicted)
     true = [int((truth == one).sum()) for one in classes]
-    told = [int((said == one).sum()) for one in classes]
-    above = right * n - sum(t * p for t, p in zip(true, told, strict=True))
-    below = (n * n - sum(p * p for p in told)) * (n * n - sum(t * t for t in true))
+    predictions = [int((predicted == one).sum()) for one in classes]
+    above = right * n - sum(t * p for t, p in zip(true, predictions, strict=True))
+    below = (n * n - sum(p * p for p in predictions)) * (n * n - sum(t * t for t in true))
     return above / math.sqrt(below) if below else 0.0
 
 
-def pearson(truth: np.ndarray, said: np.ndarray) -> float:
+def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The linear correlation."""
-    a, b = truth - truth.mean(), said - said.mean()
+    a, b = truth - truth.mean(), predicted - predicted.mean()
     below = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     # A constant leaves a remainder of its rounding.
-    constant = np.ptp(truth) == 0 or np.ptp(said) == 0
+    constant = np.ptp(truth) == 0 or np.ptp(predicted) == 0
     return 0.0 if constant or not below else max(-1.0, min(1.0, float(a @ b) / below))
 
 
-def spearman(truth: np.ndarray, said: np.ndarray) -> float:
+def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The correlation of the ranks; equal values share the mean of their ranks."""
-    return pearson(ranks(truth), ranks(said))
+    return pearson(ranks(truth), ranks(predicted))
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -67,13 +67,13 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return (last - (counts - 1) / 2)[place]
 
 
-def rmse(truth: np.ndarray, said: np.ndarray) -> float:
+def rmse(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The root mean squared error."""
-    return float(np.sqrt(np.mean((truth - said) ** 2)))
+    return float(np.sqrt(np.mean((truth - predicted) ** 2)))
 
 
 @dataclass(frozen=True)
-class Score:
+class Metric:
     """A score: what it compares, and which way is better."""
 
     of: Callable[[np.ndarray, np.ndarray], float]
@@ -85,13 +85,13 @@ class Score:
 
 
 SCORES = {
-    "accuracy": Score(accuracy),
-    "f1": Score(f1, ("two classes",)),
-    "macro_f1": Score(macro_f1),
-    "matthews": Score(matthews),
-    "pearson": Score(pearson, ("numbers",)),
-    "spearman": Score(spearman, ("numbers",)),
-    "rmse": Score(rmse, ("numbers",), lower=True),
+    "accuracy": Metric(accuracy),
+    "f1": Metric(f1, ("two classes",)),
+    "macro_f1": Metric(macro_f1),
+    "matthews": Metric(matthews),
+    "pearson": Metric(pearson, ("numbers",)),
+    "spearman": Metric(spearman, ("numbers",)),
+    "rmse": Metric(rmse, ("numbers",), lower=True),
 }
 USUAL = {
     "two classes": ("accuracy", "f1", "matthews"),
@@ -111,5 +111,5 @@ def chosen_scores(names: Sequence[str], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names or USUAL[kind]))
 
 
-def scored(names: Sequence[str], truth: np.ndarray, said: np.ndarray) -> dict[str, float]:
-    return {name: SCORES[name].of(truth, said) for name in names}
+def scored(names: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    return {name: SCORES[name].of(truth, predicted) for name in names}

@@ -127,15 +127,15 @@ def repeat_lines(data: Labelled) -> Iterator[str]:
 
 def in_folder(folder: Path, columns: Columns) -> Splits:
     """The files of a folder whose names say which split they are."""
-    found: dict[str, list[Example]] = {}
+    splits: dict[str, list[Example]] = {}
     for path in sorted(folder.iterdir()):
         split = SPLITS.get(path.name.lower().split(".")[0])
         if split is not None and path.is_file() and format_of(path.name)[0] in ("csv", "jsonl", "fasta"):
-            found.setdefault(split, []).extend(examples(path, columns, labels=split != "test"))
-    if "train" not in found:
+            splits.setdefault(split, []).extend(examples(path, columns, labels=split != "test"))
+    if "train" not in splits:
         kinds = ", ".join(f"train.{kind}" for kind in FORMATS if FORMATS[kind] in ("csv", "jsonl", "fasta"))
         raise UserError(f"the folder {folder} has no training texts: {kinds}, plain or compressed.")
-    return found
+    return splits
 
 
 def classes(some: Sequence[Example], place: str) -> Answer:

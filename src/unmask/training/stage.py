@@ -25,7 +25,7 @@ from unmask.training.validation import Validation, validate
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A run that is going on."""
 
     asked: Train
@@ -48,7 +48,7 @@ class Job:
 class Stage:
     """A phase of a job, with what it trains."""
 
-    job: Job
+    job: TrainingJob
     phase: Phase
     current: State[Denoiser]
     settings: Mapping[str, Any]  # written with every checkpoint
@@ -102,11 +102,11 @@ class Stage:
         job, current = self.job, self.current
         job.log.flush()
         exports = state.exported(current, job.team)
-        said = {"objective": described(self.phase.objective), "step": point.step, "ema": bool(current.shadow)}
+        about = {"objective": described(self.phase.objective), "step": point.step, "ema": bool(current.shadow)}
 
         def write(draft: Path) -> None:
             assert exports is not None
-            note = {**said, "settings": self.settings}
+            note = {**about, "settings": self.settings}
             if exports.adapter is not None:
                 checkpoint.write_adapted(
                     draft, exports, note, base=job.asked.init, mask=self.mask, tokenizer=job.data.tokenizer
@@ -117,7 +117,7 @@ class Stage:
         state.save_state(job.out, current, point, write, keep=job.asked.run.keep, team=job.team)
 
 
-def on_time(job: Job, point: Point) -> Point:
+def on_time(job: TrainingJob, point: Point) -> Point:
     """The progress with the steps that are left time for, said where these are fewer than planned."""
     steps = job.deadline.steps(point.step, job.asked.steps)
     if steps == job.asked.steps:

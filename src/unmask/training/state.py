@@ -52,7 +52,7 @@ def folder_of(out: Path, step: int) -> Path:
 def steps_in(out: Path) -> list[int]:
     """The steps that have a complete checkpoint, in order."""
     named = ((NAME.fullmatch(path.name), path) for path in (out / FOLDER).glob("step-*"))
-    return sorted(int(found[1]) for found, path in named if found and path.is_dir())
+    return sorted(int(match[1]) for match, path in named if match and path.is_dir())
 
 
 def save_state(
@@ -116,18 +116,18 @@ def exported(state: State[Denoiser], team: Team = Alone()) -> Denoiser | None:
     values = {name: p.detach() for name, p in source.named_parameters()}
     if state.shadow:
         values |= dict(zip((name for name, _ in source.learned()), state.shadow, strict=True))
-    found = dict(source.named_buffers())
+    tensors_by_name = dict(source.named_buffers())
     for name, value in values.items():
         whole = sharding.whole(value)  # one at a time: the whole network may not fit on one device
         if team.rank == 0:
-            found[name] = whole
+            tensors_by_name[name] = whole
     if team.rank:
         return None
     exports = checkpoint.on_meta(state.network.spec, source.objective)
     if source.adapter is not None:
         with torch.device("meta"):
             exports.parts[PART] = LowRankUpdates(exports.backbone, source.adapter.adapter)
-    exports.load_state_dict({name: tensor.cpu() for name, tensor in found.items()}, assign=True)
+    exports.load_state_dict({name: tensor.cpu() for name, tensor in tensors_by_name.items()}, assign=True)
     if exports.adapter is not None:
         adapt(exports.backbone, exports.adapter)
     exports.eval()
@@ -149,12 +149,12 @@ def tensors(state: State[Any]) -> dict[str, Tensor]:
 
     Weights that are not learned are not here, and those that get no gradient have no moments.
     """
-    found = {}
+    changed = {}
     for name, p in state.learner.learned():
-        found[f"weight.{plain(name)}"] = p.detach()
+        changed[f"weight.{plain(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
-            found[f"{key}.{plain(name)}"] = value
-    return found
+            changed[f"{key}.{plain(name)}"] = value
+    return changed
 
 
 def recovered(out: Path, say: Callable[[str], None], *, keep: int) -> Point:

@@ -56,8 +56,8 @@ def mlflow(out: Path, settings: Mapping[str, Any], *, step: int) -> Writer:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(out / 'mlflow.db').resolve()}")
-    found = client.get_experiment_by_name(PROJECT)
-    experiment = client.create_experiment(PROJECT) if found is None else found.experiment_id
+    project = client.get_experiment_by_name(PROJECT)
+    experiment = client.create_experiment(PROJECT) if project is None else project.experiment_id
     where = str(out.resolve())
     same = [run for run in client.search_runs([experiment]) if run.data.tags.get("folder") == where]
     tags = {"folder": where}

@@ -40,7 +40,7 @@ from unmask.training.answers import answer, cut_line, encoded
 from unmask.training.course import run_course
 from unmask.training.estimate import duration
 from unmask.training.folder import DATA, SETTINGS, UNBEGUN, check_run, differences, held
-from unmask.training.loop import Plan, Progress, State
+from unmask.training.loop import Progress, State, UpdatePlan
 from unmask.training.note import NOTE, Point
 from unmask.training.results import MODEL, RESULT, names_of, point_to_best
 from unmask.training.scores import SCORES, chosen_scores, scored
@@ -172,8 +172,8 @@ class Trial:
         return begin_tuning(self.model, self.data.answer, self.asked, self.plan, trained)
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.asked.tune.optim(self.total), self.seed, 0, self.total)
+    def plan(self) -> UpdatePlan:
+        return UpdatePlan(self.asked.tune.optim(self.total), self.seed, 0, self.total)
 
     @cached_property
     def train(self) -> Lesson:
@@ -267,16 +267,16 @@ class Trial:
                 if path.name not in (state.TENSORS, NOTE):
                     shutil.copy2(path, draft / path.name)
         predictor = self.finished()
-        found: dict[str, Any] = {"seed": self.seed, "steps": self.total, "best_step": point.best_step}
-        found |= {"seconds": round(point.seconds, 2), "train": {"texts": len(self.parts.train)}}
+        result: dict[str, Any] = {"seed": self.seed, "steps": self.total, "best_step": point.best_step}
+        result |= {"seconds": round(point.seconds, 2), "train": {"texts": len(self.parts.train)}}
         for name, some in (("valid", self.parts.valid), ("test", self.parts.test)):
             if some:
-                found[name] = self.answered(predictor, name, some)
+                result[name] = self.answered(predictor, name, some)
         if self.asked.guide:
-            found["valid"] |= self.scores(predictor)
+            result["valid"] |= self.scores(predictor)
         for name in ("best", "last"):
             (self.out / name).unlink(missing_ok=True)
-        write_whole(self.out / RESULT, json.dumps(found, indent=2) + "\n")
+        write_whole(self.out / RESULT, json.dumps(result, indent=2) + "\n")
 
     def finished(self) -> Predictor:
         """The predictor that was kept."""
@@ -290,11 +290,11 @@ class Trial:
         """Write the predictions of a split; their number and, if all texts have labels, their scores."""
         named, batch = any(one.name for one in some), self.asked.tune.batch
         answers = answer(predictor, some, self.out / f"{split}.csv", named=named, batch=batch)
-        found = {"texts": answers.texts, "cut": answers.cut, **answers.scores(self.names)}
-        if len(found) == 2 and self.data.benchmark is not None:
+        result = {"texts": answers.texts, "cut": answers.cut, **answers.scores(self.names)}
+        if len(result) == 2 and self.data.benchmark is not None:
             name, content = submission(self.data.benchmark, answers.lines())
             write_whole(self.out / name, content)
-        return found
+        return result
 
 
 class TrialLog:

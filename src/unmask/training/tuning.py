@@ -26,7 +26,7 @@ from unmask.random import Noise, seed_of, shuffled, stream
 from unmask.settings import at_least, check_shares
 from unmask.text.corpus.examples import Columns
 from unmask.training import noise
-from unmask.training.loop import Batch, Plan, Progress, State, updates
+from unmask.training.loop import Batch, Progress, State, UpdatePlan, updates
 from unmask.training.optim import OPTIMIZERS, Optim
 from unmask.training.split import Split
 
@@ -119,7 +119,7 @@ class Lesson:
 
 
 def begin_tuning(
-    model: Model, answer: Answer, asked: Tuning, plan: Plan, trained: Trained | None = None
+    model: Model, answer: Answer, asked: Tuning, plan: UpdatePlan, trained: Trained | None = None
 ) -> State[Predictor]:
     """The state before the first update: the model's weights, or new ones, and a new head."""
     how, place = asked.tune, device_of(asked.device)
@@ -143,7 +143,7 @@ def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " 
     return shuffled(places, texts, seed=seed, epoch=epoch)
 
 
-def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: Plan) -> Iterator[Progress]:
+def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: UpdatePlan) -> Iterator[Progress]:
     """Train as planned. The loss is in nats per label, or in units of the numbers' spread."""
     predictor, seed = state.learner, plan.seed
     strands, device = predictor.reading.strands, predictor.backbone.device
@@ -155,13 +155,13 @@ def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: Plan) -> 
 
         def inputs(part: slice) -> dict[str, Any]:
             rows = [lesson.rows[i] for i in some[part]]
-            found = [predictor.batch(rows, flips[part].tolist())]
+            batches = [predictor.batch(rows, flips[part].tolist())]
             if strands == "both":
-                found.append(predictor.batch(rows, [True] * len(rows)))
+                batches.append(predictor.batch(rows, [True] * len(rows)))
             targets = lesson.targets[some[part]].to(device)
             if not asked.guide:
-                return {"strands": [one.to(device) for one in found], "targets": targets}
-            hidden, sigma = noisy(found[0], drawn.rows(part), mask=predictor.model.mask)
+                return {"strands": [one.to(device) for one in batches], "targets": targets}
+            hidden, sigma = noisy(batches[0], drawn.rows(part), mask=predictor.model.mask)
             return {"strands": [hidden.to(device)], "targets": targets, "sigma": sigma.to(device)}
 
         return Batch(len(some), torch.tensor(len(some), device=device), inputs)

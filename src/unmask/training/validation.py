@@ -44,7 +44,7 @@ def validate(
         x0, real = rows.tokens.to(team.device), rows.real.to(team.device)
         frozen, lengths = (None if one is None else one.to(team.device) for one in (rows.frozen, rows.lengths))
         drawn = noise.draw(*x0.shape, seed=seed, step=number, use=VALID).to(x0.device)
-        found, memory = denoiser(
+        nats, memory = denoiser(
             x0,
             drawn,
             mask=mask,
@@ -53,7 +53,7 @@ def validate(
             lengths=lengths,
             memory=None if rows.begins else memory,
         )
-        n = found.bound.sum(1).double()
+        n = nats.bound.sum(1).double()
         c = torch.stack([objective.counted(row[None]) for row in real]).double()
         if mine == number and (not carries or number % team.world == team.rank):
             sums += torch.stack((n.sum(), c.sum(), (n * n).sum(), (n * c).sum(), (c * c).sum()))

@@ -19,7 +19,7 @@ Past = tuple[int, str | None]  # the forward pass of a text that was replaced la
 
 
 @dataclass(frozen=True)
-class Cell:
+class FilmCell:
     """One token of the finished text, and what stood in its place before."""
 
     text: str
@@ -27,18 +27,18 @@ class Cell:
     log_prob: float  # of the token when it was filled; 0 if it was given
     before: tuple[Past, ...] = ()  # in the order of the passes
 
-    def at(self, call: int) -> "Cell":
+    def at(self, call: int) -> "FilmCell":
         """What stood here after a forward pass; itself, if it was a mask."""
         past = [one for one in self.before if one[0] <= call < self.call]
         came, text = past[-1] if past else (0, None)
-        return self if text is None else Cell(text, came, 0.0)
+        return self if text is None else FilmCell(text, came, 0.0)
 
 
 @dataclass(frozen=True)
 class Film:
     """A finished text and the forward pass since which each token has stood there."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[FilmCell, ...]
     caption: str
 
     @property
@@ -55,7 +55,9 @@ def film(tokenizer: Tokenizer, tokens: Sequence[int], trace: Iterable[Event], *,
     for position, piece in enumerate(pieces(tokenizer, tokens)):
         event, before = came.get(position), tuple(past.get(position, ()))
         cells.append(
-            Cell(printable(piece), event.call, event.log_prob, before) if event else Cell(printable(piece), 0, 0.0)
+            FilmCell(printable(piece), event.call, event.log_prob, before)
+            if event
+            else FilmCell(printable(piece), 0, 0.0)
         )
     return Film(tuple(cells), caption)
 

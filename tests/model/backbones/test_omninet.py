@@ -7,7 +7,7 @@ import torch
 
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
-from unmask.model.backbones.block import Reading
+from unmask.model.backbones.block import BlockInputs
 from unmask.model.backbones.omninet import OmniNet, OmniNetSpec
 from unmask.model.cost import parameters
 from unmask.model.passes.whole import hidden_states, read_on
@@ -30,7 +30,7 @@ def states(net, x):
 
 
 def reading(x, turns, sees):
-    return Reading(attend_in(Pass(x, sees)), turns)
+    return BlockInputs(attend_in(Pass(x, sees)), turns)
 
 
 def test_no_state_depends_on_a_later_position_and_every_one_on_all_before():

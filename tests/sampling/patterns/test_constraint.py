@@ -455,9 +455,7 @@ def test_impossible_sets_are_told_before_any_call():
             next(fill(flat(letters.size), canvas, options=LogitOptions(constraint=Constraint(free, allowed=allowed))))
 
 
-def test_forced_and_banned_tokens_belong_into_the_constraint():
-    with pytest.raises(UserError, match="allowed tokens"):
-        LogitOptions(constraint=matching("a", ABC), forced={0: 1})
+def test_banned_tokens_belong_into_the_constraint():
     with pytest.raises(UserError, match="banned"):
         LogitOptions(constraint=matching("a", ABC), banned=(0,))
     assert LogitOptions(constraint=matching("a", ABC), banned=(1, 3)).banned == (1, 3)  # it has no use for these

@@ -63,8 +63,6 @@ SHAPES = {
     "allowed": (LogitOptions(constraint=allowed(p0=[1], p2=[0, 2])), lambda x: x[0] == "b" and x[2] != "b"),
     "keyword": (LogitOptions(constraint=matching(".*ab.*", ABC)), lambda x: "ab" in x),
     "banned": (LogitOptions(banned=(2,)), lambda x: "c" not in x),
-    "forced": (LogitOptions(forced={1: 2}), lambda x: x[1] == "c"),
-    "repetition": (LogitOptions(repetition=1.5), lambda x: True),
 }
 
 

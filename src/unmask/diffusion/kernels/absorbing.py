@@ -12,8 +12,9 @@ from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.kernel import KERNELS, Kernel, Step, only
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, only
 from unmask.diffusion.reverse import reveal_chance
+from unmask.diffusion.rows import pick
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
 
 
@@ -55,7 +56,6 @@ class Absorbing(Kernel):
     whole: bool = True  # stretched to run from no mask to all; False: the schedule's own range
 
     def level(self, t: Float[Tensor, "*b"]) -> Level:
-        """The noise level at t, by which tokens are hidden."""
         return complete(self.schedule, t) if self.whole else self.schedule.at(t)
 
     def sigma(self, t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -67,10 +67,9 @@ class Absorbing(Kernel):
     def forward(self, clean: CleanRows, t: Float[Tensor, " b"]) -> Int[Tensor, "b l"]:
         return hide(clean.x0, self.level(t).hidden, clean.noise.u, mask=clean.mask, frozen=clean.frozen)
 
-    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+    def log_step(self, log_p: Float[Tensor, "n v"], step: KernelStep) -> Float[Tensor, "n v"]:
         return absorbing_log_step(log_p, step.x_t, self.level(step.s), self.level(step.t), mask=step.mask)
 
-    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
-        log_p_true = log_p.gather(-1, x0[:, None]).squeeze(-1)
-        kl = kl_of_step(log_p_true, log_p[:, step.mask].exp(), self.level(step.s), self.level(step.t))
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: KernelStep) -> Float[Tensor, " n"]:
+        kl = kl_of_step(pick(log_p, x0), log_p[:, step.mask].exp(), self.level(step.s), self.level(step.t))
         return torch.where(step.x_t == step.mask, kl, 0.0)

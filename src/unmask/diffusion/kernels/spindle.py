@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.kernel import KERNELS, Kernel, Step, only
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, only
+from unmask.diffusion.rows import pick
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.errors import UserError
 from unmask.registry import derived
@@ -38,8 +39,7 @@ def kl_of_spindle_step(
     log_p: Float[Tensor, "n v"], true: Int[Tensor, " n"], r: Float[Tensor, "n v"]
 ) -> Float[Tensor, " n"]:
     """−r_w log p_w + (1 − r_w) log[(1 − r_w)/Σ_v p_v (1 − r_v)] at hidden positions. `log_p` is −∞ at the mask."""
-    r_true = r.gather(-1, true[:, None]).squeeze(-1)
-    log_p_true = log_p.gather(-1, true[:, None]).squeeze(-1)
+    r_true, log_p_true = pick(r, true), pick(log_p, true)
     stays = (log_p.exp() * (1 - r)).sum(-1).clamp(min=1e-30)  # in the last step nothing stays hidden
     hidden = torch.xlogy(1 - r_true, 1 - r_true) - torch.xlogy(1 - r_true, stays)
     return hidden - r_true * log_p_true
@@ -80,13 +80,13 @@ class Spindle(Kernel):
         )
         return spindle_reveal_chance(k_s, k_t)
 
-    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+    def log_step(self, log_p: Float[Tensor, "n v"], step: KernelStep) -> Float[Tensor, "n v"]:
         x_t, mask = step.x_t, step.mask
         r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)
         stays = (log_p.exp() * (1 - r)).sum(-1).log()
         hidden = (log_p + r.log()).index_copy(-1, torch.tensor([mask], device=x_t.device), stays[:, None])
         return torch.where((x_t == mask)[:, None], hidden, only(x_t, log_p))
 
-    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: Step) -> Float[Tensor, " n"]:
+    def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: KernelStep) -> Float[Tensor, " n"]:
         r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)
         return torch.where(step.x_t == step.mask, kl_of_spindle_step(log_p, x0, r), 0.0)

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.kernel import KERNELS, Kernel, Step
-from unmask.diffusion.rows import forbid
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep
+from unmask.diffusion.rows import forbid, pick
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
 from unmask.registry import derived
 
@@ -68,16 +68,12 @@ def rate_nats(
     alpha, hidden = level.alpha.double().clamp(min=1e-12), level.hidden.double().clamp(min=1e-9)
     a = k * alpha / hidden
     y = torch.log1p(a.to(log_p)[:, None] * log_p.exp())
-    total, here, true = y.sum(-1).double(), gathered(y, x_t).double(), gathered(y, x0).double()
+    total, here, true = y.sum(-1).double(), pick(y, x_t).double(), pick(y, x0).double()
     # Σ r log(r/r') − r, in units of −α'/(Kα): the clean token lies elsewhere, or here
     moved = (1 + a) * (a.log1p() - true + here) - (total - here - true) + (k - 2) * here - (k - 1 + a)
     same = ((k - 1) * (here - a.log1p() - 1) - (total - here)) / (1 + a)
     rates = (k + a) * (-here).exp() - 1  # Σ r'
     return (level.slope / (k * alpha) * (torch.where(x_t == x0, same, moved) + rates)).to(log_p.dtype)
-
-
-def gathered(values: Float[Tensor, "n v"], index: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return values.gather(-1, index[:, None]).squeeze(-1)
 
 
 @KERNELS.register("uniform", "tokens become random tokens")
@@ -89,7 +85,6 @@ class Uniform(Kernel):
     vocab: int = derived(2)  # ids of the network, the mask included
 
     def level(self, t: Float[Tensor, "*b"]) -> Level:
-        """The noise level at t, by which tokens are replaced."""
         return complete(self.schedule, t)
 
     def sigma(self, t: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -102,5 +97,5 @@ class Uniform(Kernel):
         drawn = replace_tokens(clean.x0, self.level(t).hidden, clean.noise.u, vocab=self.vocab, mask=clean.mask)
         return drawn if clean.frozen is None else torch.where(clean.frozen, clean.x0, drawn)
 
-    def log_step(self, log_p: Float[Tensor, "n v"], step: Step) -> Float[Tensor, "n v"]:
+    def log_step(self, log_p: Float[Tensor, "n v"], step: KernelStep) -> Float[Tensor, "n v"]:
         return uniform_log_step(log_p, step.x_t, self.level(step.s), self.level(step.t), mask=step.mask)

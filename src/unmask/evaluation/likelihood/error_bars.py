@@ -17,7 +17,7 @@ Z = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
-class Curve:
+class FittedCurve:
     """A polynomial in t, nats per token, fitted to all rows and passes by least squares."""
 
     coefficients: np.ndarray  # of Legendre polynomials in 2t − 1, from degree 0
@@ -32,7 +32,7 @@ class Curve:
         return 2 * legval(2 * t - 1, legder(self.coefficients))
 
 
-def fitted_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> Curve:
+def fitted_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> FittedCurve:
     """The mean curve of nats (passes, rows) against their times.
 
     With several passes each row has a level of its own, and the curve is fitted to the differences within rows.
@@ -53,7 +53,7 @@ def fitted_curve(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> Curve:
     coefficients = np.concatenate([np.zeros(lowest), turn.T @ (along / size)])
     leverage = np.square(basis).sum(1).reshape(nats.shape) + several / passes
     deviations = nats - (basis @ along).reshape(nats.shape)
-    return Curve(coefficients, deviations, leverage, observed - len(size))
+    return FittedCurve(coefficients, deviations, leverage, observed - len(size))
 
 
 def monte_carlo(nats: np.ndarray, tokens: np.ndarray, t: np.ndarray) -> tuple[float, float]:

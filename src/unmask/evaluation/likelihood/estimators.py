@@ -4,7 +4,7 @@
 
 The noise has uniforms: t says how much of a row is hidden, u which tokens, or in which order. Frozen tokens are given
 and cost nothing. The network returns logits only at positions whose nats are needed. An objective's own numbers are
-`Own`; the others are members of `ESTIMATORS`, for masked language models, whatever they were trained with.
+`OwnEstimator`; the others are members of `ESTIMATORS`, for masked language models, whatever they were trained with.
 """
 
 from abc import ABC, abstractmethod
@@ -84,7 +84,7 @@ def estimator(
         discrete = MDLM(schedule, steps=steps or objective.steps or 1000)
         known, others = {"count": MDLM(schedule, times=Count()), "steps": discrete, **known}, list(ESTIMATORS)
     if name in known:
-        return Own(name, known[name], parts or {}, state or {})
+        return OwnEstimator(name, known[name], parts or {}, state or {})
     if name not in others:
         raise unknown(f"estimator for {objective.name} models", name, [*known, *others])
     entry = ESTIMATORS.entry(name)
@@ -93,7 +93,7 @@ def estimator(
 
 
 @dataclass(frozen=True)
-class Own(Estimator):
+class OwnEstimator(Estimator):
     """The bound, the exact likelihood or the loss that an objective itself computes."""
 
     name: str

@@ -97,7 +97,7 @@ def table(**modules: nn.Module) -> nn.ModuleDict:
     return nn.ModuleDict(modules)
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """Attention, then an MLP, each followed by a norm of the sum with its input."""
 
     def __init__(self, a: BertSpec) -> None:
@@ -155,7 +155,7 @@ class Bert(PublishedEncoder):
             parts["token_type_embeddings"] = nn.Embedding(a.segments, e)
         self.embeddings = table(**parts, LayerNorm=nn.LayerNorm(e, a.eps))
         mapped = {"embedding_hidden_mapping_in": nn.Linear(e, a.width)} if a.embedding else {}
-        layers = nn.ModuleList(Layer(a) for _ in range(1 if a.shared else a.blocks))
+        layers = nn.ModuleList(BertLayer(a) for _ in range(1 if a.shared else a.blocks))
         self.encoder = table(**mapped, layer=layers)
         self.pooler = table(dense=nn.Linear(a.width, a.width)) if a.pooled else None
         self.cls = table(predictions=Predictions(a))

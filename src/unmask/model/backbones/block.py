@@ -59,7 +59,7 @@ def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shap
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class BlockInputs:
     """What a block needs to know of a pass besides its states."""
 
     attending: Attending
@@ -155,7 +155,7 @@ class Block(nn.Module):
         return Ready(norm1, bias1, qk, v, out, norm2, bias2, up, up_bias, down, down_bias)
 
     def forward(
-        self, x: Float[Tensor, "b l d"], reading: Reading, index: int, last: bool
+        self, x: Float[Tensor, "b l d"], reading: BlockInputs, index: int, last: bool
     ) -> Float[Tensor, "b l d"] | Float[Tensor, "n d"]:
         """`last`: only the asked elements are needed."""
         w, asked = self.weights(reading.c), last and reading.attending.wanted is not None
@@ -190,7 +190,7 @@ class Block(nn.Module):
             y = dropped(y, self.dropout)
         return y if gate is None else y * gate
 
-    def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: Reading, index: int) -> Float[Tensor, "b l d"]:
+    def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: BlockInputs, index: int) -> Float[Tensor, "b l d"]:
         qk = F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1))
         if reading.aimed is None:
             q, k = rotate(qk, reading.turns).chunk(2, dim=2)
@@ -200,7 +200,9 @@ class Block(nn.Module):
         v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
         return reading.attending(index, q, k, v)
 
-    def asked_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: Reading, index: int) -> Float[Tensor, "n d"]:
+    def asked_attend(
+        self, h: Float[Tensor, "b l d"], w: Ready, reading: BlockInputs, index: int
+    ) -> Float[Tensor, "n d"]:
         """Attention with keys and values of all elements and queries of the asked ones."""
         attending, turns = reading.attending, reading.turns
         w_q, w_k = w.qk.chunk(2)

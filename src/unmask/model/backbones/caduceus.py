@@ -122,7 +122,7 @@ class CaduceusSpec(Spec):
     @property
     def partners(self) -> dict[int, int]:
         """The complement of every id that is in a pair; all others are their own."""
-        found: dict[int, int] = {}
+        partners: dict[int, int] = {}
         for pair in self.complement.split():
             ids = re.fullmatch(r"([0-9]{1,8})-([0-9]{1,8})", pair)
             one, other = (-1, -1) if ids is None else (int(ids[1]), int(ids[2]))
@@ -131,10 +131,10 @@ class CaduceusSpec(Spec):
                     f"complement has the pair {pair!r:.40}: write pairs of ids from 0 to {self.vocab - 1}, such as "
                     "'0-3 1-2'."
                 )
-            if {one, other} & found.keys():
+            if {one, other} & partners.keys():
                 raise UserError(f"complement is {self.complement!r:.60}: an id may be in one pair only.")
-            found |= {one: other, other: one}
-        return found
+            partners |= {one: other, other: one}
+        return partners
 
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         once = self.shared and self.combine == "add"
@@ -177,7 +177,7 @@ class BothWays(nn.Module):
         return first + second if self.add else first * second
 
 
-class Block(nn.Module):
+class CaduceusBlock(nn.Module):
     """Norm, mixer and residual connection, with the noise level's modulation if there is one."""
 
     def __init__(self, a: CaduceusSpec) -> None:
@@ -210,7 +210,7 @@ class Caduceus(MixerNetwork):
         a = self.spec = spec
         self.embeddings = Embeddings(a.vocab, a.width)
         self.sigma_map = NoiseLevel(a.cond) if a.cond else None
-        self.layers = nn.ModuleList(Block(a) for _ in range(a.blocks))
+        self.layers = nn.ModuleList(CaduceusBlock(a) for _ in range(a.blocks))
         self.norm_f = RMSNorm(a.width, a.eps)
         self.adaLN_modulation_final = modulation(2, a.cond, a.width)
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
@@ -218,13 +218,13 @@ class Caduceus(MixerNetwork):
 
     @property
     def copies(self) -> dict[str, str]:
-        found = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
+        copies = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
         if self.spec.shared:
             for i in range(len(self.layers)):
                 for name in ("in_proj", "out_proj"):
                     mixer = f"layers.{i}.mixer"
-                    found[f"{mixer}.mamba_rev.{name}.weight"] = f"{mixer}.mamba_fwd.{name}.weight"
-        return found
+                    copies[f"{mixer}.mamba_rev.{name}.weight"] = f"{mixer}.mamba_fwd.{name}.weight"
+        return copies
 
     def complement(self, device: torch.device) -> Int[Tensor, " v"]:
         """The complement of every id."""

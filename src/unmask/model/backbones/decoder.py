@@ -152,7 +152,7 @@ def product(layer: nn.Module, x: Float[Tensor, "*shape i"]) -> Float[Tensor, "*s
     return F.linear(x, widen(layer.weight, x), bias)
 
 
-class Norm(nn.Module):
+class WideLayerNorm(nn.Module):
     """Layer norm with a weight and a bias, in float32."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -164,10 +164,10 @@ class Norm(nn.Module):
         return F.layer_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.bias.to(wide.dtype), self.eps)
 
 
-NORMS: dict[str, type[nn.Module]] = {"rms": RMSNorm, "layer": Norm}
+NORMS: dict[str, type[nn.Module]] = {"rms": RMSNorm, "layer": WideLayerNorm}
 
 
-class Attention(nn.Module):
+class DecoderAttention(nn.Module):
     """The products around attention."""
 
     def __init__(self, a: DecoderSpec) -> None:
@@ -219,14 +219,14 @@ class Mlp(nn.Module):
         return product(self.down_proj, F.silu(product(self.gate_proj, h)) * up)
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """Attention, then an MLP, both pre-norm with residual connections."""
 
     def __init__(self, a: DecoderSpec) -> None:
         super().__init__()
         self.spec = a
         self.input_layernorm = NORMS[a.norm](a.width, a.eps)
-        self.self_attn = Attention(a)
+        self.self_attn = DecoderAttention(a)
         self.post_attention_layernorm = NORMS[a.norm](a.width, a.eps)
         self.mlp = Mlp(a)
 
@@ -254,7 +254,7 @@ class Decoder(Backbone):
         a = self.spec = spec
         self.embed_tokens = nn.Embedding(a.vocab, a.width)
         self.embed_positions = nn.Embedding(a.positions, a.width) if a.positions else None
-        self.layers = nn.ModuleList(Layer(a) for _ in range(a.blocks))
+        self.layers = nn.ModuleList(DecoderLayer(a) for _ in range(a.blocks))
         self.norm = NORMS[a.norm](a.width, a.eps)
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
         fresh(self)

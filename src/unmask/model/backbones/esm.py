@@ -65,7 +65,7 @@ class EsmSpec(EncoderSpec):
         return self.blocks * (10 * self.width + 2 * self.hidden)
 
 
-class Layer(nn.Module):
+class EsmLayer(nn.Module):
     """Attention, then an MLP, both pre-norm with residual connections."""
 
     def __init__(self, a: EsmSpec) -> None:
@@ -107,7 +107,7 @@ class Esm(PublishedEncoder):
         d = a.width
         self.embeddings = table(word_embeddings=nn.Embedding(a.vocab, d))
         self.encoder = table(
-            layer=nn.ModuleList(Layer(a) for _ in range(a.blocks)), emb_layer_norm_after=nn.LayerNorm(d, a.eps)
+            layer=nn.ModuleList(EsmLayer(a) for _ in range(a.blocks)), emb_layer_norm_after=nn.LayerNorm(d, a.eps)
         )
         self.lm_head = table(dense=nn.Linear(d, d), layer_norm=nn.LayerNorm(d, a.eps))
         self.lm_head.register_parameter("bias", nn.Parameter(torch.zeros(a.vocab)))

@@ -113,7 +113,7 @@ class Positions(nn.Module):
         self.register_buffer("t", t[None])
 
 
-class Window(nn.Module):
+class FilterWindow(nn.Module):
     """How fast each channel's filter decays."""
 
     def __init__(self, width: int) -> None:
@@ -133,7 +133,7 @@ class Filter(nn.Module):
         super().__init__()
         self.bias = nn.Parameter(torch.randn(a.width))
         self.pos_emb = Positions(a.reach, a.features)
-        self.modulation = Window(a.width)
+        self.modulation = FilterWindow(a.width)
         # The published names count the sines as well: linear layers have even numbers, and one sine serves them all.
         layers: dict[str, nn.Module] = {"0": nn.Linear(a.features, a.filter), "1": Sine(a.filter, a.frequency)}
         layers |= {str(2 * i): nn.Linear(a.filter, a.filter) for i in range(1, a.mlps + 1)}
@@ -186,7 +186,7 @@ class MLP(nn.Module):
         return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 
-class Block(nn.Module):
+class HyenaBlock(nn.Module):
     """The operator, then an MLP, both pre-norm with residual connections."""
 
     def __init__(self, a: HyenaSpec) -> None:
@@ -235,7 +235,7 @@ class Hyena(Backbone):
         super().__init__()
         a = self.spec = spec
         self.embeddings = Embeddings(a.vocab, a.width)
-        self.layers = nn.ModuleList(Block(a) for _ in range(a.blocks))
+        self.layers = nn.ModuleList(HyenaBlock(a) for _ in range(a.blocks))
         self.ln_f = nn.LayerNorm(a.width, a.eps)
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
         if self.lm_head is not None:
@@ -244,11 +244,11 @@ class Hyena(Backbone):
     @property
     def copies(self) -> dict[str, str]:
         """One frequency serves all sines of a filter."""
-        found = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
+        copies = {"lm_head.weight": "embeddings.word_embeddings.weight"} if self.spec.tied else {}
         for i in range(self.spec.blocks):
             sines = f"layers.{i}.mixer.filter_fn.implicit_filter"
-            found |= {f"{sines}.{2 * j + 1}.freq": f"{sines}.1.freq" for j in range(1, self.spec.mlps + 1)}
-        return found
+            copies |= {f"{sines}.{2 * j + 1}.freq": f"{sines}.1.freq" for j in range(1, self.spec.mlps + 1)}
+        return copies
 
     def decays(self, name: str, p: nn.Parameter) -> bool:
         return p.ndim >= 2 and "filter_fn" not in name

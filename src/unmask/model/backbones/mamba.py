@@ -72,7 +72,7 @@ class LayerStates:
         return replace(self, layers=tuple(None if past is None else past.take(rows) for past in self.layers))
 
 
-class Block(nn.Module):
+class MambaBlock(nn.Module):
     """Norm, mixer, gate and residual connection."""
 
     def __init__(self, a: MambaSpec) -> None:
@@ -102,7 +102,7 @@ class Mamba(MixerNetwork):
         a = self.spec = spec
         self.embedding = nn.Embedding(a.vocab, a.width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.layers = nn.ModuleList(Block(a) for _ in range(a.blocks))
+        self.layers = nn.ModuleList(MambaBlock(a) for _ in range(a.blocks))
         self.norm_f = RMSNorm(a.width, a.eps)
         self.lm_head = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)
 

@@ -62,7 +62,7 @@ class ModernBertSpec(EncoderSpec):
         return self.blocks * (10 * self.width + 4 * self.hidden)
 
 
-class Layer(nn.Module):
+class ModernBertLayer(nn.Module):
     """Attention, then a gated MLP, both pre-norm with residual connections; nothing has a bias."""
 
     def __init__(self, a: ModernBertSpec, number: int) -> None:
@@ -104,7 +104,7 @@ class ModernBert(Encoder):
         d = a.width
         self.tok_embeddings = nn.Embedding(a.vocab, d)
         self.embedding_norm = nn.LayerNorm(d, a.eps, bias=False)
-        self.layers = nn.ModuleList(Layer(a, number) for number in range(a.blocks))
+        self.layers = nn.ModuleList(ModernBertLayer(a, number) for number in range(a.blocks))
         self.final_norm = nn.LayerNorm(d, a.eps, bias=False)
         self.prediction = nn.ModuleDict(
             {"dense": nn.Linear(d, d, bias=False), "norm": nn.LayerNorm(d, a.eps, bias=False)}

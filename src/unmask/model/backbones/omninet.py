@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import Block, Norm, Reading, normed
+from unmask.model.backbones.block import Block, BlockInputs, Norm, normed
 from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.key_values import KeyValues
 from unmask.model.passing import ATTENTION, Abilities, Apart, Empty, Memory, Pass, Rule, States
@@ -136,7 +136,7 @@ class OmniNet(Backbone):
         rule = torch.cat((rule[..., :before].repeat(*wide, 1, many), rule[..., before:].repeat(*wide, 1, many)), -1)
         rule = rule.repeat(*wide, many, 1)
         every = attend_in(Pass(x.new_zeros(len(x), many * m, 0), Rule(rule), memory=omnis))
-        ordinary, omni = Reading(own, turns), Reading(every, turns.repeat(many, 1, 1))
+        ordinary, omni = BlockInputs(own, turns), BlockInputs(every, turns.repeat(many, 1, 1))
         states: list[Tensor] = []
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import Block, Norm, Reading, modulation, normed
+from unmask.model.backbones.block import Block, BlockInputs, Norm, modulation, normed
 from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.passing import ATTENTION, Abilities, Causal, Full, Pass, Sees, States, VisibleKeys
 from unmask.registry import derived
@@ -160,7 +160,7 @@ class Output(nn.Module):
         self.adaLN_modulation = modulation(2, a.cond or 0, a.width)
         self.constant = not a.time_conditioning
 
-    def forward(self, x: Float[Tensor, "*shape d"], reading: Reading) -> Float[Tensor, "*shape d"]:
+    def forward(self, x: Float[Tensor, "*shape d"], reading: BlockInputs) -> Float[Tensor, "*shape d"]:
         """The normed hidden states: of all positions, or of the asked rows."""
         if self.adaLN_modulation is None or reading.c is None:
             return normed(x, self.norm_final.weight)
@@ -204,7 +204,7 @@ class Transformer(Backbone):
         """Embedding (of tokens), blocks and last norm."""
         x = p.x if p.x.is_floating_point() else self.embed(p.x)
         rotary = self.rotary_emb
-        reading = Reading(attend_in(p), rotary.at(p), self.condition(p.sigma), rotary.aimed(p))
+        reading = BlockInputs(attend_in(p), rotary.at(p), self.condition(p.sigma), rotary.aimed(p))
         with precision(x.device, self.compute):
             for i, block in enumerate(self.blocks):
                 x = self.run_layer(block, x, reading, i, i == len(self.blocks) - 1)

@@ -136,7 +136,7 @@ class TransformerXLSpec(Spec):
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class MemoryWindow:
     """The last positions that are still seen: their states in training, else their keys and values."""
 
     layers: tuple[Tensor | Past | None, ...]
@@ -150,7 +150,7 @@ class Window:
         first = self.layers[0]
         return 0 if first is None else (first if isinstance(first, Tensor) else first[0]).shape[1]
 
-    def take(self, rows: Int[Tensor, " n"]) -> "Window":
+    def take(self, rows: Int[Tensor, " n"]) -> "MemoryWindow":
         taken = [
             p if p is None else p[rows] if isinstance(p, Tensor) else (p[0][rows], p[1][rows]) for p in self.layers
         ]
@@ -162,20 +162,20 @@ class Window:
         states = torch.cat((torch.stack(old, 1), states.detach()), 2) if old else states.detach()
         return Segment(states[:, :, -most:].contiguous(), self.filled + states.shape[2] - self.length)
 
-    def with_keys(self, pasts: list[Past], distances: tuple[Tensor, ...], most: int) -> "Window":
+    def with_keys(self, pasts: list[Past], distances: tuple[Tensor, ...], most: int) -> "MemoryWindow":
         new = pasts[0][0].shape[1]
-        kept = tuple((k[:, max(0, new - most) :], v[:, max(0, new - most) :]) for k, v in pasts)
-        return replace(self, layers=kept, filled=self.filled + new - self.length, distances=distances)
+        seen = tuple((k[:, max(0, new - most) :], v[:, max(0, new - most) :]) for k, v in pasts)
+        return replace(self, layers=seen, filled=self.filled + new - self.length, distances=distances)
 
 
-def remembered(memory: Memory, layers: int) -> Window:
+def remembered(memory: Memory, layers: int) -> MemoryWindow:
     """A memory as the layers take it."""
-    if isinstance(memory, Window):
+    if isinstance(memory, MemoryWindow):
         return memory
     if isinstance(memory, Segment):
         states = (None,) * layers if memory.states is None else memory.states.unbind(1)
-        return Window(states, filled=memory.filled, trained=True)
-    return Window((None,) * layers, memory.capacity if isinstance(memory, Empty) else 0)
+        return MemoryWindow(states, filled=memory.filled, trained=True)
+    return MemoryWindow((None,) * layers, memory.capacity if isinstance(memory, Empty) else 0)
 
 
 class Distances(nn.Module):
@@ -207,13 +207,13 @@ class Adaptive(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         flat = tokens.flatten()
-        found = self.table(0).weight.new_zeros(len(flat), self.width)
+        vectors = self.table(0).weight.new_zeros(len(flat), self.width)
         for i, (low, high) in enumerate(self.spans):
             here = ((flat >= low) & (flat < high)).nonzero().squeeze(-1)
             x = self.table(i)(flat[here] - low)
             x = F.linear(x, self.emb_projs[i]) if len(self.emb_projs) else x
-            found = found.index_copy(0, here, x * self.width**0.5)
-        return found.view(*tokens.shape, self.width)
+            vectors = vectors.index_copy(0, here, x * self.width**0.5)
+        return vectors.view(*tokens.shape, self.width)
 
     def table(self, i: int) -> nn.Embedding:
         layer = self.emb_layers[i]
@@ -246,7 +246,7 @@ def tables(a: TransformerXLSpec) -> list[tuple[int, int]]:
     return spans if a.divide > 1 else [(0, a.vocab)]
 
 
-class Attention(nn.Module):
+class DistanceAttention(nn.Module):
     """Attention with scores by content and by distance, added to its input and then normed."""
 
     def __init__(self, a: TransformerXLSpec) -> None:
@@ -314,12 +314,12 @@ class FeedForward(nn.Module):
         return self.layer_norm(x + self.CoreNet(x))
 
 
-class Layer(nn.Module):
+class TransformerXLLayer(nn.Module):
     """Attention, then the MLP."""
 
     def __init__(self, a: TransformerXLSpec) -> None:
         super().__init__()
-        self.dec_attn, self.pos_ff = Attention(a), FeedForward(a)
+        self.dec_attn, self.pos_ff = DistanceAttention(a), FeedForward(a)
 
     def forward(
         self,
@@ -348,7 +348,7 @@ class TransformerXL(Backbone):
         super().__init__()
         a = self.spec = spec
         self.word_emb, self.pos_emb, self.drop = Adaptive(a), Distances(a.width), nn.Dropout(a.dropout)
-        self.layers = nn.ModuleList(Layer(a) for _ in range(a.blocks))
+        self.layers = nn.ModuleList(TransformerXLLayer(a) for _ in range(a.blocks))
         self.crit = Criterion(a)
         if not a.separate:
             self.r_w_bias = nn.Parameter(torch.zeros(a.heads, a.features))
@@ -358,19 +358,19 @@ class TransformerXL(Backbone):
                 nn.init.normal_(p, std=0.01 if "_projs" in name else 0.02)
 
     @property
-    def stack(self) -> list[Layer]:
-        return [layer for layer in self.layers if isinstance(layer, Layer)]
+    def stack(self) -> list[TransformerXLLayer]:
+        return [layer for layer in self.layers if isinstance(layer, TransformerXLLayer)]
 
     @property
     def copies(self) -> dict[str, str]:
-        a, found = self.spec, {}
+        a, copies = self.spec, {}
         if a.tied:
             for i in range(len(self.word_emb.emb_layers)):
-                found[f"crit.out_layers.{i}.weight"] = f"word_emb.emb_layers.{i}.weight"
+                copies[f"crit.out_layers.{i}.weight"] = f"word_emb.emb_layers.{i}.weight"
         if a.tied_projections and a.projected:
             for i in range(1, a.groups):
-                found[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{i if a.divide > 1 else 0}"
-        return found
+                copies[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{i if a.divide > 1 else 0}"
+        return copies
 
     def embed(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape d"]:
         return self.word_emb(tokens)
@@ -387,7 +387,7 @@ class TransformerXL(Backbone):
             distances = self.distances(memory, m + q, x.dtype)
             for layer, states, r in zip(self.stack, before, distances, strict=True):
                 inputs.append(x)
-                own: Attention | TransformerXL = layer.dec_attn if self.spec.separate else self
+                own: DistanceAttention | TransformerXL = layer.dec_attn if self.spec.separate else self
                 biases = own.r_w_bias, own.r_r_bias
                 x, past = self.run_layer(layer, x, states, r[-m - q :], biases, visible)
                 pasts.append(past)
@@ -398,7 +398,7 @@ class TransformerXL(Backbone):
             return States(hidden, memory.with_states(torch.stack(inputs, 1), self.spec.memory))
         return States(hidden, memory.with_keys(pasts, distances, self.spec.memory))
 
-    def distances(self, memory: Window | None, total: int, kind: torch.dtype) -> tuple[Tensor, ...]:
+    def distances(self, memory: MemoryWindow | None, total: int, kind: torch.dtype) -> tuple[Tensor, ...]:
         """The vectors of distances for each layer: those of reading on are projected once, and kept."""
         if memory is None or memory.trained:
             return (self.drop(self.pos_emb(total, self.spec.clamp).to(kind)),) * len(self.layers)
@@ -425,10 +425,10 @@ class TransformerXL(Backbone):
                 return first.to(wide)
             first = first.to(wide).log_softmax(-1)
             short = a.cutoffs[0]
-            found = [first[..., :short]]
+            parts = [first[..., :short]]
             for i in range(1, a.groups):  # the entries of the groups are in reverse order
-                found.append(first[..., -i, None] + self.group_logits(hidden, i).to(wide).log_softmax(-1))
-        return torch.cat(found, -1)
+                parts.append(first[..., -i, None] + self.group_logits(hidden, i).to(wide).log_softmax(-1))
+        return torch.cat(parts, -1)
 
     def group_logits(self, hidden: Float[Tensor, "*shape d"], group: int) -> Float[Tensor, "*shape v"]:
         """The logits within a group; those of the first end with one entry for each other group."""

@@ -72,16 +72,16 @@ def piece(
 
 @lru_cache(maxsize=256)
 def visibility(
-    kept: int, stored: int, block: int, led: bool, size: int, seen: int, lag: int, device: torch.device
+    remembered: int, stored: int, block: int, led: bool, size: int, seen: int, lag: int, device: torch.device
 ) -> Bool[Tensor, "m keys"] | None:
     """visible[i, j]: element i sees key j of [kept; finished; block; lead]. All but the last two are whole blocks,
     the first of them perhaps without its first `lag` tokens."""
     with torch.inference_mode(False):
-        past = kept + stored
+        past = remembered + stored
         key = torch.arange(past + block, device=device)
         last = (past + lag) // size
         number = torch.where(key < past, (key + lag) // size, last)
-        query = torch.cat([number[kept:], number.new_full((int(led),), last)])[:, None]
+        query = torch.cat([number[remembered:], number.new_full((int(led),), last)])[:, None]
         visible = (number <= query) & (number > query - seen)
         if led:
             visible[-1] = visible[-1] & (key != past)  # the lead does not see the position that it predicts

@@ -41,11 +41,11 @@ def run_together(network: Reader, passes: Sequence[Pass], counted: Counted = unc
     padded = [0 if p.lengths is None else size - int(p.lengths.sum()) for p, size in zip(parts, sizes, strict=True)]
     for numbers in [(sum(sizes), sum(padded))] if attends else zip(sizes, padded, strict=True):
         counted(*numbers)
-    found: dict[int, States] = {}
+    by_pass: dict[int, States] = {}
     for own, one in zip(kinds.values(), gatherings, strict=True):
-        found.update(zip(own, one.scatter(states[: len(one.passes)]), strict=True))
+        by_pass.update(zip(own, one.scatter(states[: len(one.passes)]), strict=True))
         states = states[len(one.passes) :]
-    return [found[i] for i in range(len(passes))]
+    return [by_pass[i] for i in range(len(passes))]
 
 
 def kind_of(p: Pass) -> object | None:
@@ -102,9 +102,9 @@ def by_length(reach: Int[Tensor, " b"], *, apart: int) -> list[Int[Tensor, " k"]
     """The rows of each pass: those of similar lengths, if a further pass spares more than `apart` positions."""
     lengths = reach.tolist()
     left = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for number, i in enumerate(left):
-        if not found or (lengths[found[-1][0]] - lengths[i]) * (len(left) - number) > apart:
-            found.append([])
-        found[-1].append(i)
-    return [torch.tensor(sorted(some), device=reach.device) for some in found]
+        if not groups or (lengths[groups[-1][0]] - lengths[i]) * (len(left) - number) > apart:
+            groups.append([])
+        groups[-1].append(i)
+    return [torch.tensor(sorted(some), device=reach.device) for some in groups]

@@ -25,8 +25,8 @@ def without_masks(p: Pass, mask: int) -> Pass:
     if m > WORTH * l:
         return p
     # Rows with fewer elements are filled up with masks: these are seen by nobody.
-    kept = (~needed).int().argsort(dim=1, stable=True)[:, :m]
-    sigma = p.sigma.gather(1, kept) if p.sigma is not None and p.sigma.dim() == 2 else p.sigma
+    order = (~needed).int().argsort(dim=1, stable=True)[:, :m]
+    sigma = p.sigma.gather(1, order) if p.sigma is not None and p.sigma.dim() == 2 else p.sigma
     place = needed.cumsum(1) - 1
     wanted = row * m + place[row, column]
-    return replace(p, x=x.gather(1, kept), position=kept, sigma=sigma, lengths=None, wanted=wanted)
+    return replace(p, x=x.gather(1, order), position=order, sigma=sigma, lengths=None, wanted=wanted)

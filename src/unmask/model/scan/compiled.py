@@ -55,7 +55,7 @@ def exp(x):
 
 @jit(fastmath=SUMS)
 @no_type_check
-def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
+def forward_tasks(u, delta, a, b, c, state, y, chunks, last, first, end):
     """Tasks first .. end − 1 of the forward pass; a task is one row and one block of channels."""
     n, channels = a.shape
     blocks = (channels + BLOCK - 1) // BLOCK
@@ -68,7 +68,7 @@ def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
                 h[i, j] = state[row, low + j, i]
         for t in range(u.shape[1]):
             if t % CHUNK == 0:
-                kept[row, t // CHUNK, :, low : low + width] = h[:, :width]
+                chunks[row, t // CHUNK, :, low : low + width] = h[:, :width]
             d, out = delta[row, t, low : low + width], y[row, t, low : low + width]
             for j in range(width):
                 du[j] = d[j] * u[row, t, low + j]
@@ -87,7 +87,7 @@ def forward_tasks(u, delta, a, b, c, state, y, kept, last, first, end):
 
 @jit(fastmath=SUMS)
 @no_type_check
-def backward_tasks(u, delta, a, b, c, kept, gy, gu, gdelta, ga, gb, gc, first, end):
+def backward_tasks(u, delta, a, b, c, chunks, gy, gu, gdelta, ga, gb, gc, first, end):
     """Tasks first .. end − 1 of the backward pass; ga is per row, gb and gc are per block of channels.
 
     Each inner loop writes to one or two arrays only: with more, the compiler cannot prove that they do not overlap.
@@ -104,10 +104,10 @@ def backward_tasks(u, delta, a, b, c, kept, gy, gu, gdelta, ga, gb, gc, first, e
         width = min(BLOCK, channels - low)
         high = low + width
         g = np.zeros((n, BLOCK), np.float32)  # ∂loss/∂h_t
-        for chunk in range(kept.shape[1] - 1, -1, -1):
+        for chunk in range(chunks.shape[1] - 1, -1, -1):
             start = chunk * CHUNK
             steps = min(CHUNK, length - start)
-            states[0, :, :width] = kept[row, chunk, :, low:high]
+            states[0, :, :width] = chunks[row, chunk, :, low:high]
             for s in range(steps):
                 d = delta[row, start + s, low:high]
                 for j in range(width):
@@ -174,22 +174,22 @@ class CompiledScan(torch.autograd.Function):
         rows, length, channels = u.shape
         y, last = torch.empty_like(u), torch.empty_like(state)
         a = a.T.contiguous()  # channels last, as in u: they are the numbers of a vector instruction
-        kept = u.new_empty(rows, -(-length // CHUNK), *a.shape)
-        arrays = tuple(x.numpy() for x in (u, delta, a, b, c, state, y, kept, last))
+        chunks = u.new_empty(rows, -(-length // CHUNK), *a.shape)
+        arrays = tuple(x.numpy() for x in (u, delta, a, b, c, state, y, chunks, last))
         share(forward_tasks, arrays, rows=rows, channels=channels)
-        ctx.save_for_backward(u, delta, a, b, c, kept)
+        ctx.save_for_backward(u, delta, a, b, c, chunks)
         ctx.mark_non_differentiable(last)
         return y, last
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor, _: Tensor) -> Any:
-        u, delta, a, b, c, kept = ctx.saved_tensors
+        u, delta, a, b, c, chunks = ctx.saved_tensors
         rows, _, channels = u.shape
         blocks = -(-channels // BLOCK)
         gu, gdelta = torch.empty_like(u), torch.empty_like(u)
         ga = u.new_zeros(rows, *a.shape)
         gb, gc = u.new_zeros(blocks, *b.shape), u.new_zeros(blocks, *b.shape)
-        arrays = tuple(x.numpy() for x in (u, delta, a, b, c, kept, grad_y.contiguous(), gu, gdelta, ga, gb, gc))
+        arrays = tuple(x.numpy() for x in (u, delta, a, b, c, chunks, grad_y.contiguous(), gu, gdelta, ga, gb, gc))
         share(backward_tasks, arrays, rows=rows, channels=channels)
         return gu, gdelta, ga.sum(0).T, gb.sum(0), gc.sum(0), None

@@ -24,22 +24,22 @@ class LoopScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> Any:
         u, delta, b, c = (x.transpose(0, 1) for x in (u, delta, b, c))  # (l b ..)
-        y, kept, h = torch.empty_like(u), [], state
+        y, chunks, h = torch.empty_like(u), [], state
         for start in range(0, len(u), CHUNK):
             now = slice(start, start + CHUNK)
-            kept.append(h)
+            chunks.append(h)
             _, states = chunk_states(u[now], delta[now], a, b[now], h)
             y[now] = (states @ c[now].unsqueeze(-1)).squeeze(-1)
             h = states[-1].clone()
-        ctx.save_for_backward(u, delta, a, b, c, *kept)
-        last = h if kept else state.clone()
+        ctx.save_for_backward(u, delta, a, b, c, *chunks)
+        last = h if chunks else state.clone()
         ctx.mark_non_differentiable(last)
         return y.transpose(0, 1), last
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor, _: Tensor) -> Any:
-        u, delta, a, b, c, *kept = ctx.saved_tensors
+        u, delta, a, b, c, *chunks = ctx.saved_tensors
         grad_y = grad_y.transpose(0, 1)
         grads = [
             torch.empty_like(u),
@@ -49,13 +49,15 @@ class LoopScan(torch.autograd.Function):
             torch.empty_like(c),
         ]
         grad_u, grad_delta, grad_a, grad_b, grad_c = grads
-        later = torch.zeros_like(kept[0]) if kept else None  # the gradient of the chunk's last state from later steps
-        for index in reversed(range(len(kept))):
+        later = (
+            torch.zeros_like(chunks[0]) if chunks else None
+        )  # the gradient of the chunk's last state from later steps
+        for index in reversed(range(len(chunks))):
             now = slice(index * CHUNK, (index + 1) * CHUNK)
             d, dy = delta[now], grad_y[now]
-            decay, states = chunk_states(u[now], d, a, b[now], kept[index])
+            decay, states = chunk_states(u[now], d, a, b[now], chunks[index])
             grad_c[now] = (dy.unsqueeze(-2) @ states).squeeze(-2)
-            before = torch.cat((kept[index][None], states[:-1]))  # h_{t−1}
+            before = torch.cat((chunks[index][None], states[:-1]))  # h_{t−1}
             g = dy.unsqueeze(-1) * c[now].unsqueeze(-2)  # to become ∂loss/∂h_t (t b e n)
             g[-1] += later
             for t in range(len(g) - 2, -1, -1):

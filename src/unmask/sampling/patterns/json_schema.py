@@ -92,10 +92,10 @@ class Compiler:
 
     def value(self, schema: Any, where: str) -> str:
         """The expression of a schema, at a place that errors name."""
-        found = self.expression(schema, where)
-        if len(found) > LONGEST:
+        written = self.expression(schema, where)
+        if len(written) > LONGEST:
             raise UserError(f"the JSON schema becomes a pattern of more than {LONGEST:,} characters at {where}.")
-        return found
+        return written
 
     def expression(self, schema: Any, where: str) -> str:
         if isinstance(schema, bool):
@@ -139,18 +139,18 @@ class Compiler:
                 f"the JSON schema refers to itself: {target}. A pattern has no recursion: write out as many levels "
                 "as you need."
             )
-        found: Any = self.root
+        place: Any = self.root
         for part in target.removeprefix("#").split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) and name.isdecimal() else found
-            if isinstance(found, Mapping):
-                if name not in found:
+            place = place[int(name)] if isinstance(place, list) and name.isdecimal() else place
+            if isinstance(place, Mapping):
+                if name not in place:
                     raise UserError(f"{where} of the JSON schema refers to {target}, which is not in it.")
-                found = found[name]
+                place = place[name]
         rest = {name: value for name, value in schema.items() if name != "$ref"}
         self.open.append(target)
         try:
-            return self.value(merged_schema(rest, found, where), target)
+            return self.value(merged_schema(rest, place, where), target)
         finally:
             self.open.pop()
 
@@ -182,12 +182,12 @@ class Compiler:
             seen.append(target)
             if target in self.open:
                 break
-            found: Any = self.root
+            place: Any = self.root
             for part in target.removeprefix("#").split("/")[1:]:
-                found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-            if not isinstance(found, Mapping):
+                place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+            if not isinstance(place, Mapping):
                 break
-            branch = found
+            branch = place
         return branch
 
     def listed(self, schema: Mapping[str, Any], where: str) -> str:
@@ -266,16 +266,16 @@ def unsupported(word: str, where: str) -> UserError:
 
 def one_of(expression: Any, choices: Sequence[tuple[Any, str]], where: str) -> str:
     """Any of several expressions; those that no value matches are left out."""
-    found: list[str] = []
+    parts: list[str] = []
     refusal: Impossible | None = None
     for one, other in choices:
         try:
-            found.append(expression(one, other, where))
+            parts.append(expression(one, other, where))
         except Impossible as error:
             refusal = error
-    if not found:
+    if not parts:
         raise refusal or Impossible(f"no value is valid at {where} of the JSON schema.")
-    return found[0] if len(found) == 1 else "(?:" + "|".join(dict.fromkeys(found)) + ")"
+    return parts[0] if len(parts) == 1 else "(?:" + "|".join(dict.fromkeys(parts)) + ")"
 
 
 def types_of(schema: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ class Character:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Alternatives:
     """One of several sequences; some of them may be empty."""
 
     choices: "list[Sequence]"
@@ -106,7 +106,7 @@ class Repeat:
     inner: "Sequence"
 
 
-Sequence = list[Character | Choice | Repeat]
+Sequence = list[Character | Alternatives | Repeat]
 
 
 def no_check() -> None:
@@ -172,7 +172,7 @@ def simplify_items(items: Any, flags: int) -> Sequence:
             simple += simplify_items(inner, (flags | added) & ~removed)
         elif op is ops.BRANCH:
             choices = [simplify_items(choice, flags) for choice in value[1]]
-            simple += [Choice(choices)] if any(choices) else []
+            simple += [Alternatives(choices)] if any(choices) else []
         elif op in REPEATS:
             least, most, inner = value
             inner = simplify_items(inner, flags)
@@ -190,7 +190,7 @@ def sequence(net: Net, items: Sequence, state: int) -> int:
             for encoded in item.encodings:
                 spell(net, state, end, encoded)
             state = end
-        elif isinstance(item, Choice):
+        elif isinstance(item, Alternatives):
             state = join_states(net, [sequence(net, one, free_step(net, state)) for one in item.choices])
         else:
             state = repeat_item(net, item, state)

@@ -254,15 +254,15 @@ def explore_states(machine: Machine, words: Words, check: Check) -> tuple[list[i
     classes = np.zeros(len(words.first), np.int64)
     portions: list[tuple[np.ndarray, np.ndarray]] = []  # rows by class, and the classes before them by class
 
-    def numbered(found: np.ndarray) -> np.ndarray:
+    def numbered(numbers: np.ndarray) -> np.ndarray:
         """The numbers of these states of the machine, in order of appearance."""
         met = np.zeros(len(place), bool)
-        met[found] = True
+        met[numbers] = True
         met[-1] = False  # the dead state has no number
         new = np.flatnonzero(met & (place < 0))
         place[new] = np.arange(len(states), len(states) + len(new)) + 2
         states.extend(new.tolist())
-        return place[found]
+        return place[numbers]
 
     rows = [numbered(some.after(machine.table, np.zeros(1, np.int32))) for some in (first, later)]
     done = 0

@@ -22,7 +22,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError, unknown
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, Logits, Memory, Policy, PolicyView
 
 
 def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
@@ -83,8 +83,7 @@ class Ordered(Looking):
     def __post_init__(self) -> None:
         if self.by not in CERTAINTY:
             raise unknown("order", self.by, CERTAINTY)
-        if self.calls is not None:
-            check_total(self.calls)
+        check_total(self.calls)
         check_total(self.each)
         if self.falls is not None and (self.calls is None or not 0 <= self.falls < 1):
             raise UserError(f"falls must lie in [0, 1), with a number of calls; saw {self.falls} and {self.calls}.")
@@ -124,9 +123,7 @@ class Ordered(Looking):
         clock = view.clock + calls - (now + 1) * (calls // parts).clamp(min=1)
         return replace(view, hidden=view.hidden & there, clock=clock)
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         log_p = forbid(logits, view.mask).log_softmax(-1)
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
         memory = view.memory
@@ -166,8 +163,7 @@ class Leftmost(Looking):
     schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def __post_init__(self) -> None:
-        if self.calls is not None:
-            check_total(self.calls)
+        check_total(self.calls)
 
     @property
     def law(self) -> str:

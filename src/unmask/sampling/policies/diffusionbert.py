@@ -11,7 +11,7 @@ from unmask.diffusion.rows import forbid
 from unmask.diffusion.times import grid
 from unmask.registry import derived
 from unmask.sampling.policies.reverse import lots
-from unmask.sampling.policy import POLICIES, Draw, GridPolicy, Memory, PolicyView
+from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, GridPolicy, Logits, PolicyView
 
 
 @POLICIES.register("diffusionbert", "DiffusionBERT's own reverse step")
@@ -32,17 +32,14 @@ class SpindleReverse(GridPolicy):
         return view.hidden, self.kernel.sigma(self.time(view.clock)).float()
 
     def revealing(self, view: PolicyView, rows: Int[Tensor, " n"], size: int) -> Float[Tensor, "n v"]:
-        """r_v of this step at each row."""
         clock = view.clock[rows // view.hidden.shape[1]]
         return self.kernel.reveals(self.time(clock + 1), self.time(clock), vocab=size)
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         p = forbid(logits.double(), view.mask).softmax(-1)
         chance = (p * self.revealing(view, rows, logits.shape[-1])).sum(-1)
         clock = view.clock[rows // view.hidden.shape[1]]
         return lots(view, rows, chance) | (clock + 1 >= self.steps), view.memory
 
-    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         return logits + self.revealing(view, rows, logits.shape[-1]).log().to(logits)

@@ -16,7 +16,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import WHERE, Dice
 from unmask.sampling.logits import only
-from unmask.sampling.policy import POLICIES, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Flat, Logits, Memory, Policy, PolicyView
 
 
 @POLICIES.register("gibbs", "Gibbs sampling: a random position at a time is drawn anew", scan="random")
@@ -75,15 +75,13 @@ class Gibbs(Policy):
         last = view.memory[1]
         return view.tokens if self.hide else torch.where(view.hidden & (last >= 0), last, view.tokens)
 
-    def tilted(self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         late = view.memory[0][rows // view.hidden.shape[1]] >= self.burnin
         if not self.top_k or self.top_k >= logits.shape[-1] or not bool(late.any()):
             return logits
         return torch.where(late[:, None], only(logits, logits.topk(self.top_k, -1).indices), logits)
 
-    def revise(
-        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
-    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+    def revise(self, view: PolicyView, rows: Flat, log_probs: Tensor) -> tuple[Bool[Tensor, "b w"], Memory]:
         draw = view.memory[0] + 1
         again = self.place(view, draw) & ~view.hidden & (draw < self.steps)[:, None]
         return again, (draw, torch.where(view.hidden, view.memory[1], view.tokens))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unmask.diffusion.certainty import confidence, entropy, ranking, surest
@@ -19,7 +19,7 @@ from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import derived
 from unmask.sampling.policies.confidence import Looking, per_call, table
-from unmask.sampling.policy import POLICIES, Draw, Memory, PolicyView
+from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, Logits, Memory, PolicyView
 
 
 def prefix(
@@ -67,9 +67,7 @@ class Threshold(Looking):
     def law(self) -> str:
         return f"approximate (all positions surer than {self.tau:g} at once)"
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
         sure = (score >= self.tau) | surest(score, torch.ones_like(view.clock))
         return sure.flatten()[rows], view.memory
@@ -86,9 +84,7 @@ class Certificate(Looking):
     def law(self) -> str:
         return "approximate (sets whose joint mode is certified)"
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
         return prefix(score, certain).flatten()[rows], view.memory
 
@@ -110,9 +106,7 @@ class EntropyBound(Looking):
         lost = f"at most {self.gamma:g} nats of dependence ignored per forward pass"
         return f"approximate ({lost}; most certain first)"
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         score = table(-entropy(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
         return prefix(score, bounded_prefix(self.gamma)).flatten()[rows], view.memory
 
@@ -135,8 +129,7 @@ class Klass(Looking):
 
     def __post_init__(self) -> None:
         check_total(self.calls_settled)
-        if self.calls is not None:
-            check_total(self.calls)
+        check_total(self.calls)
 
     @property
     def law(self) -> str:
@@ -146,9 +139,7 @@ class Klass(Looking):
         nothing = torch.empty(*hidden.shape, 0, device=hidden.device)  # the vocabulary is not known yet
         return hidden.sum(1).clamp(min=1), torch.zeros_like(hidden, dtype=torch.long), nothing
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         count, settled, before = view.memory
         log_p = forbid(logits, view.mask).log_softmax(-1)
         if before.shape[-1]:

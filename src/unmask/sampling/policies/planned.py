@@ -17,7 +17,7 @@ from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError
 from unmask.random import ORDER, Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, Logits, Memory, Policy, PolicyView
 
 
 def ranks(hidden: Bool[Tensor, "b w"], u: Float[Tensor, "b w"]) -> Int[Tensor, "b w"]:
@@ -119,9 +119,7 @@ class EveryStep(Ancestral):
         to_go, sigma = view.memory
         return (to_go == 0) & view.hidden, sigma[:, 0]
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         to_go, sigma = view.memory
         return torch.ones_like(rows, dtype=torch.bool), (to_go - 1, sigma.roll(-1, 1))
 
@@ -146,8 +144,7 @@ class Groups(Planned):
     def __post_init__(self) -> None:
         if (self.calls is None) == (self.sizes is None):
             raise UserError("planned groups need either a number of calls or the sizes, and not both.")
-        if self.calls is not None:
-            check_total(self.calls)
+        check_total(self.calls)
         if self.sizes is not None and (not self.sizes or min(self.sizes) < 1):
             raise UserError(f"the size of a group must be at least 1; saw {self.sizes}.")
         if not self.growth >= 1:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unmask.diffusion.certainty import surest
 from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, GridPolicy, Memory, PolicyView
+from unmask.sampling.policy import POLICIES, Flat, GridPolicy, Memory, PolicyView
 
 
 @POLICIES.register("rdm", "draw every blank, hide the least likely tokens again: DPLM's sampler, biased")
@@ -36,9 +36,7 @@ class Rdm(GridPolicy):
         share = view.hidden.sum(1).double() / view.free.sum(1).clamp(min=1)
         return view.hidden, shown_sigma(self.schedule, share).float()
 
-    def revise(
-        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
-    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+    def revise(self, view: PolicyView, rows: Flat, log_probs: Tensor) -> tuple[Bool[Tensor, "b w"], Memory]:
         step, written = view.memory
         step, written = step + 1, written.flatten().index_copy(0, rows, log_probs.double()).view_as(written)
         hide = view.free.sum(1) * (self.steps - step).clamp(min=0) // self.steps

@@ -22,7 +22,7 @@ from unmask.diffusion.times import check_total, grid
 from unmask.errors import UserError, unknown
 from unmask.random import HIDE, WHERE, Dice
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Memory, Policy, PolicyView
+from unmask.sampling.policy import POLICIES, Flat, Memory, Policy, PolicyView
 
 # Default η of each rule: its authors' choice where there is one.
 RULES = {"cap": 0.008, "rescale": 0.015, "conf": 0.015, "loop": 0.02, "forward-backward": 1.0}
@@ -128,9 +128,7 @@ class Remask(Policy):
         share = 1 - alpha[step.clamp(max=self.steps - 1)]
         return reveals & view.hidden, shown_sigma(self.schedule, share).float()
 
-    def revise(
-        self, view: PolicyView, rows: Int[Tensor, " n"], log_probs: Float[Tensor, " n"]
-    ) -> tuple[Bool[Tensor, "b w"], Memory]:
+    def revise(self, view: PolicyView, rows: Flat, log_probs: Tensor) -> tuple[Bool[Tensor, "b w"], Memory]:
         """Finish a step after its tokens are drawn: what it hides again, and the next step that reveals something."""
         step, _, written = view.memory
         fresh = torch.zeros_like(view.hidden).flatten().index_fill(0, rows, True).view_as(view.hidden)

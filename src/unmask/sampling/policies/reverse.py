@@ -21,7 +21,7 @@ from unmask.diffusion.schedule import Level, LogLinear, Schedule
 from unmask.diffusion.times import grid
 from unmask.random import WHERE
 from unmask.registry import derived
-from unmask.sampling.policy import POLICIES, Draw, GridPolicy, Memory, PolicyView
+from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, GridPolicy, Logits, PolicyView
 
 
 def d3pm_reveals(p_mask: Float[Tensor, " n"], s: Level, t: Level) -> Float[Tensor, " n"]:
@@ -66,9 +66,7 @@ class D3PMReverse(GridPolicy):
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         return view.hidden, level_at(self.schedule, grid(self.steps), view.clock).sigma.float()
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         clock = view.clock[rows // view.hidden.shape[1]]
         t, s = (level_at(self.schedule, grid(self.steps), clock + i) for i in (0, 1))
         p_mask = logits.double().log_softmax(-1)[:, view.mask].exp()
@@ -94,9 +92,7 @@ class Analytic(GridPolicy):
     def times(self) -> Float[Tensor, " steps"]:
         return grid(self.steps, last=self.last)
 
-    def choose(
-        self, view: PolicyView, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"], draw: Draw
-    ) -> tuple[Bool[Tensor, " n"], Memory]:
+    def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         clock = view.clock[rows // view.hidden.shape[1]]
         t, s = (level_at(self.schedule, self.times, clock + i) for i in (0, 1))
         log_scores = row_log_scores(logits.double(), t.sigma, mask=view.mask)

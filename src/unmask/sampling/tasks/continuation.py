@@ -192,7 +192,6 @@ def heals(prompt: str | Sequence[int], tokenizer: Tokenizer) -> bool:
 
 
 def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
-    """The ids of a prompt."""
     tokenizer = model.text_tokenizer()
     ids = model.layout.question(tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
     wrong = [id for id in ids if not 0 <= id < model.spec.vocab or id == model.mask]

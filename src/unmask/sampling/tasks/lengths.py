@@ -172,7 +172,6 @@ def plausibility(which: Sequence[Hashable], chance: Sequence[float], likely: Seq
 
 
 def found_posterior(steps: Iterator[Posterior | None]) -> Posterior:
-    """The posterior at the end of these steps."""
     *_, posterior = steps
     assert posterior is not None
     return posterior

@@ -44,7 +44,6 @@ class TaskRow:
 
 
 def canvas_of(rows: list[TaskRow], *, mask: int, device: torch.device) -> Canvas:
-    """Rows, of one length or of several, as a canvas."""
     spaced = [row.spaced or [False] * len(row.tokens) for row in rows]
     return of_rows([row.tokens for row in rows], mask=mask, spaced=spaced).to(device)
 

@@ -14,7 +14,7 @@ from unmask.serving.engine import Ticket
 from unmask.serving.http.answers import Choice, Completion, Filled, InfillAnswer, Logprobs, Token, Usage
 from unmask.serving.log import request_id
 from unmask.serving.progress import Came, Filling, text_after
-from unmask.serving.tick import Tokens, Turn
+from unmask.serving.tick import EngineTurn, Tokens
 from unmask.text.tokens.pieces import pieces
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -62,7 +62,7 @@ class Reply:
         given, drawn = self.filling.prompt_tokens, self.filling.drawn
         return Usage(prompt_tokens=given, completion_tokens=drawn, total_tokens=given + drawn)
 
-    async def turns(self) -> AsyncIterator[Turn]:
+    async def turns(self) -> AsyncIterator[EngineTurn]:
         """The engine's turns until every answer is finished; then the request leaves the engine."""
         try:
             async for turn in self.ticket:
@@ -208,7 +208,7 @@ class Reply:
         yield event((await self.infilled()).model_dump(), "end")
         yield DONE
 
-    def placed(self, turn: Turn, tokens: Tokens) -> list[dict[str, Any]]:
+    def placed(self, turn: EngineTurn, tokens: Tokens) -> list[dict[str, Any]]:
         width = turn.work.canvas.tokens.shape[1]
         return [
             {
@@ -220,7 +220,7 @@ class Reply:
             for at, id, log_prob in zip(tokens.rows, tokens.ids, tokens.log_probs, strict=True)
         ]
 
-    def place(self, turn: Turn, at: int) -> dict[str, int]:
+    def place(self, turn: EngineTurn, at: int) -> dict[str, int]:
         """A flat position as the clients' row and position."""
         candidate, position = divmod(at, turn.work.canvas.tokens.shape[1])
         return {"candidate": candidate, "position": position}

@@ -25,7 +25,7 @@ from unmask.sampling.tasks.infill import Infill
 from unmask.sampling.tasks.lengths import Posterior
 from unmask.sampling.tasks.rows import TaskRow, canvas_of, drop_unneeded_blanks
 from unmask.serving.batch import Job
-from unmask.serving.cache import Cache
+from unmask.serving.cache import ResultCache
 from unmask.serving.http.schema import CompletionRequest, Drawing, InfillRequest
 from unmask.serving.limits import Limits
 from unmask.serving.progress import Filling, Growing
@@ -49,7 +49,7 @@ class Controls:
 
     def __init__(self, model: Model, limits: Limits, classifier: str | None = None) -> None:
         self.model, self.limits, self.classifier = model, limits, classifier
-        self.constraints: Cache[Constraint] = Cache(KEPT, size=memory_of)
+        self.constraints: ResultCache[Constraint] = ResultCache(KEPT, size=memory_of)
         self.guided = lru_cache(GUIDES)(lambda guide: guide.hook(self.model))
 
     def method(self, body: Drawing, recipe: Recipe, *, healed: bool, ends: bool = False) -> Method:

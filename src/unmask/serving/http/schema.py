@@ -36,8 +36,8 @@ class Request(BaseModel):
             raise PydanticCustomError("object", "a request must be a JSON object.")
         for name in body:
             if name not in cls.model_fields:
-                said = str(unknown("field", str(name)[:80], cls.model_fields))
-                raise PydanticCustomError("unknown_field", "{said}", {"said": said, "field": str(name)[:80]})
+                problem = str(unknown("field", str(name)[:80], cls.model_fields))
+                raise PydanticCustomError("unknown_field", "{said}", {"said": problem, "field": str(name)[:80]})
         return {name: value for name, value in body.items() if value is not None}
 
 
@@ -77,22 +77,22 @@ RANDOM = "The same seed gives the same answer, whatever the batch; none: a rando
 
 def drawing_options() -> dict[str, Any]:
     """The sampling options as pydantic fields: type, default, bounds and description of each."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for kind in (Recipe, Control):
-        hints, said = get_type_hints(kind), help_of(kind)
+        hints, texts = get_type_hints(kind), help_of(kind)
         for one in fields(kind):
             if one.name in LOCAL:
                 continue
             hint, default = in_json(hints[one.name]), one.default
-            about = {"description": said.get(one.name, ""), **BOUNDS.get(one.name, {})}
+            about = {"description": texts.get(one.name, ""), **BOUNDS.get(one.name, {})}
             if get_origin(hint) is tuple:
-                found[one.name] = (list[get_args(hint)[0]], Field(default_factory=list, **about))  # type: ignore[misc]
+                options[one.name] = (list[get_args(hint)[0]], Field(default_factory=list, **about))  # type: ignore[misc]
             elif one.name == "seed":
-                found[one.name] = (int | None, Field(default=None, **{**about, "description": RANDOM}))
+                options[one.name] = (int | None, Field(default=None, **{**about, "description": RANDOM}))
             else:
                 assert default is not MISSING
-                found[one.name] = (hint, Field(default=default, **about))
-    return found
+                options[one.name] = (hint, Field(default=default, **about))
+    return options
 
 
 def in_json(hint: Any) -> Any:
@@ -151,10 +151,10 @@ class Drawing(Options):  # type: ignore[misc, valid-type]
 
     def recipe(self, **more: Any) -> Recipe:
         """The sampling options as a recipe; `more` are those that the server adds."""
-        said = {name: getattr(self, name) for name in OPTIONS if name in self.model_fields_set}
-        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-        said["json_schema"] = self.json_schema
-        return Recipe().changed(**{name: value for name, value in {**said, **more}.items() if value is not None})
+        given = {name: getattr(self, name) for name in OPTIONS if name in self.model_fields_set}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        given["json_schema"] = self.json_schema
+        return Recipe().changed(**{name: value for name, value in {**given, **more}.items() if value is not None})
 
     @property
     def json_schema(self) -> str | None:
@@ -215,8 +215,8 @@ class CompletionRequest(Drawing):
         """Refuse what OpenAI has and this server has not, unless it asks for nothing."""
         for name, (neutral, advice) in UNSUPPORTED.items():
             if isinstance(body, dict) and body.get(name, neutral) not in (None, neutral):
-                said = f"{name} is not supported: leave it out. {advice}"
-                raise PydanticCustomError("unknown_field", "{said}", {"said": said, "field": name})
+                problem = f"{name} is not supported: leave it out. {advice}"
+                raise PydanticCustomError("unknown_field", "{said}", {"said": problem, "field": name})
         return body
 
     @model_validator(mode="after")
@@ -271,11 +271,13 @@ class ChatRequest(CompletionRequest):
 
     def completion(self, conversation: Callable[[list[Turn]], list[int]]) -> CompletionRequest:
         """The same request with the ids of a prompt."""
-        kept = {name: getattr(self, name) for name in self.model_fields_set if name in CompletionRequest.model_fields}
+        given = {
+            name: getattr(self, name) for name in self.model_fields_set if name in CompletionRequest.model_fields
+        }
         if self.max_completion_tokens is not None:
-            kept["max_tokens"] = self.max_completion_tokens
-        kept["prompt"] = conversation([Turn(one.role, one.content) for one in self.messages]) or ""
-        return CompletionRequest.model_construct(**kept)
+            given["max_tokens"] = self.max_completion_tokens
+        given["prompt"] = conversation([Turn(one.role, one.content) for one in self.messages]) or ""
+        return CompletionRequest.model_construct(**given)
 
 
 class InfillRequest(Drawing):

@@ -37,8 +37,8 @@ def served_models(model: Model, settings: ServerSettings) -> Served:
     if settings.name in settings.adapters:
         raise UserError(f"--adapter {settings.name}=... has the name of the base: give it another, or set --name.")
     limits = settings.limits
-    found = {settings.name: Requests(model, limits, Controls(model, limits, settings.classifier))}
+    served = {settings.name: Requests(model, limits, Controls(model, limits, settings.classifier))}
     for name, folder in settings.adapters.items():
         adapted = with_adapter(model, find(folder)[0], apart=True)
-        found[name] = Requests(adapted, limits, Controls(adapted, limits))
-    return Served(settings.name, found)
+        served[name] = Requests(adapted, limits, Controls(adapted, limits))
+    return Served(settings.name, served)

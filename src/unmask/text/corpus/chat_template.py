@@ -106,10 +106,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         numbers = all(isinstance(one, int | float) for one in (left, right))
         if (numbers and operator != "**") or (operator == "+" and isinstance(left, str | list)):
-            found = super().call_binop(context, operator, left, right)
-            if (isinstance(found, str) and len(found) > OUTPUT) or (numbers and abs(found) > NUMBER):
+            result = super().call_binop(context, operator, left, right)
+            if (isinstance(result, str) and len(result) > OUTPUT) or (numbers and abs(result) > NUMBER):
                 raise Endless("a value of the chat template grows beyond all limits: it may never end.")
-            return sized_value(found) if isinstance(found, list) else found
+            return sized_value(result) if isinstance(result, list) else result
         kinds = " and ".join(type(one).__name__ for one in (left, right))
         raise SecurityError(f"{operator} of {kinds} is not allowed in a chat template")
 
@@ -285,8 +285,8 @@ class ChatTemplate:
         """The token that ends an answer: the first special token after it, or eos."""
         asked, answer = Turn("user", "0"), "1"
         whole = self.rendered(tokenizer, [asked, Turn("assistant", answer)], asks=False)
-        _, found, after = whole.rpartition(answer)
-        if not found or self.rendered(tokenizer, [asked], asks=True).rpartition("0")[1] != "0":
+        _, shown, after = whole.rpartition(answer)
+        if not shown or self.rendered(tokenizer, [asked], asks=True).rpartition("0")[1] != "0":
             raise UserError(
                 "the chat template leaves messages out: it must write each message of user and assistant."
             )
@@ -304,10 +304,10 @@ def published_template(folder: Path) -> ChatTemplate | None:
     if not (folder / CONFIG).is_file():
         return None
     config = parse_json(read_text(folder / CONFIG), str(folder / CONFIG), strict=False)
-    found = config.get("chat_template") if isinstance(config, dict) else None
-    if isinstance(found, list):  # several, by name
-        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
-    return ChatTemplate(found) if isinstance(found, str) and found else None
+    text = config.get("chat_template") if isinstance(config, dict) else None
+    if isinstance(text, list):  # several, by name
+        text = next((one.get("template") for one in text if one.get("name") == "default"), None)
+    return ChatTemplate(text) if isinstance(text, str) and text else None
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, int]:

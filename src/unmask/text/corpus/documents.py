@@ -284,13 +284,13 @@ def named_pieces(path: Path) -> Iterator[tuple[SequenceName, Piece]]:
         yield name, Piece("".join(held), True, at)
 
 
-class Stretch(NamedTuple):
+class FastaStretch(NamedTuple):
     head: bool  # a whole line that begins with ">", without it; else lines of a sequence, or parts of them
     text: str
     at: int  # bytes of the file read so far
 
 
-def _heads_and_bodies(path: Path) -> Iterator[Stretch]:
+def _heads_and_bodies(path: Path) -> Iterator[FastaStretch]:
     """A FASTA file cut at the lines that begin with ">"; what is between them comes as it is read, for speed."""
     head: list[str] | None = None  # of a name that the last chunk's end has cut
     begins = True  # at the start of a line
@@ -302,13 +302,13 @@ def _heads_and_bodies(path: Path) -> Iterator[Stretch]:
             end = text.find("\n" if head is not None else "\n>", start)
             after = len(text) if end < 0 else end + 1
             if head is None:
-                yield Stretch(False, text[start:after], at)
+                yield FastaStretch(False, text[start:after], at)
             else:
                 head.append(text[start:after])
                 if end >= 0:
-                    yield Stretch(True, "".join(head), at)
+                    yield FastaStretch(True, "".join(head), at)
                     head = None
             begins = text[after - 1] == "\n"
             start = after
     if head is not None:
-        yield Stretch(True, "".join(head), at)
+        yield FastaStretch(True, "".join(head), at)

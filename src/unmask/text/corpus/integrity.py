@@ -29,20 +29,20 @@ def check_shards(folder: Path, shards: Sequence[Shard], *, size: int, again: boo
         check_remote(origin, shards, size=size, again=again)
         return False
     known = {} if again else read_stamp(folder)
-    found: dict[str, list[Any]] = {}
+    checked: dict[str, list[Any]] = {}
     for name, length, digest in (file for shard in shards for file in shard.files(size)):
         path = folder / SHARDS / name
         status = check_size(path, length)
         mark = [digest, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         if known.get(name) != mark:
             check_content(path, digest)
-            found[name] = mark
-    if found:
+            checked[name] = mark
+    if checked:
         with suppress(UserError, OSError):  # data on a read-only disk is as good
             for draft in folder.glob(f".{STAMP}.draft-*"):  # of a process that was killed
                 draft.unlink(missing_ok=True)
-            write_whole(folder / STAMP, json.dumps({**known, **found}) + "\n")
-    return bool(found)
+            write_whole(folder / STAMP, json.dumps({**known, **checked}) + "\n")
+    return bool(checked)
 
 
 def check_remote(origin: storage.Origin, shards: Sequence[Shard], *, size: int, again: bool) -> None:

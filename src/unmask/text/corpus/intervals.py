@@ -77,14 +77,14 @@ def read_bed(path: Path) -> list[Interval]:
     return sorted(intervals, key=lambda one: (one.name, one.start, one.end))
 
 
-class Place(NamedTuple):
+class SequencePlace(NamedTuple):
     path: Path  # of the file
     length: int  # of the sequence
 
 
-def places_of(paths: Sequence[Path]) -> dict[str, Place]:
+def places_of(paths: Sequence[Path]) -> dict[str, SequencePlace]:
     """Where each sequence of some FASTA files is, and its length; an error if two have one name."""
-    places: dict[str, Place] = {}
+    places: dict[str, SequencePlace] = {}
     for path in paths:
         for name, pieces in groupby(named_pieces(path), key=lambda one: one[0]):
             if name.text in places:
@@ -92,11 +92,11 @@ def places_of(paths: Sequence[Path]) -> dict[str, Place]:
                     f"two sequences are called {name.text!r} (the second in {path}), so it is not clear which one an "
                     "interval means: rename or remove one."
                 )
-            places[name.text] = Place(path, sum(len(piece.text) for _, piece in pieces))
+            places[name.text] = SequencePlace(path, sum(len(piece.text) for _, piece in pieces))
     return places
 
 
-def check_intervals(intervals: Sequence[Interval], places: Mapping[str, Place], layout: FileLayout) -> None:
+def check_intervals(intervals: Sequence[Interval], places: Mapping[str, SequencePlace], layout: FileLayout) -> None:
     """Refuse intervals outside their sequences and bases in two splits; warn of what stretched intervals share."""
     for one in intervals:
         if one.name not in places:

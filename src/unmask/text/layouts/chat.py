@@ -21,7 +21,7 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
 from unmask.text.corpus.turns import Turn
 from unmask.text.layout import LAYOUTS, Layout, Written
-from unmask.text.layouts.exchange import Answers, Long, exchange_room, rows_of_answers, start_of, starts_in
+from unmask.text.layouts.exchange import AnswerSpans, Long, exchange_room, rows_of_answers, start_of, starts_in
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
 from unmask.text.row import Role, Row
 from unmask.text.stretch import Document
@@ -68,7 +68,7 @@ class ChatLayout(Layout):
         return self.conversation(tokenizer, [Turn("user", text)])
 
     def spans(self, corpus: Corpus, length: int) -> Spans:
-        return Answers(corpus, length - 1, starts_in(corpus, length - 1, self.long))
+        return AnswerSpans(corpus, length - 1, starts_in(corpus, length - 1, self.long))
 
     def write(self, contents: Sequence[np.ndarray], length: int) -> Written:
         tokens = np.full((len(contents), length), self.filler, np.int64)

@@ -67,7 +67,7 @@ class ExchangeLayout(Layout):
         return text if not text or text[-1] == eos else [*text, eos]
 
     def spans(self, corpus: Corpus, length: int) -> Spans:
-        return Answers(corpus, length - 2, starts_in(corpus, length - 2, self.long))
+        return AnswerSpans(corpus, length - 2, starts_in(corpus, length - 2, self.long))
 
     def write(self, contents: Sequence[np.ndarray], length: int) -> Written:
         return write_with_ends(self.marks, contents, length)
@@ -163,7 +163,7 @@ def starts_in(corpus: Corpus, most: int, rule: Long) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class AnswerSpans:
     """The last `most` tokens of each document, all of its answer among them."""
 
     corpus: Corpus
