@@ -37,7 +37,7 @@ from unmask.text.corpus.benchmarks import Benchmark, benchmark_of, unknown_data
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.examples import Example
 from unmask.text.corpus.tokenized import read_documents
-from unmask.training.scores import scored
+from unmask.training.scores import scores_of
 
 PENALTY = 1.0  # of the squared weights of the probe, over standardised features
 
@@ -165,7 +165,7 @@ def probed(model: Model, task: str, settings: Settings) -> dict[str, float]:
     mean, deviation = x.mean(0), x.std(0).clamp(min=1e-6)
     weights = fitted((x - mean) / deviation, y, len(labels))
     guess = (with_one((z - mean) / deviation) @ weights).argmax(1)
-    return scored(named.metrics, true.numpy(), guess.numpy())
+    return scores_of(named.metrics, true.numpy(), guess.numpy())
 
 
 def of_model(folder: str, settings: Settings) -> dict[str, Any]:

@@ -144,7 +144,7 @@ MUTATIONS = {
         "text/layout.py", "np.isin(row.tokens, self.marks.unscored) &", "np.isin(row.tokens, ()) &", LAYOUT
     ),
     "a stored layout is not read": Mutation(
-        "model/checkpoint.py", "trained_layout=found.layout", "trained_layout=None", LAYOUT
+        "model/checkpoint.py", "trained_layout=about.layout", "trained_layout=None", LAYOUT
     ),
     "a late run forgets its plan when it is resumed": Mutation(
         "training/run.py",
@@ -172,8 +172,8 @@ MUTATIONS = {
     ),
     "another eps in BERT's norms": Mutation(
         "model/backbones/bert.py",
-        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))",
-        "self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, 1e-5))",
+        "self.output = module_table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))",
+        "self.output = module_table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, 1e-5))",
         "model/formats/test_encoder.py::test_small_states_are_normed_as_by_transformers",
     ),
     "BERT's head has no bias": Mutation("model/backbones/bert.py", "self.words, head.bias)", "self.words)", ENCODERS),
@@ -360,8 +360,8 @@ MUTATIONS = {
     ),
     "loss and bound swapped": Mutation(
         "training/loop.py",
-        "(found.loss.detach().sum(), found.bound.detach().sum())",
-        "(found.bound.detach().sum(), found.loss.detach().sum())",
+        "(nats.loss.detach().sum(), nats.bound.detach().sum())",
+        "(nats.bound.detach().sum(), nats.loss.detach().sum())",
         LOOP,
     ),
     "every part gets the first rows' noise": Mutation(
@@ -398,7 +398,7 @@ MUTATIONS = {
     ),
     "average not restored": Mutation("training/state.py", "tensor.copy_(averaged.get_tensor(", "str((", STATE),
     "a guide learns from clean text": Mutation(
-        "training/tuning.py", "hidden, sigma = noisy(found[0],", "_, sigma = noisy(hidden := found[0],", GUIDE
+        "training/tuning.py", "hidden, sigma = noisy(batches[0],", "_, sigma = noisy(hidden := batches[0],", GUIDE
     ),
     "the trunk of a guide is trained": Mutation(
         "training/tuning.py", "network.requires_grad_(not asked.guide)", "pass", GUIDE
@@ -763,8 +763,8 @@ MUTATIONS = {
     ),
     "block: what is kept moves to the wrong place": Mutation(
         "model/key_values.py",
-        "kept[:, old.low - old.start : old.end - old.start]",
-        "kept[:, : old.end - old.low]",
+        "old_tensor[:, old.low - old.start : old.end - old.start]",
+        "old_tensor[:, : old.end - old.low]",
         f"{ROW_CACHE}::test_with_a_window_too_what_is_kept_is_what_would_be_read_again",
     ),
     "block: requests ask the network one by one": Mutation(

@@ -12,7 +12,7 @@ from unmask import hub
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.evaluation.record import of_model
-from unmask.hub import named_revision, origin_of
+from unmask.hub import hub_origin, named_revision
 from unmask.model.checkpoint import load
 from unmask.model.model import shipped
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ def test_a_revision_that_does_not_exist_is_an_error_in_words(cache, capsys):
 
 
 def test_a_folder_outside_the_cache_has_no_origin(tmp_path):
-    assert origin_of(None) is None
-    assert origin_of(tmp_path) is None
-    assert origin_of(tmp_path / "snapshots" / OLD) is None
+    assert hub_origin(None) is None
+    assert hub_origin(tmp_path) is None
+    assert hub_origin(tmp_path / "snapshots" / OLD) is None
     assert of_model(load("stories"))["hub"] is None

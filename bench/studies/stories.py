@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.evaluation.quality.judges import Judge, costs, judge
+from unmask.evaluation.quality.judges import Judge, judge, judged_nats
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ def verdicts(judge: Judge, texts: Sequence[Sequence[str]]) -> list[Verdict]:
     spelled = [[judge.encode(part) if part else [] for part in text] for text in texts]
     start = [] if judge.eos is None else [judge.eos]
     rows = [np.array([*start, *[id for part in parts for id in part]], np.int64) for parts in spelled]
-    paid = costs(judge, rows)
+    paid = judged_nats(judge, rows)
     return [_verdict(nats, [len(start), *map(len, parts)]) for nats, parts in zip(paid, spelled, strict=True)]
 
 

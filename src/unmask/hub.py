@@ -59,7 +59,7 @@ def commit_of(folder: Path) -> str | None:
     return folder.name if inside else None
 
 
-def origin_of(folder: Path | None) -> str | None:
+def hub_origin(folder: Path | None) -> str | None:
     """The repository and commit of a folder in the hub's cache, owner/name#COMMIT; None for any other."""
     commit = None if folder is None else commit_of(folder)
     if folder is None or commit is None:

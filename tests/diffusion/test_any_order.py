@@ -9,7 +9,7 @@ import torch
 
 from diffusion.test_block_exact import small_network
 from exact import every_text
-from unmask.diffusion.any_order import AnyOrder, LeftToRightLikelihood, ranks
+from unmask.diffusion.any_order import AnyOrder, LeftToRightLikelihood, reading_ranks
 from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import tangent_bound
@@ -65,7 +65,7 @@ def test_left_to_right_is_the_order_of_the_text_whatever_the_noise():
 
 def test_given_tokens_are_read_first_from_left_to_right_and_cost_nothing():
     frozen = torch.tensor([[True, False, True, False]])
-    rank = ranks(torch.tensor([[0.1, 0.9, 0.2, 0.3]]), torch.tensor([False]), frozen)
+    rank = reading_ranks(torch.tensor([[0.1, 0.9, 0.2, 0.3]]), torch.tensor([False]), frozen)
     assert rank.tolist() == [[0, 3, 1, 2]]
     cost = nats(AnyOrder(left=0, ramp=0), torch.tensor([[0, 1, 2, 0]]), frozen=frozen)
     assert cost[frozen].tolist() == [0, 0]
@@ -90,7 +90,7 @@ def test_the_share_of_left_to_right_rows_falls_from_one():
     assert shares[5] == pytest.approx(0.6)
     assert shares[10:] == pytest.approx([0.2, 0.2, 0.2])
     u = torch.rand(4, 6)
-    assert ranks(u, torch.arange(4) / 4 < 0.5, None)[:2].tolist() == [[0, 1, 2, 3, 4, 5]] * 2
+    assert reading_ranks(u, torch.arange(4) / 4 < 0.5, None)[:2].tolist() == [[0, 1, 2, 3, 4, 5]] * 2
     assert AnyOrder().bounded().share(state) == 0, "evaluation draws all orders"
 
 

@@ -23,7 +23,7 @@ from unmask.model.backbones.caduceus import CaduceusSpec
 from unmask.model.denoiser import Denoiser
 from unmask.random import Noise, keys
 from unmask.training.phases import phases
-from unmask.training.settings import Train, settled
+from unmask.training.settings import Train, settle_training
 
 GOLDEN = Path(__file__).parent.parent / "golden/dna"
 
@@ -376,7 +376,7 @@ def test_a_network_that_cannot_be_given_vectors_is_refused():
 
 def test_the_ramp_is_a_share_of_the_run_s_steps_or_their_number():
     """With 500 steps whatever the run, one of 600 steps was still growing its prior when it ended."""
-    run = settled(Train(steps=600, objective=Plaid()))
+    run = settle_training(Train(steps=600, objective=Plaid()))
     (phase,) = phases(run)
     assert phase.objective == replace(Plaid(), ramp=30.0)
     assert phase.objective.grown({"steps": torch.tensor([15.0])}) == 0.5

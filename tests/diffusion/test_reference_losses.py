@@ -9,7 +9,7 @@ from diffusion.conftest import read
 from model.golden import config, network, recorded
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.d3pm import row_log_probs
+from unmask.diffusion.d3pm import softmax_log_probs
 from unmask.diffusion.kernels.absorbing import kl_of_step
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.reverse import row_log_scores
@@ -69,7 +69,7 @@ def test_the_d3pm_loss_equals_the_reference(name, setting):
     sigma = LogLinear().at(case[f"t_disc_{setting}"]).sigma  # but shows the network the schedule with its eps
     mask, rows = int(case["mask_index"]), rows_where(case["xt"] == int(case["mask_index"]))
     logits, row = logits_at(net, case["xt"], sigma, rows), rows // case["xt"].shape[1]
-    log_p = row_log_probs(logits, mask=mask, zero_masking="submask" in setting)
+    log_p = softmax_log_probs(logits, mask=mask, zero_masking="submask" in setting)
     log_p_true = log_p.gather(-1, case["x0"].flatten()[rows, None]).squeeze(-1)
     kl = kl_of_step(log_p_true, log_p[:, mask].exp(), s.take(row), at.take(row))
     nats = spread(kl, rows, case["x0"])

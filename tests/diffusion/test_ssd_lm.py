@@ -11,7 +11,7 @@ import torch
 from unmask.diffusion import ssd_lm
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import NoisyWindow, VectorPrediction, alpha, sigma
-from unmask.diffusion.ssd_lm import SSDLM, Simplex, add_noise_, chosen_block, levels, share_at, step_nats
+from unmask.diffusion.ssd_lm import SSDLM, Simplex, add_noise_, chosen_block, cosine_share, levels, simplex_step_nats
 from unmask.errors import UserError
 from unmask.random import Noise, keys
 from unmask.sampling.logits import inverse_cdf
@@ -67,9 +67,9 @@ def by_cdf(u):
 @pytest.mark.parametrize("total", [12, 1000])
 def test_the_schedule_is_that_of_the_original_and_begins_without_noise(told, total):
     t = told[f"time{total}_t"]
-    close(share_at(t.double() / total), told[f"time{total}_alpha_bar"])
-    close(share_at((t.double() - 1) / total), told[f"time{total}_alpha_bar_prev"])
-    assert share_at(torch.zeros(1, dtype=torch.float64)) == 1
+    close(cosine_share(t.double() / total), told[f"time{total}_alpha_bar"])
+    close(cosine_share((t.double() - 1) / total), told[f"time{total}_alpha_bar_prev"])
+    assert cosine_share(torch.zeros(1, dtype=torch.float64)) == 1
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def bound_of(prior, belief, total):
             # Every x_t with every x_{t−1}: they are independent.
             both = log_p.repeat_interleave(len(nodes), 0), x_s.repeat(len(nodes), 1)
             count = len(nodes) ** 2
-            kl = step_nats(*both, torch.full((count,), w), before.expand(count)).view(len(nodes), -1)
+            kl = simplex_step_nats(*both, torch.full((count,), w), before.expand(count)).view(len(nodes), -1)
             total_w = total_w + weights @ kl @ weights
         totals.append(total_w)
     return torch.stack(totals)
@@ -307,7 +307,7 @@ def test_the_kl_of_a_step_is_that_of_the_two_explicit_densities():
     x, corners = torch.randn(5, dtype=DOUBLE), 2 * torch.eye(5, dtype=DOUBLE) - 1
     logs = torch.distributions.Normal(alpha(gamma) * corners, sigma(gamma)).log_prob(x).sum(-1)
     expected = logs[3] - torch.logsumexp(log_p + logs, 0)
-    found = step_nats(log_p[None], x[None], torch.tensor([3]), gamma[None])
+    found = simplex_step_nats(log_p[None], x[None], torch.tensor([3]), gamma[None])
     assert float(found) == pytest.approx(float(expected))
     assert expected <= -log_p[3] + 1e-9
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from contracts.members import network_of, spec_of
 from unmask.errors import UserError
-from unmask.model.adapter import Adapter, LowRankUpdates, adapt, merged
+from unmask.model.adapter import Adapter, LowRankUpdates, adapt, add_updates
 from unmask.model.backbone import BACKBONES, skeleton
 from unmask.model.passes.segments import segment
 from unmask.model.passes.whole import logits_at
@@ -51,7 +51,7 @@ def test_updates_kept_apart_equal_merged_weights(name, sigma):
     apart = logits(network)
     assert network.state_dict().keys() == before.keys(), "the base keeps its names and weights"
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
-    whole = {key: value.double() for key, value in merged(before, updates).items()}
+    whole = {key: value.double() for key, value in add_updates(before, updates).items()}
     plain.load_state_dict(whole, assign=True)
     other = logits(plain.eval())
     assert (apart - unchanged).abs().max() > 1e-2, "the updates change something"

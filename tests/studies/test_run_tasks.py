@@ -182,12 +182,12 @@ def test_a_row_is_written_by_one_study_at_a_time(tmp_path, capsys):
 
 
 def next_folder(path, tmp_path):
-    from unmask.studies.plan import Place, plan_tasks
+    from unmask.studies.plan import StudyPlace, plan_tasks
     from unmask.studies.study import read_study
 
     return next(
         task.folder
-        for task in plan_tasks(read_study(path), Place(tmp_path / "out", tmp_path))
+        for task in plan_tasks(read_study(path), StudyPlace(tmp_path / "out", tmp_path))
         if task.kind == "train"
     )
 

@@ -90,7 +90,7 @@ def scored(current: State, team: Team) -> list[float]:
 
 
 def save(out: Path, current: State, step: int, team: Team) -> Path:
-    exports = state.exported(current, team)
+    exports = state.export_model(current, team)
     note = {"objective": described(ASKED.objective), "step": step, "ema": True, "settings": described(ASKED)}
 
     def write(draft: Path) -> None:

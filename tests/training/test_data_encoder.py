@@ -15,7 +15,7 @@ from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
 from unmask.text.layouts.framed import FramedLayout
 from unmask.text.tokens.tokenizer import Tokenizer
-from unmask.training.data import opened, packing, starting_spec
+from unmask.training.data import open_data, packing, starting_spec
 from unmask.training.settings import Text, Train
 
 pytestmark = pytest.mark.slow
@@ -103,4 +103,4 @@ def test_the_rows_of_an_encoder_are_wrapped_or_padded(hub, tmp_path):
     assert starting_spec(asked).framed
     assert packing(asked, tmp_path / "a" / "data") == "wrap"
     with pytest.raises(UserError, match=r"two special tokens.*wrap or padded"):
-        opened(Train(data="x", out="y", init=str(hub), text=Text(length=20, pack="rows")), tmp_path / "a" / "data")
+        open_data(Train(data="x", out="y", init=str(hub), text=Text(length=20, pack="rows")), tmp_path / "a" / "data")

@@ -17,7 +17,7 @@ from unmask.processes.team import Alone
 from unmask.text.row import Rows
 from unmask.training import ema, noise, optim
 from unmask.training.loop import Diverged, begin, train
-from unmask.training.phases import continued, phases, sight
+from unmask.training.phases import continue_spec, phases, sight
 from unmask.training.settings import Run, Warm
 
 CHAIN = Chain.make()
@@ -163,7 +163,7 @@ def test_a_warm_run_is_two_phases_that_share_the_steps():
     assert (first.start, first.stop, second.start, second.stop) == (0, 3, 3, 10)
     assert (first.objective.name, second.objective.name) == ("ar", "mdlm")
     before = network(asked).backbone.spec
-    after = continued(before, asked, second)
+    after = continue_spec(before, asked, second)
     assert before.causal
     assert not after.causal
     assert before.reads_before
@@ -187,7 +187,7 @@ def test_a_warm_start_knows_at_once_what_the_first_phase_learned():
     first, second = phases(asked)
     state = begin(network(asked), asked)
     list(train(state, first, asked, CHAIN.batch(16), mask=MASK))
-    warm = Transformer(continued(state.network.spec, asked, second))
+    warm = Transformer(continue_spec(state.network.spec, asked, second))
     warm.load_state_dict(state.network.state_dict())
     one_mask = CHAIN.rows(64, 9)
     told = hidden_states(state.network, one_mask)

@@ -19,7 +19,7 @@ from unmask.text.row import Rows
 from unmask.training import machines
 from unmask.training.loop import begin, train
 from unmask.training.phases import phases, spec_of
-from unmask.training.settings import Text, Train, settled
+from unmask.training.settings import Text, Train, settle_training
 
 VOCAB = 60
 
@@ -28,7 +28,7 @@ VOCAB = 60
 def settings():
     tiny = {"width": 32, "blocks": 2, "heads": 2}
     optim = {"name": "adamw", "batch": 8, "ema": 0.9}
-    return settled(merged(Train(), {"steps": 3, "recipe": "plain", "model": tiny, "optim": optim}))
+    return settle_training(merged(Train(), {"steps": 3, "recipe": "plain", "model": tiny, "optim": optim}))
 
 
 def spec(settings):
@@ -161,6 +161,6 @@ def test_mistakes(capsys, words, told):
 
 
 def test_known_tokenizers_need_no_size():
-    assert machines.vocabulary(Text(tokenizer="hf:gpt2")) == 50258
+    assert machines.vocabulary_size(Text(tokenizer="hf:gpt2")) == 50258
     with pytest.raises(UserError, match="how many ids"):
-        machines.vocabulary(Text(tokenizer="character"))
+        machines.vocabulary_size(Text(tokenizer="character"))

@@ -8,7 +8,7 @@ import unmask
 from unmask.diffusion.plaid import Plaid
 from unmask.processes.team import Alone
 from unmask.settings import read_toml
-from unmask.training.data import opened
+from unmask.training.data import open_data
 from unmask.training.origin import denoiser_of, origin_of
 from unmask.training.phases import phases
 from unmask.training.settings import Train
@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
 def test_weights_parts_and_state_of_a_resumed_run_are_not_mapped_from_its_files(run):
     """A product of matrices adds in another order where its memory is aligned otherwise."""
     asked = read_toml(run / "settings.toml", Train())
-    data, (phase,) = opened(asked, run / "data"), phases(asked)
+    data, (phase,) = open_data(asked, run / "data"), phases(asked)
     assert isinstance(phase.objective, Plaid)
     denoiser = denoiser_of(asked, phase, data, origin_of(asked, run / "last"), Alone())
     tensors = {**dict(denoiser.named_parameters()), **denoiser.state}

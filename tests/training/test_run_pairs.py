@@ -11,7 +11,7 @@ from serving.servers import serving
 from unmask.cli.main import main
 from unmask.settings import read_toml
 from unmask.text.row import Role
-from unmask.training.data import opened
+from unmask.training.data import open_data
 from unmask.training.settings import Train
 
 ANSWERS = {"a": "b.", "b": "a long answer.", "c": "cc.", "d": "it is d."}
@@ -88,7 +88,7 @@ def test_the_server_answers_a_prompt_and_fills_an_answer(trained):
 @pytest.mark.slow
 def test_nothing_given_is_hidden_in_any_batch(trained):
     asked = read_toml(trained / "settings.toml", Train())
-    data = opened(asked, trained / "data")
+    data = open_data(asked, trained / "data")
     for step in range(20):
         rows = data.batches.at(step)
         hidden = ~rows.frozen

@@ -16,7 +16,7 @@ from unmask.training.optim import OPTIMIZERS
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.auto import Auto
 from unmask.training.optimizers.muon import Muon
-from unmask.training.settings import Run, Text, Train, Warm, settled
+from unmask.training.settings import Run, Text, Train, Warm, settle_training
 
 ODD = Train(
     data='C:\\texts "of" mine\n',
@@ -113,27 +113,27 @@ def test_a_component_that_a_flag_names_brings_the_values_that_train_it_best():
 
 
 def test_what_is_left_to_auto_is_the_best_recipe_that_was_measured():
-    plain = settled(Train())
+    plain = settle_training(Train())
     assert (plain.recipe, plain.optim.name, plain.optim.lr) == ("warm", "muon", 5e-3)
     assert plain.model.tied
     assert plain.objective == MDLM(times=Count(), weight="flat")
 
 
 def test_auto_needs_no_further_option_for_another_objective_or_a_checkpoint():
-    sedd = settled(Train(objective=OBJECTIVES.usual("sedd")))
+    sedd = settle_training(Train(objective=OBJECTIVES.usual("sedd")))
     assert (sedd.recipe, sedd.optim.name, sedd.optim.lr) == ("plain", "adamw", 1e-3)
     assert sedd.model.shown_sigma
-    tuned = settled(Train(init="somewhere"))
+    tuned = settle_training(Train(init="somewhere"))
     assert (tuned.recipe, tuned.optim.name, tuned.optim.lr) == ("plain", "muon", 1e-3)
-    causal = settled(Train(objective=OBJECTIVES.usual("ar")))
+    causal = settle_training(Train(objective=OBJECTIVES.usual("ar")))
     assert (causal.recipe, causal.optim.name) == ("plain", "muon")
-    modulated = settled(Train(model=Architecture(cond=8)))
+    modulated = settle_training(Train(model=Architecture(cond=8)))
     assert modulated.recipe == "plain"
 
 
 def test_what_was_asked_for_is_not_changed_by_auto():
     said = Train(recipe="plain", optim=AdamW(lr=2e-3), model=Architecture(cond=8, tied=False))
-    assert settled(said) == said
+    assert settle_training(said) == said
 
 
 def test_an_optimizer_has_fields_of_its_own_and_takes_over_those_of_another(tmp_path):
@@ -167,7 +167,7 @@ def test_every_optimizer_turns_into_every_other_and_back(name):
 @pytest.mark.parametrize("name", ["sedd", "d3pm-uniform"])
 def test_a_network_without_modulation_stays_one_whatever_the_objective_prefers(name):
     asked = toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 0}})
-    assert (settled(asked).model.cond, settled(asked).model.shown_sigma) == (0, False)
-    assert settled(toml.merged(Train(), {"objective": {"name": name}})).model.cond == 128
-    assert settled(toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 8}})).model.cond == 8
-    assert settled(Train()).model.cond == 0
+    assert (settle_training(asked).model.cond, settle_training(asked).model.shown_sigma) == (0, False)
+    assert settle_training(toml.merged(Train(), {"objective": {"name": name}})).model.cond == 128
+    assert settle_training(toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 8}})).model.cond == 8
+    assert settle_training(Train()).model.cond == 0

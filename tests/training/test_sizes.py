@@ -8,7 +8,7 @@ import pytest
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
 from unmask.training.optimizers.auto import Auto
-from unmask.training.settings import Text, Train, settled
+from unmask.training.settings import Text, Train, settle_training
 from unmask.training.sizes import (
     ASIDE,
     EACH,
@@ -18,16 +18,16 @@ from unmask.training.sizes import (
     inner_parameters,
     packed_for,
     seconds_per_step,
-    sized,
+    size_run,
     vocabulary_for,
 )
 
-ASKED = settled(Train())
+ASKED = settle_training(Train())
 ROWS, VOCAB, RATE = 100_000, 1024, 1e11
 
 
 def found(asked: Train = ASKED, *, minutes: float = 10, rows: int = ROWS, rate: float = RATE, **more) -> Train:
-    return sized(asked, minutes=minutes, rows=rows, vocab=VOCAB, rate=rate, **more)
+    return size_run(asked, minutes=minutes, rows=rows, vocab=VOCAB, rate=rate, **more)
 
 
 def trained(asked: Train) -> int:
@@ -66,8 +66,8 @@ def test_the_time_is_used_where_the_text_suffices():
 
 def test_what_was_given_stays():
     mine = replace(ASKED, model=Architecture(width=40, blocks=2, heads=2, tied=True), optim=Auto(batch=6, warmup=3))
-    one = found(settled(mine), minutes=0.1, given={"model.width", "optim.batch", "optim.warmup"})
-    assert (one.model, one.optim.batch, one.optim.warmup) == (settled(mine).model, 6, 3)
+    one = found(settle_training(mine), minutes=0.1, given={"model.width", "optim.batch", "optim.warmup"})
+    assert (one.model, one.optim.batch, one.optim.warmup) == (settle_training(mine).model, 6, 3)
     assert one.optim.ema != mine.optim.ema
     with pytest.raises(UserError, match=r"--minutes, .* or --steps, but not both"):
         found(given={"steps"})
@@ -77,8 +77,8 @@ def test_what_was_given_stays():
 
 def test_a_network_to_start_from_keeps_its_size():
     init = Architecture(width=96, blocks=5, heads=3, vocab=VOCAB, tied=True)
-    one = found(settled(Train(init="somewhere")), init=init)
-    slow = found(settled(Train(init="somewhere")), init=replace(init, width=384))
+    one = found(settle_training(Train(init="somewhere")), init=init)
+    slow = found(settle_training(Train(init="somewhere")), init=replace(init, width=384))
     assert one.model == slow.model == ASKED.model  # it is not used: the network is that of the checkpoint
     assert slow.steps < one.steps / 4
 

@@ -4,7 +4,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.corpus.examples import Columns
-from unmask.training.split import Split, gathered, parts_of, repeat_lines
+from unmask.training.split import Split, gather_labelled, parts_of, repeat_lines
 
 pytestmark = pytest.mark.slow
 
@@ -13,7 +13,7 @@ def data(folder, labels, *, name="a.csv", number=False, split=None, **files):
     (folder / name).write_text("text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(labels)))
     for other, some in files.items():
         (folder / f"{other}.csv").write_text("text,label\n" + "".join(f"v{i},{one}\n" for i, one in enumerate(some)))
-    return gathered(str(folder / name), Columns(), split or Split(), number=number)
+    return gather_labelled(str(folder / name), Columns(), split or Split(), number=number)
 
 
 def texts(some):
@@ -22,7 +22,7 @@ def texts(some):
 
 def test_texts_that_occur_more_than_once_are_counted_and_those_with_several_labels_apart(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,1\nb,0\na,1\nc,0\nc,1\nc,1\nd,0\n")
-    first, second = repeat_lines(gathered(str(tmp_path / "a.csv"), Columns(), Split(), number=False))
+    first, second = repeat_lines(gather_labelled(str(tmp_path / "a.csv"), Columns(), Split(), number=False))
     assert first.startswith("2 texts occur more than once, 5 times in all")
     assert second.startswith("1 of them occur with different labels")
     assert not list(repeat_lines(data(tmp_path, ["1", "0", "1"])))
@@ -62,7 +62,7 @@ def test_some_random_rows_are_the_same_for_every_seed(tmp_path):
 def test_files_of_a_folder_are_its_splits(tmp_path):
     for name, label in (("train", "a"), ("dev", "b"), ("test", "a")):
         (tmp_path / f"{name}.csv").write_text(f"text,label\n{name},a\nother,{label}\n" + "more,b\n")
-    found = gathered(str(tmp_path), Columns(), Split(), number=False)
+    found = gather_labelled(str(tmp_path), Columns(), Split(), number=False)
     parts = parts_of(found, Split(), number=0, seed=1)
     assert [texts(one)[0] for one in (parts.train, parts.valid, parts.test)] == ["train", "dev", "test"]
     with pytest.raises(UserError, match=r"no folds: leave out --folds"):
@@ -99,14 +99,14 @@ def test_a_benchmark_without_its_training_file_says_which_one_to_add(tmp_path):
     folder.mkdir(parents=True)
     (folder / "dev.tsv").write_text("index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment\n")
     with pytest.raises(UserError, match=r"QNLI has no training texts at hand.* put its train.tsv into .*glue/QNLI"):
-        gathered("qnli", Columns(), Split(data_root=str(tmp_path)), number=False)
+        gather_labelled("qnli", Columns(), Split(data_root=str(tmp_path)), number=False)
 
 
 def test_what_is_neither_file_nor_benchmark_is_refused_with_the_nearest_name(tmp_path):
     with pytest.raises(UserError, match=r"there is no file or folder sst-3, and no benchmark is called 'sst-3'"):
-        gathered("sst-3", Columns(), Split(), number=False)
+        gather_labelled("sst-3", Columns(), Split(), number=False)
     with pytest.raises(UserError, match=r"has no training texts: train.jsonl"):
-        gathered(str(tmp_path), Columns(), Split(), number=False)
+        gather_labelled(str(tmp_path), Columns(), Split(), number=False)
     with pytest.raises(UserError, match=r"too few texts"):
         parts_of(data(tmp_path, ["a", "b"]), Split(held_out=0.99), number=0, seed=1)
     for wrong in ({"held_out": 1.0}, {"folds": 1}, {"rows": -1}):

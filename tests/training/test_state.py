@@ -28,7 +28,7 @@ CHAIN = Chain.make()
 
 
 def save(out, state, point, keep=2):
-    exports = disk.exported(state)
+    exports = disk.export_model(state)
     note = {"objective": described(exports.objective), "step": point.step, "settings": described(settings())}
 
     def write(draft):
@@ -183,7 +183,7 @@ def test_a_damaged_last_checkpoint_is_set_aside_and_the_one_before_it_taken(thre
     assert {path.name for path in disk.folder_of(three, 3).iterdir()} == set(FILES)
     damage(disk.folder_of(three, 3) / name)
     said = []
-    assert disk.recovered(three, said.append, keep=2) == Point(step=2, best_step=2, best=1.0)
+    assert disk.recover(three, said.append, keep=2) == Point(step=2, best_step=2, best=1.0)
     assert len(said) == 1
     assert f"step-00000003 cannot be resumed: {name}" in said[0]
     assert "Going on from step 2; it was renamed damaged-step-00000003" in said[0]
@@ -191,7 +191,7 @@ def test_a_damaged_last_checkpoint_is_set_aside_and_the_one_before_it_taken(thre
     assert (three / "last").resolve() == disk.folder_of(three, 2)
     assert (three / "best").resolve() == disk.folder_of(three, 2)
     said.clear()
-    assert disk.recovered(three, said.append, keep=2).step == 2
+    assert disk.recover(three, said.append, keep=2).step == 2
     assert said == []
 
 
@@ -200,23 +200,23 @@ def test_a_damaged_last_checkpoint_is_set_aside_and_the_one_before_it_taken(thre
 )
 def test_a_note_that_does_not_belong_there_is_damage(three, note):
     (disk.folder_of(three, 3) / "training.json").write_text(note)
-    assert disk.recovered(three, lambda said: None, keep=2).step == 2
+    assert disk.recover(three, lambda said: None, keep=2).step == 2
 
 
 def test_if_no_checkpoint_is_whole_nothing_is_touched_and_the_advice_works(three):
     for step in (1, 2, 3):
         flip(disk.folder_of(three, step) / "training.safetensors")
     with pytest.raises(UserError, match=r"No checkpoint in .*checkpoints is whole.*remove that folder"):
-        disk.recovered(three, print, keep=2)
+        disk.recover(three, print, keep=2)
     assert disk.steps_in(three) == [1, 2, 3]
     shutil.rmtree(three / "checkpoints")
-    assert disk.recovered(three, print, keep=2) == Point()
+    assert disk.recover(three, print, keep=2) == Point()
 
 
 def test_links_and_checkpoints_left_behind_by_a_kill_are_brought_in_line(three):
     (three / "last").unlink()
     disk.point_to(three / "best", disk.folder_of(three, 1))
-    disk.recovered(three, print, keep=1)
+    disk.recover(three, print, keep=1)
     assert (three / "last").resolve() == disk.folder_of(three, 3)
     assert (three / "best").resolve() == disk.folder_of(three, 2)
     assert disk.steps_in(three) == [2, 3]
@@ -224,7 +224,7 @@ def test_links_and_checkpoints_left_behind_by_a_kill_are_brought_in_line(three):
 
 def test_a_link_to_a_checkpoint_that_is_gone_is_removed(three):
     shutil.rmtree(disk.folder_of(three, 2))
-    disk.recovered(three, print, keep=2)
+    disk.recover(three, print, keep=2)
     assert not (three / "best").is_symlink()
 
 
@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_not_set_aside(three):
     path = disk.folder_of(three, 3) / "training.json"
     path.write_text('{"format": 99}')
     with pytest.raises(UserError, match="another version of unmask"):
-        disk.recovered(three, print, keep=2)
+        disk.recover(three, print, keep=2)
     assert disk.steps_in(three) == [1, 2, 3]
 
 

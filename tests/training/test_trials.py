@@ -24,7 +24,7 @@ from unmask.text.corpus.examples import Columns
 from unmask.training.results import RESULT, results_of, summary_of
 from unmask.training.split import Split
 from unmask.training.state import steps_in
-from unmask.training.trials import TrialLog, opened, trials
+from unmask.training.trials import TrialLog, open_trials, trials
 from unmask.training.tuning import Tune, Tuning
 
 SMALL = Tune(epochs=2, batch=8, lr=3e-3, eval_every=3, save_every=2)
@@ -50,7 +50,7 @@ def asked(tmp_path):
 def run(asked, *, resume=False, until=None):
     """A run; `until`: it gets a signal after so many updates of the first trial that is not over."""
     log, stop = Heard(), []
-    with opened(asked, log.say, resume=resume) as (asked, model, data):
+    with open_trials(asked, log.say, resume=resume) as (asked, model, data):
         for count, _ in enumerate(trials(asked, model, data, log, stop), 1):
             if count == until:
                 stop.append(15)
@@ -132,7 +132,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path,
 @pytest.mark.slow
 def test_a_guide_is_held_by_one_process_and_its_checkpoints_hold_the_head_alone(asked, tmp_path):
     asked = replace(asked, guide=True, tune=GUIDE)
-    with opened(asked, print, resume=False) as (fitting, model, data):
+    with open_trials(asked, print, resume=False) as (fitting, model, data):
         steps = trials(fitting, model, data, TrialLog(quiet=True))
         next(steps), next(steps)
         with pytest.raises(UserError, match="is in use: process"):
@@ -150,7 +150,7 @@ def test_a_guide_is_held_by_one_process_and_its_checkpoints_hold_the_head_alone(
 
 @pytest.mark.slow
 def test_a_caller_that_leaves_the_loop_finds_this_step_saved(asked, tmp_path):
-    with opened(asked, print, resume=False) as (fitting, model, data):
+    with open_trials(asked, print, resume=False) as (fitting, model, data):
         for progress in trials(fitting, model, data, TrialLog()):
             if progress.step == 5:
                 break

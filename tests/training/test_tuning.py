@@ -10,7 +10,7 @@ from unmask.model.checkpoint import load
 from unmask.model.reading import Reading
 from unmask.text.tokens import vocabulary
 from unmask.training.loop import UpdatePlan
-from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, chosen, tune
+from unmask.training.tuning import Lesson, Tune, Tuning, begin_tuning, chosen_texts, tune
 
 pytestmark = pytest.mark.slow
 ANSWER = Answer(("no", "yes"))
@@ -45,7 +45,7 @@ def after(state, how, *, stop=4, **more):
 
 def test_an_epoch_has_each_text_once_in_an_order_of_its_own():
     how = Tune(batch=4)
-    epochs = [[i for step in range(3) for i in chosen(3 * e + step, 10, how, seed=1)] for e in range(2)]
+    epochs = [[i for step in range(3) for i in chosen_texts(3 * e + step, 10, how, seed=1)] for e in range(2)]
     assert [sorted(one) for one in epochs] == [list(range(10))] * 2
     assert epochs[0] != epochs[1]
     assert how.updates(10) == 9

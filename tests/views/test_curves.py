@@ -10,7 +10,7 @@ from unmask.views.curves import (
     Curve,
     compare_runs,
     curves_figure,
-    nearest,
+    nearest_step,
     of_run,
     read_curve,
     row,
@@ -60,8 +60,8 @@ def test_a_row_has_the_latest_and_the_best_validation(run):
 
 
 def test_a_validation_is_drawn_where_the_nearest_training_line_is(run):
-    assert nearest([10, 20, 30], [0.5, 1.0, 1.5], 28) == 1.5
-    assert nearest([10, 20, 30], [0.5, 1.0, 1.5], 12) == 0.5
+    assert nearest_step([10, 20, 30], [0.5, 1.0, 1.5], 28) == 1.5
+    assert nearest_step([10, 20, 30], [0.5, 1.0, 1.5], 12) == 0.5
 
 
 @pytest.mark.slow

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from unmask.text.tokens import vocabulary
-from unmask.views.logo import frequencies, information, letters_of, logo_figure
+from unmask.views.logo import information, letter_frequencies, logo_figure, logo_letters
 
 
 def test_information_is_two_bits_for_a_certain_base_and_none_for_a_uniform_one():
     probs = np.array([[1.0, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0]])
     assert information(probs) == pytest.approx([2, 0, 1])
-    assert frequencies(["AC", "AG"], "ACGT").tolist() == [[1, 0, 0, 0], [0, 0.5, 0.5, 0]]
+    assert letter_frequencies(["AC", "AG"], "ACGT").tolist() == [[1, 0, 0, 0], [0, 0.5, 0.5, 0]]
 
 
 def test_n_and_x_are_no_letters_of_a_logo():
     """With N a position where all four bases are equally likely would tell log2 5 − log2 4 bits, not none."""
     for kind, letters in (("dna", "ACGT"), ("caduceus", "ACGT"), ("protein", "ACDEFGHIKLMNPQRSTVWY")):
-        ids, found = letters_of(vocabulary.build_tokenizer(kind))
+        ids, found = logo_letters(vocabulary.build_tokenizer(kind))
         assert "".join(found) == letters
         assert len(ids) == len(letters)
 

@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
     console = Console() if sys.stdout.isatty() and sys.stdin.isatty() else None
     first = [Turn("system", settings.system)] if settings.system else []
     turns = list(first)
-    for number, line in enumerate(lines(console)):
+    for number, line in enumerate(typed_lines(console)):
         if line == "/quit":
             return
         if line in ("/new", "/undo"):
@@ -68,7 +68,7 @@ def run(settings: Settings) -> None:
             print(printable(answer) if console else answer, flush=True)
 
 
-def lines(console: Console | None) -> Iterator[str]:
+def typed_lines(console: Console | None) -> Iterator[str]:
     """What the user writes, until the input ends."""
     if console is None:
         yield from (line.strip() for line in sys.stdin)

@@ -109,12 +109,12 @@ def run(settings: Settings) -> None:
     if result is None:
         print(f"stopped: continue with the same command and --resume; the folder is {settings.out}", file=sys.stderr)
         sys.exit(128 + stop[0])
-    for line in lines_of(result):
+    for line in score_lines(result):
         print(line)
     print(f"the model is in {Path(settings.out) / 'best'}, all numbers in {Path(settings.out) / RESULT}")
 
 
-def lines_of(result: dict[str, Any]) -> Iterator[str]:
+def score_lines(result: dict[str, Any]) -> Iterator[str]:
     """The scores of a run in words, those on test texts last."""
     count = len(result["trials"])
     for split, title in (("valid", "validation"), ("test", "test")):

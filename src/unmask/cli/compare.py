@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.cli.table import read_result
 from unmask.errors import UserError
-from unmask.evaluation.comparison import differences, results, verdict
+from unmask.evaluation.comparison import record_differences, results, verdict
 
 
 def print_comparison(paths: tuple[Path, Path], *, as_json: bool) -> None:
@@ -29,7 +29,7 @@ def as_object(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
     numbers = (
         None if outcome is None else {**asdict(outcome), "difference": outcome.difference, "beyond": outcome.beyond}
     )
-    changed = differences(first["record"], second["record"])
+    changed = record_differences(first["record"], second["record"])
     return {"verdict": numbers, "differences": [asdict(difference) for difference in changed]}
 
 
@@ -40,7 +40,7 @@ def comparison_lines(name: str, first: Mapping[str, Any], second: Mapping[str, A
         yield f"{title}the results measure different quantities"
     else:
         yield f"{title}{outcome.name} {outcome.first:.4f} and {outcome.second:.4f}: {outcome.sentence()}"
-    changed = differences(first["record"], second["record"])
+    changed = record_differences(first["record"], second["record"])
     if not changed:
         yield "the set-ups are the same"
         return

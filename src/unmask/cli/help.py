@@ -94,17 +94,17 @@ def typed_form(name: str, hint: Any, marks: tuple[Any, ...], before: str, first:
     flag = ", ".join([*aliases, flag])
     if hint is bool:
         return flag
-    return f"{flag} {metavar or kind_of(hint)}"
+    return f"{flag} {metavar or metavar_of(hint)}"
 
 
-def kind_of(hint: Any) -> str:
+def metavar_of(hint: Any) -> str:
     if get_origin(hint) in (Union, UnionType):
-        return kind_of(next(one for one in get_args(hint) if one is not NoneType))
+        return metavar_of(next(one for one in get_args(hint) if one is not NoneType))
     if get_origin(hint) is Literal:
         names = "{" + ",".join(str(one) for one in get_args(hint) if one != "") + "}"
         return names if len(names) <= LONGEST else "NAME"  # `help` lists them
     if get_origin(hint) is tuple:
-        return f"{kind_of(get_args(hint)[0])} .."
+        return f"{metavar_of(get_args(hint)[0])} .."
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(hint, "NAME[:FIELD=VALUE]")
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from unmask.cli.installation import print_installation
-from unmask.hub import origin_of
+from unmask.hub import hub_origin
 from unmask.model import cost
 from unmask.model.checkpoint import load
 from unmask.model.description import Description, describe
@@ -34,7 +34,7 @@ class Settings:
 def facts(about: Description) -> Iterator[tuple[str, str]]:
     description, a = about.found, about.found.spec
     yield "checkpoint", str(about.folder)
-    if (origin := origin_of(about.folder)) is not None:
+    if (origin := hub_origin(about.folder)) is not None:
         yield "from the hub", origin
     yield "layout", about.layout
     yield from published_facts(about)

@@ -101,10 +101,10 @@ def result_parts(folder: Path, more: Sequence[Path]) -> Iterator[Part]:
         elif path in more or "record" in content or "results" in content:
             for name, result in results(content, str(path)).items():
                 title = path.stem if name == "result" else f"{path.stem}: {name}"
-                yield report.of_result(title, lines_of(result, path), result["record"])
+                yield report.of_result(title, result_lines(result, path), result["record"])
 
 
-def lines_of(result: Any, path: Path) -> Iterable[tuple[str, str]]:
+def result_lines(result: Any, path: Path) -> Iterable[tuple[str, str]]:
     """A result as its command prints it."""
     for key, lines in (
         ("nats_per_token", likelihood_lines),

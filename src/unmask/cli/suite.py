@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.table import number
+from unmask.cli.table import shown_number
 from unmask.evaluation.likelihood import measure, zero_shot
 from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.passes import Tally
@@ -49,10 +49,11 @@ def suite_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     error = one["standard_error"]
     return (
         one["set"] + (" (partial)" if one["partial"] else ""),
-        f"{one['nats_per_token']:.4f}" + (f" ± {number(error)}" if error != 0 else ""),
-        number(one["perplexity"], 2) + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
-        number(one["perplexity_per_word"], 2),
-        number(one["bits_per_byte"]),
+        f"{one['nats_per_token']:.4f}" + (f" ± {shown_number(error)}" if error != 0 else ""),
+        shown_number(one["perplexity"], 2)
+        + (f" ({low:.2f} to {high:.2f})" if error != 0 and low is not None else ""),
+        shown_number(one["perplexity_per_word"], 2),
+        shown_number(one["bits_per_byte"]),
         f"{one['tokens']:,}",
         str(one["passes"]),
         one["differs"],

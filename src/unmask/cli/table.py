@@ -52,7 +52,7 @@ def measure_watched(
 def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The lines of a likelihood."""
     error = answer["standard_error"]
-    around = "" if error == 0 else f" ± {number(error)}"
+    around = "" if error == 0 else f" ± {shown_number(error)}"
     yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
     if answer["perplexity"] is not None:
         yield "perplexity", f"{answer['perplexity']:.2f} per token{between(answer['perplexity_interval'], 2, error)}"
@@ -61,7 +61,7 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if answer["bits_per_byte"] is not None:
         yield "bits per byte", f"{answer['bits_per_byte']:.4f}"
     if answer["at_least"] is not None:
-        error_below = number(answer["at_least_error"])
+        error_below = shown_number(answer["at_least_error"])
         yield (
             "at least",
             f"{answer['at_least']:.4f} ± {error_below} nats per token (TUBE, in expectation; heavy tails)",
@@ -73,8 +73,8 @@ def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         alone = (
             "" if answer["passes"] > 1 else ", at most: one pass cannot separate it from the variance between rows"
         )
-        yield "error", f"± {number(error)}: Monte Carlo standard error{alone}"
-    with_text = number(answer["data_standard_error"])
+        yield "error", f"± {shown_number(error)}: Monte Carlo standard error{alone}"
+    with_text = shown_number(answer["data_standard_error"])
     yield "error of text", f"± {with_text}: standard error, Monte Carlo and choice of text"
     data = answer["record"]["data"]
     left = [f"{data[key]:,} {what}" for key, what in LEFT.items() if data.get(key)]
@@ -98,16 +98,19 @@ def between(interval: list[float | None], digits: int, error: float | None) -> s
     return f"  (95 %: {low:.{digits}f} to {high:.{digits}f})"
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def shown_number(value: float | None, digits: int = 4) -> str:
     return "?" if value is None else f"{value:.{digits}f}"
 
 
 def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The lines of the accuracy on pairs."""
-    yield "accuracy", f"{answer['accuracy']:.4f} ± {number(answer['standard_error'])} over {answer['pairs']:,} pairs"
+    yield (
+        "accuracy",
+        f"{answer['accuracy']:.4f} ± {shown_number(answer['standard_error'])} over {answer['pairs']:,} pairs",
+    )
     yield "this is", answer["means"]
     for group in answer["groups"]:
-        yield group["name"], f"{group['accuracy']:.4f} ± {number(group['standard_error'])} ({group['pairs']:,})"
+        yield group["name"], f"{group['accuracy']:.4f} ± {shown_number(group['standard_error'])} ({group['pairs']:,})"
 
 
 def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -115,7 +118,7 @@ def quality_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, one in answer.get("definitions", {}).items():
         error = one["standard_error"]
         chosen = " <-" if name == answer["definition"] else ""
-        value = f"{one['perplexity']:.2f} ± {number(error)}{between(one['interval'], 2, error)}{chosen}"
+        value = f"{one['perplexity']:.2f} ± {shown_number(error)}{between(one['interval'], 2, error)}{chosen}"
         yield f"gen. perplexity, {name}", value
     if "means" in answer:
         yield f"'{answer['definition']}' is", answer["means"]
@@ -165,7 +168,7 @@ def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         shares = answer["composition"].items()
         yield "letters", "  ".join(f"{one} {s['samples']:.3f} ({s['held_out']:.3f})" for one, s in shares)
         for one in answer["spectra"]:
-            line = f"{number(one['divergence'])} bits; held-out pieces as long: {number(one['floor'])}"
+            line = f"{shown_number(one['divergence'])} bits; held-out pieces as long: {shown_number(one['floor'])}"
             yield f"{one['k']}-mers", f"Jensen-Shannon divergence {line}"
         yield "duplicates", f"{answer['duplicates']:.3f} of the samples"
         which = f"{answer['train']}" + (f", split {answer['split']}" if answer["split"] else "")

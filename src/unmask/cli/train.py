@@ -27,7 +27,7 @@ from unmask.training.folder import stored_settings
 from unmask.training.loop import Progress
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.run import run as train
-from unmask.training.settings import Text, Train, settled
+from unmask.training.settings import Text, Train, settle_training
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def run(settings: Settings) -> None:
 
 
 def print_plan(settings: Settings) -> None:
-    asked = settled(without_flags(settings.train))
-    vocab = machines.vocabulary(asked.text)
+    asked = settle_training(without_flags(settings.train))
+    vocab = machines.vocabulary_size(asked.text)
     count, device = machines.read_devices(settings.plan)
-    for line in machines.lines(machines.plan_run(asked, count, device, vocab=vocab), device, vocab=vocab):
+    for line in machines.plan_lines(machines.plan_run(asked, count, device, vocab=vocab), device, vocab=vocab):
         print(line)
 
 

@@ -90,12 +90,12 @@ def run(settings: Settings) -> None:
         write_text(settings.out, table)
         print(f"{len(lines) - 1} variants in {settings.out}", file=sys.stderr)
     if settings.logo is not None:
-        from unmask.views.logo import letters_of, logo_figure
+        from unmask.views.logo import logo_figure, logo_letters
 
         first = variants[0]
         start = max(0, first.position - 1 - AROUND)
         text = texts[first.name][start : first.position + AROUND]
-        ids, letters = letters_of(model.text_tokenizer())
+        ids, letters = logo_letters(model.text_tokenizer())
         figure = logo_figure(position_probs(model, text)[:, ids], letters, start=start + 1, mark=first.position)
         save_picture(figure, settings.logo)
         print(settings.logo, file=sys.stderr)

@@ -25,7 +25,7 @@ from unmask.shapes import Network
 GIVES = frozenset({"masks", "conditionals", "orders", "two streams"})
 
 
-def ranks(
+def reading_ranks(
     u: Float[Tensor, "b l"], left: Bool[Tensor, " b"], frozen: Bool[Tensor, "b l"] | None
 ) -> Int[Tensor, "b l"]:
     """The order of reading, 0 first: given tokens from left to right, then the free ones by their uniforms.
@@ -86,7 +86,7 @@ class AnyOrder(Objective):
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """−log p of each free token given those before it, in the order of the noise: the chain rule."""
         x0, noise, mask = clean.x0, clean.noise, clean.mask
-        rank = ranks(noise.u, noise.t < self.share(clean.state), clean.frozen)
+        rank = reading_ranks(noise.u, noise.t < self.share(clean.state), clean.frozen)
         rows, sigma = rows_where(clean.free), torch.zeros(len(x0), device=x0.device)
         logits = network(torch.full_like(x0, mask), sigma, rows, clean=x0, rank=rank)
         nats = spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.diffusion import mdlm
 from unmask.diffusion.block_exact import ExactBound, ExactLikelihood
-from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows, opening_tokens
+from unmask.diffusion.blocks import block_nats, check_block_size, given_tokens, in_blocks, in_rows, opening_tokens
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide, hide_count
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
@@ -57,7 +57,7 @@ class BlockDiffusion(Objective):
     )  # the first token of a block comes before the others
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        check_block_size(self.size)
         if self.opens and not self.given_first:
             raise UserError("blocks that open with a token predicted from the one before need objective.given-first.")
 

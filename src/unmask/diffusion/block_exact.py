@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.diffusion import mdlm
-from unmask.diffusion.blocks import block_nats, check_size, given_tokens, in_blocks, in_rows, opening_tokens
+from unmask.diffusion.blocks import block_nats, check_block_size, given_tokens, in_blocks, in_rows, opening_tokens
 from unmask.diffusion.bound import every_mask
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Facts, Nats, Objective
@@ -89,7 +89,7 @@ class ExactBound(Objective):
     opens: bool = False  # the first token of a block comes before the others
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        check_block_size(self.size)
 
     @property
     def means(self) -> str:

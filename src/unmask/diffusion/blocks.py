@@ -53,6 +53,6 @@ def block_nats(
     return spread(row_nats(logits, x0.flatten()[rows], mask=mask), rows, x0)
 
 
-def check_size(size: int) -> None:
+def check_block_size(size: int) -> None:
     if size < 1:
         raise UserError(f"a block needs at least one token: objective.size must be 1 or more; saw {size}.")

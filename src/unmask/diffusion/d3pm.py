@@ -25,7 +25,7 @@ from unmask.random import Noise
 from unmask.shapes import Network, RowLogits, Tokens
 
 
-def row_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool = False) -> Float[Tensor, "n v"]:
+def softmax_log_probs(logits: Float[Tensor, "n v"], *, mask: int, zero_masking: bool = False) -> Float[Tensor, "n v"]:
     """log p(x_0 | x_t): a plain softmax over all ids, or one in which the mask is impossible."""
     return (forbid(logits, mask) if zero_masking else logits).log_softmax(-1)
 
@@ -63,7 +63,7 @@ def step_nats(
     x_t = kernel.forward(clean, at.t)
     rows = rows_where(clean.free if everywhere or hybrid else x_t == clean.mask)
     logits = network(x_t, kernel.sigma(at.t).to(clean.noise.t), rows)
-    log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
+    log_p = softmax_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
     of_row, true = rows // x_t.shape[1], clean.x0.flatten()[rows]
     kl = kernel.kl(log_p, true, KernelStep(x_t.flatten()[rows], at.s[of_row], at.t[of_row], clean.mask))
     bound = at.weight * spread(kl, rows, x_t)
@@ -74,7 +74,7 @@ def reconstruction(network: Network, clean: CleanRows, *, zero_masking: bool) ->
     """−log p(x_0 | x_0 itself, σ = 0): without carry-over visible text must be predicted too."""
     x0, rows = clean.x0, rows_where(clean.free)
     logits = network(x0, clean.noise.t.new_zeros(len(x0)), rows)
-    log_p = row_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
+    log_p = softmax_log_probs(logits, mask=clean.mask, zero_masking=zero_masking)
     return spread(-pick(log_p, x0.flatten()[rows]), rows, x0)
 
 
@@ -139,5 +139,5 @@ class D3PM(Objective):
 
     def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         """A plain softmax: visible tokens are predicted too."""
-        log_p = row_log_probs(logits.flatten(0, 1), mask=mask, zero_masking=self.zero_masking)
+        log_p = softmax_log_probs(logits.flatten(0, 1), mask=mask, zero_masking=self.zero_masking)
         return log_p.unflatten(0, x_t.shape)

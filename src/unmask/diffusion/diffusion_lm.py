@@ -103,7 +103,7 @@ class TimedEntry(nn.Module):
         return vectors
 
 
-def table_of(parts: Parts) -> RoundedEmbedding:
+def embedding_of(parts: Parts) -> RoundedEmbedding:
     embedding = parts["embedding"]
     assert isinstance(embedding, RoundedEmbedding)
     return embedding
@@ -111,7 +111,7 @@ def table_of(parts: Parts) -> RoundedEmbedding:
 
 def rounding_nats(x: Float[Tensor, "b l e"], clean: CleanRows) -> Float[Tensor, "b l"]:
     """−log p(w | x_0 = x) of every token."""
-    logits = table_of(clean.parts).rounding(x.flatten(0, 1))
+    logits = embedding_of(clean.parts).rounding(x.flatten(0, 1))
     return row_nats(logits, clean.x0.flatten(), mask=clean.mask).view(clean.x0.shape)
 
 
@@ -185,7 +185,7 @@ class DiffusionLM(Continuous):
         with their mean. `noise_of_x0` adds what it pays for the noise of x_0, ½ σ_0² (SNR_{i−1} − SNR_i) per number.
         Half of the draws are uniform: words are not Gaussian, and no step then weighs more than twice T.
         """
-        matrix = table_of(parts).matrix.detach().double()
+        matrix = embedding_of(parts).matrix.detach().double()
         spread = matrix.var(0, correction=0).mean() if len(matrix) > 1 else matrix.new_ones(())
         levels = self.levels(matrix.device)[1:]
         ratio = torch.exp(-levels)
@@ -214,7 +214,7 @@ class DiffusionLM(Continuous):
 
         Without the noise of x_0, as in the bound, x_t is around the embedding itself.
         """
-        levels, table, parts = self.levels(clean.x0.device), table_of(clean.parts), clean.parts
+        levels, table, parts = self.levels(clean.x0.device), embedding_of(clean.parts), clean.parts
         mean = table.matrix[clean.x0]
         x = mean if noise_0 is None else mean + (sigma(levels[1]) * noise_0).to(mean.dtype)
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
@@ -287,12 +287,12 @@ class DiffusionLM(Continuous):
         """The levels of the trained process, or of some of its steps, evenly spaced."""
         if steps > self.steps:
             raise UserError(f"this model has {self.steps} steps of noise: ask for at most so many; saw {steps}.")
-        levels = self.levels(table_of(parts).matrix.device)
+        levels = self.levels(embedding_of(parts).matrix.device)
         index = torch.linspace(self.steps - 1, 0, steps, dtype=torch.float64, device=levels.device).round().long()
         return Path(torch.cat((levels[index + 1], levels[:1])), index * (TOLD / self.steps))
 
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
-        return table_of(parts).matrix[tokens]
+        return embedding_of(parts).matrix[tokens]
 
     def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
         vectors: Tensor = parts["entry"](noisy.z, noisy.told.expand(len(noisy.z)))
@@ -301,7 +301,7 @@ class DiffusionLM(Continuous):
     def meaning(
         self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
-        table, x = table_of(parts), parts["exit"](output)
+        table, x = embedding_of(parts), parts["exit"](output)
         x = table.nearest(x, mask) if self.clamp else x
         return VectorPrediction(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")
 
@@ -312,7 +312,7 @@ class DiffusionLM(Continuous):
         assert reading.x is not None
         width = self.first_spread(self.levels(normal.device)).sqrt()
         x = reading.x + (width * normal).to(reading.x.dtype)
-        return reading._replace(logits=without_mask(table_of(parts).rounding(x), mask), x=x)
+        return reading._replace(logits=without_mask(embedding_of(parts).rounding(x), mask), x=x)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class DiffusionBERT(Objective):
         return {"frequency": Frequency(vocab)}
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Spindle:
-        return Spindle(self.strength, table(parts).shift(self.levels, strength=self.strength))
+        return Spindle(self.strength, frequency_table(parts).shift(self.levels, strength=self.strength))
 
     def estimators(self) -> Mapping[str, Objective]:
         precise = replace(self, times=self.times.precise())
@@ -126,7 +126,7 @@ class DiffusionBERT(Objective):
         return step_nats(network, clean, self.kernel(clean.parts), at, hybrid=self.hybrid)
 
 
-def table(parts: Mapping[str, nn.Module] | None) -> Frequency:
+def frequency_table(parts: Mapping[str, nn.Module] | None) -> Frequency:
     frequency = None if parts is None else parts.get("frequency")
     if not isinstance(frequency, Frequency):
         raise ValueError("the spindle schedule needs a frequency table: give parts")
@@ -154,7 +154,7 @@ class PublishedNumber(Objective):
         total, free = self.of.steps, clean.free
         when = self.of.times.at(noise.t)
         i = steps(when.t, total=total)
-        f = centred_by_row(table(clean.parts).logarithmic[x0], free).to(noise.t)
+        f = centred_by_row(frequency_table(clean.parts).logarithmic[x0], free).to(noise.t)
         k_t, k_s = (published_keep(j, f, total=total, strength=self.of.strength) for j in (i, i - 1))
         x_t = torch.where((noise.u < 1 - k_t) & free, mask, x0)
         rows = rows_where(free)

@@ -59,6 +59,6 @@ class Kernel(ABC):
 KERNELS: Registry[Kernel] = Registry("kernel", room="unmask.diffusion.kernels", group="unmask.kernels")
 
 
-def only(x_t: Int[Tensor, " n"], like: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+def staying(x_t: Int[Tensor, " n"], like: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
     """The log-probabilities of tokens that stay as they are."""
     return torch.full_like(like, -torch.inf).scatter(-1, x_t[:, None], 0.0)

@@ -128,7 +128,7 @@ class CutProduct(torch.autograd.Function):
         return to_rows, to_table, None
 
 
-def product(
+def cut_product(
     rows: Float[Tensor, "b l k"], table: Float[Tensor, "k m"], passing: Bool[Tensor, " b"]
 ) -> Float[Tensor, "b l m"]:
     """`CutProduct` of whole texts."""
@@ -164,7 +164,7 @@ class NoisyTexts(NamedTuple):
     def with_prior(self, logits: Float[Tensor, "b l v"], passing: Bool[Tensor, " b"]) -> Float[Tensor, "b l v"]:
         """Logits + (α/σ²) z·E_v: with log p_v as logits, the exact posterior of independent tokens."""
         strength = (self.ramp * alpha(self.gamma) / torch.sigmoid(self.gamma)).to(self.z.dtype)
-        return logits + product(strength[:, None, None] * self.z, self.embedding.mT, passing).to(logits.dtype)
+        return logits + cut_product(strength[:, None, None] * self.z, self.embedding.mT, passing).to(logits.dtype)
 
     def logits(
         self,
@@ -206,7 +206,7 @@ def terms(network: VectorNetwork, clean: CleanRows, draw: Draw, *, ramp: float) 
     noisy = NoisyTexts(z, gamma, embedding, ramp)
     guess = first_guess(network, noisy, clean, draw.conditioned)
     logits = noisy.logits(network, guess, clean, passing)
-    estimate = product(logits.softmax(-1), embedding.to(logits.dtype), passing)
+    estimate = cut_product(logits.softmax(-1), embedding.to(logits.dtype), passing)
     far = (x.double() - estimate.double()).square().sum(-1)
     diffusion = torch.where(free & ~first[:, None], (0.5 * torch.exp(-gamma) * rate)[:, None] * far, 0.0)
     own = diffusion.detach().sum(1) / free.sum(1).clamp(min=1)

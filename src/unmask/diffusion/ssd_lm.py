@@ -44,7 +44,7 @@ BLOCK, SHIFT = 0, 1  # uses of uniform numbers
 NOISY, LESS_NOISY = 2, 3  # uses of normal numbers
 
 
-def share_at(u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+def cosine_share(u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """ᾱ at time u = t/T: cos² of an angle up to π/2, divided by that at 0, so that it begins at 1 exactly."""
     angle = (torch.stack((u, torch.zeros_like(u))) + OFFSET) / (1 + OFFSET) * (math.pi / 2)
     now, first = (torch.cos(angle) ** 2).unbind()
@@ -53,7 +53,7 @@ def share_at(u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 def levels(t: Int[Tensor, "*n"], total: int) -> Float[Tensor, "*n"]:
     """γ of step t of T."""
-    return level_of(share_at(t.double() / total))
+    return level_of(cosine_share(t.double() / total))
 
 
 def add_noise_(
@@ -65,7 +65,7 @@ def add_noise_(
     return normal.mul_(noise).sub_(signal).scatter_add_(-1, tokens[..., None], up)
 
 
-def step_nats(
+def simplex_step_nats(
     log_p: Float[Tensor, "n v"], x_s: Float[Tensor, "n v"], true: Int[Tensor, " n"], gamma_s: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """log N_w(x_s) − log Σ_v p_v N_v(x_s), unbiased for the KL of a step by one draw of x_s ~ N_w.
@@ -224,7 +224,7 @@ class SSDLM(Continuous):
         gamma = levels((t - 1).clamp(min=1), self.steps)
         x_s = add_noise_(gaussians(noise.key, LESS_NOISY, (size, vocab)), tokens, gamma)[span.real]
         row = torch.nonzero(span.real, as_tuple=True)[0]
-        kl = step_nats(forbid(logits, mask).log_softmax(-1), x_s, tokens[span.real], gamma[row])
+        kl = simplex_step_nats(forbid(logits, mask).log_softmax(-1), x_s, tokens[span.real], gamma[row])
         return torch.where(t[row] > 1, kl, ce).double()
 
     def features(self, vocab: int) -> int:

@@ -84,9 +84,9 @@ def results(content: Any, where: str) -> dict[str, Mapping[str, Any]]:
     return {str(result.get("set", "result")): result for result in results_in_file}
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+def record_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
     """The differences between two records, the most important first."""
-    a, b = dict(flat(first)), dict(flat(second))
+    a, b = dict(flat_items(first)), dict(flat_items(second))
     names = [name for name in a | b if a.get(name) != b.get(name)]
     changes = [Difference(name, a.get(name), b.get(name), effect(name)) for name in names]
     weights = ("any", "small", "within", "error bar", "none")
@@ -102,10 +102,10 @@ def effect(name: str) -> str:
     return "any: unknown"
 
 
-def flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flat_items(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in content.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{before}{name}.")
+            yield from flat_items(value, f"{before}{name}.")
         else:
             yield before + name, value
 

@@ -11,7 +11,7 @@ import torch
 
 import unmask
 from unmask.evaluation.likelihood import draws
-from unmask.hub import origin_of
+from unmask.hub import hub_origin
 from unmask.model.model import Model
 from unmask.model.weights import weights_fingerprint
 
@@ -40,7 +40,7 @@ def of_model(model: Model) -> dict[str, Any]:
     tokenizer = model.tokenizer
     return {
         "folder": None if model.folder is None else str(model.folder),
-        "hub": origin_of(model.folder),
+        "hub": hub_origin(model.folder),
         "weights": None if model.folder is None else weights_fingerprint(model.folder),
         "dtype": str(next(model.network.parameters()).dtype).removeprefix("torch."),
         "parameters": model.num_parameters,

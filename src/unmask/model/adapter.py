@@ -143,7 +143,7 @@ def adapt(network: Backbone, updates: LowRankUpdates) -> None:
             layer.__dict__["update"] = (updates, name)
 
 
-def merged(weights: Mapping[str, Tensor], updates: LowRankUpdates) -> dict[str, Tensor]:
+def add_updates(weights: Mapping[str, Tensor], updates: LowRankUpdates) -> dict[str, Tensor]:
     """The weights of a network with the updates added to them."""
     sums = dict(weights)
     for name in updates.names:

@@ -17,7 +17,7 @@ from torch import nn
 from unmask.errors import UserError
 from unmask.files import fingerprint, write_json
 from unmask.model import probe
-from unmask.model.adapter import MOST_RANK, PART, Adapter, LowRankUpdates, adapt, key, merged
+from unmask.model.adapter import MOST_RANK, PART, Adapter, LowRankUpdates, adapt, add_updates, key
 from unmask.model.backbone import Backbone, skeleton
 from unmask.model.format import AGAIN, NOTE, read_note
 from unmask.model.formats.own import layout_from, objective_from
@@ -204,7 +204,7 @@ def with_adapter(base: Model, folder: Path, *, apart: bool = False) -> Model:
             raise UserError(f"{folder / NOTE} is damaged: length is {length!r:.60}, not a number of tokens. {AGAIN}")
         spec = spec.sized(vocab=spec.vocab, length=length, causal=about["objective"].facts.causal)
     network, weights = skeleton(spec), base.network.state_dict()
-    network.load_state_dict(weights if apart else merged(weights, updates), assign=True)
+    network.load_state_dict(weights if apart else add_updates(weights, updates), assign=True)
     if apart:
         adapt(network, updates)
     trained = any(p.requires_grad for p in base.network.parameters())

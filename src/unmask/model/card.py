@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from unmask.errors import UserError
-from unmask.hub import origin_of
+from unmask.hub import hub_origin
 from unmask.model.head_files import is_predictor
 from unmask.model.model import Model
 from unmask.settings import described
@@ -38,9 +38,9 @@ def card_of(
             *front_matter(model, license, name, bound),
             f"# {name}",
             "",
-            f"{kind_of(model)} for the Python package unmask.",
+            f"{kind_of_model(model)} for the Python package unmask.",
             "",
-            *table(facts(model, bound)),
+            *markdown_table(facts(model, bound)),
             "",
             "## Use",
             "",
@@ -98,7 +98,7 @@ def use_of_predictor(name: str) -> list[str]:
     ]
 
 
-def kind_of(model: Model) -> str:
+def kind_of_model(model: Model) -> str:
     facts = model.objective.facts
     diffusion = "Continuous diffusion" if facts.vectors else "Masked diffusion"
     kind = "Autoregressive" if facts.causal else diffusion if facts.likelihood else "Masked"
@@ -153,11 +153,11 @@ def facts(model: Model, bound: Bound | None) -> Iterator[tuple[str, str]]:
         likelihood = f"{relation}{bound} nats per token, perplexity {math.exp(bound.value):.2f}"
         loss = f"{bound} nats: {model.objective.means}"
         yield "validation", likelihood if model.objective.facts.likelihood else loss
-    if (origin := origin_of(model.folder)) is not None:
+    if (origin := hub_origin(model.folder)) is not None:
         yield "copied from", origin
 
 
-def table(rows: Iterator[tuple[str, str]]) -> list[str]:
+def markdown_table(rows: Iterator[tuple[str, str]]) -> list[str]:
     return ["| | |", "|---|---|", *(f"| {name} | {value.replace('|', chr(92) + '|')} |" for name, value in rows)]
 
 

@@ -247,7 +247,7 @@ def save(
     if tokenizer is not None:
         check_tokenizer(tokenizer, network.spec, mask, folder)
     layout = layout or recorded_layout(settings or {}, tokenizer, framed=network.spec.framed)
-    note = noted(objective, layout) | {"step": step, "ema": ema, "settings": dict(settings or {})}
+    note = stored_components(objective, layout) | {"step": step, "ema": ema, "settings": dict(settings or {})}
     whole = Denoiser(network, objective, parts=parts, state=state)
     with appearing(folder) as draft:
         write(draft, whole, note, mask=mask, tokenizer=tokenizer, dtype=dtype, new_head=new_head)
@@ -288,7 +288,7 @@ def write_adapted(
     write_note(folder, note, network, mask=mask, objective=whole.objective, tokenizer=tokenizer)
 
 
-def noted(objective: Objective, layout: Layout | None) -> dict[str, Any]:
+def stored_components(objective: Objective, layout: Layout | None) -> dict[str, Any]:
     """The components that unmask.json stores."""
     return {"objective": described(objective)} | ({} if layout is None else {"layout": described(layout)})
 

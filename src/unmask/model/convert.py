@@ -15,7 +15,7 @@ from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
 from unmask.model.adapter_files import is_adapter
 from unmask.model.backbone import skeleton
-from unmask.model.checkpoint import find, load, noted, save, with_new_head, write_note
+from unmask.model.checkpoint import find, load, stored_components, save, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, Format, recognised
 from unmask.model.model import Model
@@ -62,7 +62,7 @@ def convert(
     if dtype or blocks or is_adapter(find(source)[0]):
         dtype = dtype or "float32"  # the weights of an adapter's base with the updates added
         model = with_sampling(load(source, trainable=True, dialect=dialect), sampling)
-        return rounded(with_first(model, blocks) if blocks else model, target, to=to, dtype=dtype)
+        return convert_rounded(with_first(model, blocks) if blocks else model, target, to=to, dtype=dtype)
     model = with_sampling(load(source, dialect=dialect), sampling)
     assert model.folder is not None
     layout = FORMATS[to]()
@@ -81,7 +81,7 @@ def convert(
             if model.tokenizer is not None and not any((draft / name).exists() for name in TEXT_FILES):
                 model.tokenizer.save(draft, model.spec.inputs)
             about = {
-                **noted(model.objective, model.trained_layout),
+                **stored_components(model.objective, model.trained_layout),
                 "step": model.step,
                 "ema": model.ema,
                 "settings": dict(model.settings),
@@ -121,7 +121,7 @@ def with_sampling(model: Model, sampling: Mapping[str, Any] | None) -> Model:
     return model if sampling is None else model.with_sampling(**sampling)
 
 
-def rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
+def convert_rounded(model: Model, target: Path, *, to: str, dtype: str) -> Model:
     """A copy in our layout whose weights have another type."""
     if to != OURS:
         raise UserError(f"weights in {dtype} are written only in our layout: convert twice.")

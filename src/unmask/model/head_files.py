@@ -94,10 +94,10 @@ def stored_head(folder: Path | None, width: int) -> StoredHead:
         reading, trained = merged(Reading(), note["reading"], "reading"), trained_in(note)
         if fingerprint(folder / HEAD) != note["head"]:
             raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")
-        return fitting(folder, StoredHead(answer, reading, trained, load_file(folder / HEAD)), width)
+        return check_head(folder, StoredHead(answer, reading, trained, load_file(folder / HEAD)), width)
 
 
-def fitting(folder: Path, head: StoredHead, width: int) -> StoredHead:
+def check_head(folder: Path, head: StoredHead, width: int) -> StoredHead:
     """The head, if its weights fit its answers and the network; refused before memory for a head is taken."""
     outputs, pooler = head.answer.outputs, {"pooler.weight": (width, width), "pooler.bias": (width,)}
     wanted = {"weight": (outputs, width), "bias": (outputs,)} | (pooler if head.reading.pool == "first" else {})
@@ -130,7 +130,7 @@ def stored_guide(folder: Path, model: Model) -> StoredHead:
             f"the classifier in {folder} was trained on the trunk of another model with this vocabulary: its weights "
             "do not fit this one. Use it with its own model, or train one on this model: `unmask classify --guide`."
         )
-    return fitting(folder, StoredHead(answer, guide_reading(model), Trained(False), tensors), model.spec.width)
+    return check_head(folder, StoredHead(answer, guide_reading(model), Trained(False), tensors), model.spec.width)
 
 
 def guide_reading(model: Model) -> Reading:

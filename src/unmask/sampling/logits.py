@@ -72,14 +72,14 @@ class LogitOptions:
     def sharpen(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """The logits to draw from; at temperature 0 only the most likely token is left."""
         if self.temperature == 0:
-            return only(logits, logits.argmax(-1, keepdim=True))
+            return keep_only(logits, logits.argmax(-1, keepdim=True))
         logits = logits if self.temperature == 1 else logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            logits = only(logits, logits.topk(self.top_k, -1).indices)
+            logits = keep_only(logits, logits.topk(self.top_k, -1).indices)
         return logits if self.top_p == 1 else nucleus(logits, self.top_p, keep_crossing=self.keep_crossing)
 
 
-def only(logits: Float[Tensor, "n v"], ids: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
+def keep_only(logits: Float[Tensor, "n v"], ids: Int[Tensor, "n k"]) -> Float[Tensor, "n v"]:
     """Logits −∞ everywhere but at the kept tokens."""
     return torch.full_like(logits, -torch.inf).scatter(-1, ids, logits.gather(-1, ids))
 

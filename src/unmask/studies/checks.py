@@ -34,7 +34,7 @@ def check_keys(kind: str, seen: Iterable[str], known: Iterable[str]) -> None:
             raise unknown(kind, name, known)
 
 
-def table(one: Any, title: str) -> dict[str, Any]:
+def check_table(one: Any, title: str) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise UserError(f"{title} must be a table; saw {one!r}.")
     return dict(one)
@@ -44,7 +44,7 @@ def list_of_tables(content: Table, name: str) -> list[dict[str, Any]]:
     tables = content.get(name, [])
     if not isinstance(tables, list):
         raise UserError(f"write [[{name}]], with two brackets: there may be several.")
-    return [table(one, name) for one in tables]
+    return [check_table(one, name) for one in tables]
 
 
 def text(content: Table, name: str, default: str = "") -> str:

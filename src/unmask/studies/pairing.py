@@ -41,14 +41,14 @@ def read_scored(path: Path) -> Scored:
     ids: list[int] = []
     nats: list[float] = []
     documents: list[int] = []
-    for line in lines_of(path):
+    for line in nats_lines(path):
         ids += line["ids"]
         nats += line["token_nats"]
         documents += [line["document"]] * len(line["ids"])
     return Scored(np.array(ids), np.array(nats), np.array(documents))
 
 
-def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+def nats_lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             content = json.loads(line)

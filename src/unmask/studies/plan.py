@@ -21,7 +21,7 @@ from unmask.studies.row import StudyRow
 from unmask.studies.study import SPLITS, VERBS, Measure, Study, fill_word
 from unmask.training.estimate import RunCost, estimate
 from unmask.training.phases import phases, spec_of
-from unmask.training.settings import Train, settled
+from unmask.training.settings import Train, settle_training
 
 TOKENS, MODEL, CONFIG = "tokens.jsonl", "run", "settings.toml"
 GUESSED_VOCABULARY = 128  # ids of a tokenizer whose size the settings do not tell
@@ -285,7 +285,7 @@ def slug(name: str) -> str:
 
 
 def train_of(row: StudyRow) -> Train:
-    return settled(merged(Train(), {**(row.train or {}), "init": row.after}))
+    return settle_training(merged(Train(), {**(row.train or {}), "init": row.after}))
 
 
 def vocabulary(train: Train, study: Study) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.errors import UserError, unknown
 from unmask.settings import merged
-from unmask.studies.checks import Table, check_keys, list_of_tables, over, positive, table, text
+from unmask.studies.checks import Table, check_keys, check_table, list_of_tables, over, positive, text
 from unmask.training.settings import Train
 
 ROW = (
@@ -35,7 +35,7 @@ class StudyRow:
 
 
 def rows_of(content: Table, scale: str, columns: Sequence[str], measures: Sequence[str]) -> tuple[StudyRow, ...]:
-    shared, rows = table(content.get("train", {}), "train"), []
+    shared, rows = check_table(content.get("train", {}), "train"), []
     for one in list_of_tables(content, "row"):
         if not isinstance(one.get("name"), str) or not one["name"].strip():
             raise UserError("a row needs a name.")
@@ -43,7 +43,9 @@ def rows_of(content: Table, scale: str, columns: Sequence[str], measures: Sequen
         check_keys(f"key of {title}", one, ROW)
         if scale and scale not in one.get("only", [scale]):
             continue
-        laid = table(table(one.get("scale", {}), f"{title} scale").get(scale, {}), f"{title} scale.{scale}")
+        laid = check_table(
+            check_table(one.get("scale", {}), f"{title} scale").get(scale, {}), f"{title} scale.{scale}"
+        )
         check_keys(f"key of {title}", laid, ROW)
         one = over({name: value for name, value in one.items() if name != "scale"}, laid)
         for own, changes in expand_row(one, title):
@@ -61,16 +63,16 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[str], me
         )
     if checkpoint and of:
         raise UserError(f"{title} has a checkpoint and is of another row: which is it?")
-    options = table(one.get("options", {}), f"{title} options")
+    options = check_table(one.get("options", {}), f"{title} options")
     check_keys(f"measure in the options of {title}", options, measures)
     for name in one.get("measures", []):
         if name not in measures:
             raise unknown(f"measure of {title}", str(name), measures)
-    published = table(one.get("published", {}), f"{title} published")
+    published = check_table(one.get("published", {}), f"{title} published")
     check_keys(f"column published of {title}", published, columns)
     settings: Table | None = None
     if not checkpoint and not of:
-        settings = over(shared, table(one.get("train", {}), f"{title} train"))
+        settings = over(shared, check_table(one.get("train", {}), f"{title} train"))
         for name in ("data", "out", "init"):
             if name in settings:
                 advice = "after = ROW" if name == "init" else "the study's own [data]"
@@ -87,7 +89,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[str], me
         of=of,
         after=text(one, "after"),
         measures=tuple(one["measures"]) if "measures" in one else None,
-        options={name: table(value, f"{title} options.{name}") for name, value in options.items()},
+        options={name: check_table(value, f"{title} options.{name}") for name, value in options.items()},
         published=published,
         differs=text(one, "differs"),
         changes=changes,
@@ -97,7 +99,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[str], me
 
 def expand_row(one: Table, title: str) -> Iterable[tuple[Table, Table]]:
     """A row for every combination of the values in `over`; its name may contain {setting}."""
-    axes = table(one.get("over", {}), f"{title} over")
+    axes = check_table(one.get("over", {}), f"{title} over")
     if not axes:
         yield one, {}
         return

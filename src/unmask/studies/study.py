@@ -23,11 +23,11 @@ from unmask.settings import merged
 from unmask.studies.checks import (
     Table,
     check_keys,
+    check_table,
     choose_from,
     list_of_tables,
     over,
     positive,
-    table,
     text,
     whole_numbers,
 )
@@ -126,17 +126,19 @@ def read_study(path: Path, scale: str = "") -> Study:
 
 def study_of(content: Table, path: Path, scale: str) -> Study:
     check_keys("key", content, (*TOP, *TABLES))
-    scales = table(content.get("scale", {}), "scale")
+    scales = check_table(content.get("scale", {}), "scale")
     if scale and scale not in scales:
         raise (
             unknown("scale", scale, scales) if scales else UserError(f"the study has no scales; leave out {scale!r}.")
         )
     if not scale and scales:
         raise UserError(f"choose a scale: {', '.join(f'--scale {name}' for name in scales)}.")
-    laid = table(scales.get(scale, {}), f"scale.{scale}")
+    laid = check_table(scales.get(scale, {}), f"scale.{scale}")
     check_keys(f"key of [scale.{scale}]", laid, [*TOP, *(name for name in TABLES if name != "scale")])
     content = over({name: value for name, value in content.items() if name != "scale"}, laid)
-    measures = tuple(measure_of(name, one) for name, one in table(content.get("measure", {}), "measure").items())
+    measures = tuple(
+        measure_of(name, one) for name, one in check_table(content.get("measure", {}), "measure").items()
+    )
     if not measures:
         raise UserError("nothing is measured: add a table [measure.NAME] with a verb.")
     columns = tuple(column_of(one, [one.name for one in measures]) for one in list_of_tables(content, "column"))
@@ -153,12 +155,12 @@ def study_of(content: Table, path: Path, scale: str) -> Study:
         budget=choose_from(text(content, "budget", "steps"), "budget", ("steps", "flops", "seconds")),
         seconds=positive(content.get("seconds", 0), "seconds"),
         like=text(content, "like", rows[0].name),
-        compare=table(content.get("compare", {}), "compare"),
+        compare=check_table(content.get("compare", {}), "compare"),
         data=data_of(content.get("data", {}), path.parent),
         measures=measures,
         columns=columns,
         rows=rows,
-        picture=table(content.get("picture", {}), "picture"),
+        picture=check_table(content.get("picture", {}), "picture"),
     )
     check_references(study)
     return study
@@ -204,7 +206,7 @@ def check_row(study: Study, row: StudyRow, names: Sequence[str]) -> None:
 
 
 def measure_of(name: str, one: Any) -> Measure:
-    one = table(one, f"measure.{name}")
+    one = check_table(one, f"measure.{name}")
     check_keys(f"key of [measure.{name}]", one, ("verb", "arguments", "options", "seeds"))
     verb = text(one, "verb")
     if verb not in VERBS:
@@ -212,7 +214,7 @@ def measure_of(name: str, one: Any) -> Measure:
     arguments = one.get("arguments", [])
     if not isinstance(arguments, list) or not all(isinstance(part, str) for part in arguments):
         raise UserError(f"measure.{name}.arguments must be a list of texts.")
-    options = table(one.get("options", {}), f"measure.{name}.options")
+    options = check_table(one.get("options", {}), f"measure.{name}.options")
     return Measure(
         name, verb, tuple(arguments), options, whole_numbers(one.get("seeds", []), f"measure.{name}.seeds")
     )
@@ -233,7 +235,7 @@ def data_of(one: Any, here: Path) -> Table:
 
     {here} in a path or an option of `unmask prepare` is the folder of the study's file.
     """
-    one = table(one, "data")
+    one = check_table(one, "data")
     check_keys("key of [data]", one, (*SPLITS, "source", "prepare"))
     if one and not any(name in one for name in ("train", "test", "source")):
         raise UserError(
@@ -243,7 +245,7 @@ def data_of(one: Any, here: Path) -> Table:
         raise UserError("[data] has a source with splits of its own, and files by split too: which is it?")
     data: dict[str, Any] = {}
     if one:
-        options = table(one.get("prepare", {}), "data.prepare")
+        options = check_table(one.get("prepare", {}), "data.prepare")
         data["prepare"] = {key: fill_word(value, "here", here) for key, value in options.items()}
     if "source" in one:
         data["source"] = fill_word(text(one, "source"), "here", here)
@@ -256,7 +258,7 @@ def data_of(one: Any, here: Path) -> Table:
 
 
 def source_of(one: Any, title: str, here: Path) -> Table:
-    one = {"path": one} if isinstance(one, str) else table(one, title)
+    one = {"path": one} if isinstance(one, str) else check_table(one, title)
     check_keys(f"key of {title}", one, SOURCE)
     if not isinstance(one.get("path"), str):
         raise UserError(f"{title} needs a path; saw {dict(one)}.")

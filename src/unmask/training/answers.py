@@ -19,7 +19,7 @@ from unmask.model.reading import Encoded
 from unmask.text.corpus.examples import Example
 from unmask.text.corpus.manifest import loss_lines
 from unmask.text.tokens.tokenizer import NoToken
-from unmask.training.scores import scored
+from unmask.training.scores import scores_of
 
 PART = 4096  # texts that are in memory at once
 FORMULA = ("=", "+", "-", "@", "\t")  # a cell that begins with one is computed by spreadsheets
@@ -39,7 +39,7 @@ class Answers:
 
     def add(self, some: Sequence[Example], *, batch: int) -> np.ndarray:
         """Answer some texts: probabilities of the labels, or a number, for each."""
-        rows, lengths = encoded(self.predictor, some)
+        rows, lengths = encode_examples(self.predictor, some)
         values = self.predictor.answers(rows, batch=batch).numpy()
         self.texts += len(some)
         self.cut += sum(length > row.size for row, length in zip(rows, lengths, strict=True))
@@ -59,7 +59,7 @@ class Answers:
         """The scores, if every text has a label; else none."""
         if len(self.truth) < self.texts:
             return {}
-        return scored(names, np.array(self.truth), np.array(self.decisions))
+        return scores_of(names, np.array(self.truth), np.array(self.decisions))
 
     def lines(self) -> list[str]:
         """Each answer in a word: a label, or a number with three digits."""
@@ -75,7 +75,7 @@ def answer(predictor: Predictor, some: Iterable[Example], out: Path | None, *, n
         while part := list(islice(source, PART)):
             first = answers.texts
             for i, (one, values) in enumerate(zip(part, answers.add(part, batch=batch), strict=True), first):
-                write_row(file, cells_of(predictor, i, one, values, named=named))
+                write_row(file, answer_cells(predictor, i, one, values, named=named))
     return answers
 
 
@@ -97,14 +97,14 @@ def head_of(predictor: Predictor, *, named: bool) -> list[str]:
     return ["index", *(["name"] if named else []), "label", "prediction", *chances]
 
 
-def cells_of(predictor: Predictor, index: int, one: Example, values: np.ndarray, *, named: bool) -> list[Any]:
+def answer_cells(predictor: Predictor, index: int, one: Example, values: np.ndarray, *, named: bool) -> list[Any]:
     label, chances, number = predictor.answer.prediction(values.tolist())
     decision = label if number is None else f"{number:.6g}"
     shown = [f"{value:.6g}" for value in chances.values()]
     return [index, *([one.name] if named else []), one.label or "", decision, *shown]
 
 
-def encoded(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded], list[int]]:
+def encode_examples(predictor: Predictor, some: Sequence[Example]) -> tuple[list[Encoded], list[int]]:
     """Examples as ids, and their lengths before a cut; the error for a letter without a token says where it is."""
     try:
         return predictor.encode_whole([one.texts for one in some])

@@ -12,7 +12,7 @@ from unmask.text.corpus.manifest import loss_lines
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.results import RESULT, names_of, results_of, summary_of
 from unmask.training.split import repeat_lines
-from unmask.training.trials import Trial, TrialLog, opened, parts_line, trials
+from unmask.training.trials import Trial, TrialLog, open_trials, parts_line, trials
 from unmask.training.tuning import Tuning
 
 
@@ -47,7 +47,7 @@ def classify(
 
 def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -> dict[str, Any] | None:
     """A whole run; returns its result, or None if it was stopped."""
-    with opened(asked, log.say, resume=resume) as (asked, model, data):
+    with open_trials(asked, log.say, resume=resume) as (asked, model, data):
         introduce(Trial(asked, model, data, 0, log, stop), log)
         for _ in trials(asked, model, data, log, stop):
             pass

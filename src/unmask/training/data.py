@@ -102,7 +102,7 @@ class Data:
         return self.batches.lines(steps) if isinstance(self.batches, Mixture) else []
 
 
-def opened(asked: Train, folder: str | Path) -> Data:
+def open_data(asked: Train, folder: str | Path) -> Data:
     """The data of a prepared folder."""
     length, share = asked.text.length, asked.text.valid
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
@@ -224,7 +224,7 @@ def within_positions(asked: Train, given: Collection[str]) -> Train:
     return replace(asked, text=replace(asked.text, length=limit))
 
 
-def with_template(asked: Train) -> Train:
+def with_chat_template(asked: Train) -> Train:
     """The settings with the text of the chat template: that of --template, of prepared data, or of --init."""
     text, folder = asked.text, prepared_folder(asked.data) if asked.data else None
     chat = text.layout.chat

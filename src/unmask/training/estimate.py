@@ -14,7 +14,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.room import machine_bytes
 from unmask.text.row import Rows
 from unmask.training.loop import Progress, begin, train
-from unmask.training.phases import Phase, continued, phases, spec_of
+from unmask.training.phases import Phase, continue_spec, phases, spec_of
 from unmask.training.settings import Train
 
 FEWEST = 20  # steps of a run that is limited by time
@@ -108,7 +108,7 @@ def step_rate(
     """The rate with which `estimate` is right for this run: the first steps of each phase are done and forgotten."""
     flops = seconds = 0.0
     for phase in phases(settings):
-        spec = spec_of(settings, phase, vocab=vocab) if init is None else continued(init, settings, phase)
+        spec = spec_of(settings, phase, vocab=vocab) if init is None else continue_spec(init, settings, phase)
         done = islice(trial_steps(settings, batch, phase, spec, mask=mask), steps + 1)
         pace = sorted(progress.seconds for progress in done)[(steps + 1) // 2]
         flops += phase.steps * estimate(settings, spec, phase, rows=rows, rate=1.0).flops

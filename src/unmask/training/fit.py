@@ -9,11 +9,11 @@ import torch
 from unmask.processes.team import Team
 from unmask.processes.threads import chosen_outside, computing_with, fewest_as_fast
 from unmask.text.layout import Marks, training_layout
-from unmask.training.data import document_lengths, has_pairs, has_regions, opened, starting_spec
+from unmask.training.data import document_lengths, has_pairs, has_regions, open_data, starting_spec
 from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
-from unmask.training.phases import continued, phases, spec_of
+from unmask.training.phases import continue_spec, phases, spec_of
 from unmask.training.settings import Train
-from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, sized, tuning_encoder
+from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, size_run, tuning_encoder
 
 TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads is tried
 
@@ -28,7 +28,7 @@ class Order:
     given: Collection[str] = ()  # names of the settings that were given, and so are not chosen
 
 
-def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
+def fit_settings(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
     """The settings of a new run: the packing that suits its data, the threads, and the sizes for --minutes."""
     chosen = asked.text.pack == "auto"
     spec = starting_spec(asked)
@@ -46,11 +46,11 @@ def fitted(order: Order, team: Team, say: Callable[[str], None], asked: Train, f
 
 def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
     """The settings with the sizes that take about the time that was given."""
-    data, init = opened(asked, folder), starting_spec(asked) if asked.init else None
+    data, init = open_data(asked, folder), starting_spec(asked) if asked.init else None
 
     def sizes(asked: Train, rate: float, given: Collection[str]) -> Train:
         rows, vocab = data.rows, data.tokenizer.size
-        return sized(
+        return size_run(
             asked, minutes=order.minutes, rows=rows, vocab=vocab, rate=rate, given=given, init=init, world=team.world
         )
 
@@ -60,7 +60,7 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
         say(size_line(guess, order.minutes))
         return guess
     # A few steps of that network tell the speed of this machine better than products of matrices.
-    batches = opened(guess, folder).batches.at
+    batches = open_data(guess, folder).batches.at
     with computing_with(threads_of(guess)):
         rate = step_rate(
             guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init
@@ -91,9 +91,9 @@ def with_threads(asked: Train, folder: Path, team: Team, say: Callable[[str], No
 
 def threads_by_trial(asked: Train, folder: Path, most: int) -> int:
     """The fewest threads that are as fast as any; steps that take long are not tried, and get all."""
-    data, many = opened(asked, folder), replace(asked, steps=1000)
+    data, many = open_data(asked, folder), replace(asked, steps=1000)
     phase, vocab = phases(many)[-1], data.tokenizer.size
-    spec = continued(starting_spec(many), many, phase) if asked.init else spec_of(many, phase, vocab=vocab)
+    spec = continue_spec(starting_spec(many), many, phase) if asked.init else spec_of(many, phase, vocab=vocab)
     if estimate(many, spec, phase, rows=data.rows, rate=matrix_rate()).seconds > TRIED * phase.steps:
         return most
     steps = trial_steps(many, data.batches.at, phase, spec, mask=data.tokenizer.mask)

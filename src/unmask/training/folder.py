@@ -24,9 +24,9 @@ from unmask.processes.team import Team
 from unmask.settings import flat
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder
 from unmask.training import metrics, state
-from unmask.training.data import check_trainable, data_folder, opened, starting_spec
+from unmask.training.data import check_trainable, data_folder, open_data, starting_spec
 from unmask.training.phases import check_directions
-from unmask.training.settings import Train, settled
+from unmask.training.settings import Train, settle_training
 
 SETTINGS, DATA, LOCK = "settings.toml", "data.sha256", ".lock"
 UNBEGUN = {"data", DATA, LOCK}  # what a process leaves that was killed before the run began
@@ -42,7 +42,7 @@ def stored_settings(out: str) -> Path | None:
 
 
 @contextmanager
-def claimed(
+def claim_folder(
     asked: Train,
     say: Callable[[str], None],
     *,
@@ -83,7 +83,7 @@ def claim(
     new = not (out / SETTINGS).is_file()
     if new:
         check_directions(asked, starting_spec(asked))
-    stack.enter_context(held(out, lambda: check_folder(asked, out, resume=resume)))
+    stack.enter_context(hold_folder(out, lambda: check_folder(asked, out, resume=resume)))
     for folder in (out / state.FOLDER, out / "data"):
         clear_drafts(folder)
     if new and not (out / SETTINGS).is_file():
@@ -92,10 +92,10 @@ def claim(
     keep_data(out, folder)
     check_trainable(folder)
     asked = with_stored_threads(asked, out) if (out / SETTINGS).is_file() else fit(asked, folder)
-    opened(asked, folder)
+    open_data(asked, folder)
     if resume or not (out / SETTINGS).exists():
         write_whole(out / SETTINGS, toml.dumps(asked))
-    point = state.recovered(out, say, keep=asked.run.keep)
+    point = state.recover(out, say, keep=asked.run.keep)
     metrics.forget(out, point.step)
 
 
@@ -106,7 +106,7 @@ def with_stored_threads(asked: Train, out: Path) -> Train:
 
 
 @contextmanager
-def held(out: Path, check: Callable[[], None]) -> Iterator[None]:
+def hold_folder(out: Path, check: Callable[[], None]) -> Iterator[None]:
     """Lock a run's folder during the block; it is checked again, as its last holder may have changed it."""
     with locked(out / LOCK):
         check()
@@ -133,7 +133,7 @@ def check_folder(asked: Train, out: Path, *, resume: bool) -> None:
     """Refuse a folder that holds another run or other files."""
 
     def changed() -> dict[str, str]:
-        changes = differences(settled(toml.read_toml(out / SETTINGS, Train())), asked, FREE)
+        changes = differences(settle_training(toml.read_toml(out / SETTINGS, Train())), asked, FREE)
         if "data" in changes and known_data(out) and known_data(out) == data_at(Path(asked.data)):
             del changes["data"]  # the same data in another place
         return changes

@@ -74,7 +74,7 @@ def read_devices(text: str) -> tuple[int, Device]:
     return int(match[1]), DEVICES[name]
 
 
-def vocabulary(text: Text) -> int:
+def vocabulary_size(text: Text) -> int:
     """The ids of the tokenizer, as far as the settings tell: no data is read."""
     size = text.vocab or VOCABULARIES.get(text.tokenizer.partition("#")[0], 0)
     if not size:
@@ -145,7 +145,7 @@ def plan_run(settings: Train, count: int, device: Device, *, vocab: int) -> Plan
     )
 
 
-def lines(plan: Plan, device: Device, *, vocab: int) -> Iterator[str]:
+def plan_lines(plan: Plan, device: Device, *, vocab: int) -> Iterator[str]:
     """What `unmask train --plan` prints."""
     fits = {way: "fits" if size <= device.memory else "does not fit" for way, size in plan.memory.items()}
     width = 2 if vocab <= 1 << 16 else 4

@@ -93,7 +93,7 @@ class AdamWUpdates:
 
     def __init__(self, learner: Learner, settings: Optim) -> None:
         betas = settings.beta1, settings.beta2
-        groups = grouped(learner, settings)
+        groups = parameter_groups(learner, settings)
         self.inner = torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
 
     @property
@@ -130,7 +130,7 @@ def learning_rate(step: int, *, steps: int, optim: Optim) -> float:
     return optim.lr * (optim.floor + (1 - optim.floor) * left)
 
 
-def grouped(learner: Learner, optim: Optim) -> list[dict[str, Any]]:
+def parameter_groups(learner: Learner, optim: Optim) -> list[dict[str, Any]]:
     """The network's parameter groups, and the parameters of its parts with decay on matrices only.
 
     A part may have a `rate`, a factor on the learning rate.

@@ -24,7 +24,7 @@ from unmask.sampling.fitting import process_for
 from unmask.sampling.policy import POLICIES
 from unmask.text.tokens.tokenizer import Tokenizer
 from unmask.training.data import Data
-from unmask.training.phases import Phase, continued, spec_of
+from unmask.training.phases import Phase, continue_spec, spec_of
 from unmask.training.settings import Train
 
 
@@ -52,8 +52,8 @@ def denoiser_of(asked: Train, phase: Phase, data: Data, origin: Model | None, te
     if origin is None:
         spec = spec_of(asked, phase, vocab=data.tokenizer.size).reading(data.tokenizer)
     else:
-        check_tokenizer(origin, data.tokenizer)
-        spec, parts = continued(origin.spec, asked, phase), inherited_parts(origin, phase.objective)
+        check_same_tokenizer(origin, data.tokenizer)
+        spec, parts = continue_spec(origin.spec, asked, phase), inherited_parts(origin, phase.objective)
     if team.device.type == "cpu" and not asked.run.oversize and not asked.run.checkpointing:
         share, ema = phase.objective.facts.asked, asked.optim.ema > 0
         learned = asked.adapter.parameters(skeleton(spec)) if asked.adapter.rank else None
@@ -94,7 +94,7 @@ def inherited_settings(origin: Model | None, objective: Objective) -> dict[str, 
     return ({"sampling": sampling} if sampling else {}) | ({"ends": ends} if ends else {})
 
 
-def check_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:
+def check_same_tokenizer(origin: Model, tokenizer: Tokenizer) -> None:
     """Refuse data that was tokenized for another network."""
     source, own = origin.folder, origin.tokenizer
     if own is not None and own.fingerprint != tokenizer.fingerprint:

@@ -56,7 +56,7 @@ def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
     return spec.sized(vocab=vocab, length=settings.text.length, causal=phase.objective.facts.causal)
 
 
-def continued(before: Spec, settings: Train, phase: Phase) -> Spec:
+def continue_spec(before: Spec, settings: Train, phase: Phase) -> Spec:
     """The spec of a phase that starts from given weights: causal by the objective, otherwise unchanged."""
     spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=phase.objective.facts.causal)
     return replace(spec, dropout=settings.model.dropout)

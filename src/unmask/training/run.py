@@ -18,16 +18,16 @@ from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.course import run_course
-from unmask.training.data import Data, data_folder, opened, with_dialect, with_template, within_positions
+from unmask.training.data import Data, data_folder, open_data, with_dialect, with_chat_template, within_positions
 from unmask.training.estimate import Deadline
-from unmask.training.fit import Order, fitted, threads_of
-from unmask.training.folder import claimed, stored_settings
+from unmask.training.fit import Order, fit_settings, threads_of
+from unmask.training.folder import claim_folder, stored_settings
 from unmask.training.log import Lines, Log, Screen
 from unmask.training.loop import Progress, begin
 from unmask.training.note import Point, read_point
 from unmask.training.origin import denoiser_of, inherited_settings, origin_of
 from unmask.training.phases import phases
-from unmask.training.settings import Train, settled
+from unmask.training.settings import Train, settle_training
 from unmask.training.stage import Stage, TrainingJob
 
 
@@ -73,19 +73,21 @@ def interruptible(order: Order, screen: Screen) -> Iterator[Progress]:
 
 def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     """Yields after every update; returns the signal that stopped the run after it was saved, or 0."""
-    asked = settled(order.train)
+    asked = settle_training(order.train)
     place, mirror = asked.out, mirror_of(asked.out)
     asked = replace(asked, out=storage.without_scheme(place) if mirror is None else str(mirror.folder))
     if "steps" in order.given:  # as many as that, whatever the clock says
         asked = replace(asked, run=replace(asked.run, minutes=0.0))
-    asked = with_template(within_positions(with_dialect(asked), order.given))
+    asked = with_chat_template(within_positions(with_dialect(asked), order.given))
     compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
         joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
         said_once(team),
         mirrored(mirror, team),
         Log(asked, screen, rank=team.rank, world=team.world) as log,
-        claimed(asked, log.say, resume=order.resume, team=team, fit=partial(fitted, order, team, log.say)) as asked,
+        claim_folder(
+            asked, log.say, resume=order.resume, team=team, fit=partial(fit_settings, order, team, log.say)
+        ) as asked,
     ):
         log.asked, log.timed = asked, bool(order.minutes)
         if mirror is not None:
@@ -94,7 +96,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
             log.say(f"{asked.init} is read as an autoregressive model of the dialect {asked.dialect} (--dialect)")
         if remark := asked.objective.remark(asked.text.length):
             log.say(remark)
-        data = opened(asked, data_folder(asked, Path(asked.out), log.say))
+        data = open_data(asked, data_folder(asked, Path(asked.out), log.say))
         for line in data.lines(asked.steps):
             log.say(line)
         if data.warning:

@@ -57,10 +57,10 @@ def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
     """The correlation of the ranks; equal values share the mean of their ranks."""
-    return pearson(ranks(truth), ranks(predicted))
+    return pearson(mean_ranks(truth), mean_ranks(predicted))
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
+def mean_ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1; equal values share the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -111,5 +111,5 @@ def chosen_scores(names: Sequence[str], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names or USUAL[kind]))
 
 
-def scored(names: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+def scores_of(names: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     return {name: SCORES[name].of(truth, predicted) for name in names}

@@ -154,7 +154,7 @@ class Train:
         return self.objective.facts.warm_start and self.model.warms
 
 
-def settled(asked: Train) -> Train:
+def settle_training(asked: Train) -> Train:
     """The settings with every `auto` replaced by the best measured choice for the objective, network and --init."""
     facts, model = asked.objective.facts, asked.model
     wanted = facts.network_wants_sigma and model.offers_sigma and not asked.init

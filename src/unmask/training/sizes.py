@@ -18,8 +18,8 @@ from unmask.model.backbone import Spec
 from unmask.text.corpus.packed import length_for, packing_for
 from unmask.training.estimate import FEWEST, estimate
 from unmask.training.optim import OPTIMIZERS
-from unmask.training.phases import continued, phases, spec_of
-from unmask.training.settings import Train, settled
+from unmask.training.phases import continue_spec, phases, spec_of
+from unmask.training.settings import Train, settle_training
 
 LADDER = ((64, 3), (96, 3), (128, 4), (192, 4), (256, 6), (384, 8), (512, 8), (768, 12))  # widths and blocks
 HEAD = 32  # features of an attention head
@@ -87,7 +87,7 @@ def tuning_encoder(asked: Train, *, given: Collection[str] = ()) -> Train:
     return replace(asked, optim=optim if "optim.lr" in given else replace(optim, lr=lr))
 
 
-def sized(
+def size_run(
     asked: Train,
     *,
     minutes: float,
@@ -116,7 +116,7 @@ def sized(
         if best is None or steps * batch * asked.text.length >= EACH * inner_parameters(model, asked.text.length):
             best = one
     assert best is not None
-    return settled(best)
+    return settle_training(best)
 
 
 def networks(model: Spec, given: Collection[str], *, fixed: bool) -> list[Spec]:
@@ -143,7 +143,7 @@ def seconds_per_step(asked: Train, *, rows: int, vocab: int, rate: float, init: 
     many = replace(asked, steps=1000)
     total = 0.0
     for phase in phases(many):
-        spec = spec_of(many, phase, vocab=vocab) if init is None else continued(init, many, phase)
+        spec = spec_of(many, phase, vocab=vocab) if init is None else continue_spec(init, many, phase)
         total += estimate(many, spec, phase, rows=rows, rate=rate).seconds
     return total / many.steps
 

@@ -81,7 +81,7 @@ class Parts:
     test: Sequence[Example]
 
 
-def gathered(place: str, columns: Columns, split: Split, *, number: bool) -> Labelled:
+def gather_labelled(place: str, columns: Columns, split: Split, *, number: bool) -> Labelled:
     """The data at a place: a file, a folder with train, valid (or dev) and test files, or a benchmark by name."""
     benchmark = None if Path(place).exists() else benchmark_of(place)
     splits = dict(splits_at(place, columns, split, benchmark))

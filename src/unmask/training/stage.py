@@ -80,7 +80,7 @@ class Stage:
         job, run = self.job, self.job.asked.run
         job.log.step(progress)
         evaluate = point.step % run.eval_every == 0 or point.step == self.phase.stop
-        score = scored(self) if evaluate else None
+        score = validation_of(self) if evaluate else None
         if score is not None:
             job.log.score(point.step, score)
             if point.best is None or score.bound < point.best:
@@ -101,7 +101,7 @@ class Stage:
     def save(self, point: Point) -> None:
         job, current = self.job, self.current
         job.log.flush()
-        exports = state.exported(current, job.team)
+        exports = state.export_model(current, job.team)
         about = {"objective": described(self.phase.objective), "step": point.step, "ema": bool(current.shadow)}
 
         def write(draft: Path) -> None:
@@ -127,7 +127,7 @@ def on_time(job: TrainingJob, point: Point) -> Point:
     return replace(point, plan=steps)
 
 
-def averaged(current: State[Denoiser]) -> AbstractContextManager[None]:
+def use_average(current: State[Denoiser]) -> AbstractContextManager[None]:
     """Use the averaged weights, if there are any."""
     current.learner.eval()
     return ema.in_place(current.shadow, [p for _, p in current.learner.learned()] if current.shadow else [])
@@ -136,7 +136,7 @@ def averaged(current: State[Denoiser]) -> AbstractContextManager[None]:
 def preview(stage: Stage) -> None:
     """Show samples of the averaged network, which rank 0 gathers for this."""
     job, current = stage.job, stage.current
-    exports = state.exported(current, job.team)
+    exports = state.export_model(current, job.team)
 
     def show() -> None:
         assert exports is not None
@@ -152,13 +152,13 @@ def preview(stage: Stage) -> None:
     job.team.lead(show)
 
 
-def scored(stage: Stage) -> Validation | None:
+def validation_of(stage: Stage) -> Validation | None:
     """The bound on the validation split with the averaged weights, if there is such a split."""
     job, current = stage.job, stage.current
     batches = job.data.valid(job.asked.run.eval_rows)
     if not batches:
         return None
-    with averaged(current):
+    with use_average(current):
         return validate(
             current.learner, batches, stage.phase.objective, mask=stage.mask, seed=job.asked.seed, team=job.team
         )

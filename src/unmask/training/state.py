@@ -110,7 +110,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder.rename(draft_of(folder)))
 
 
-def exported(state: State[Denoiser], team: Team = Alone()) -> Denoiser | None:
+def export_model(state: State[Denoiser], team: Team = Alone()) -> Denoiser | None:
     """The whole network with its averaged weights, on the CPU of rank 0; all processes must call it."""
     source = state.learner
     values = {name: p.detach() for name, p in source.named_parameters()}
@@ -139,7 +139,7 @@ def state_is_sharded(state: State[Any]) -> bool:
     return any(sharding.is_sharded(p) for p in state.learner.parameters())
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A parameter's name in training.safetensors: without the prefix of the network."""
     return name.removeprefix("backbone.")
 
@@ -151,13 +151,13 @@ def tensors(state: State[Any]) -> dict[str, Tensor]:
     """
     changed = {}
     for name, p in state.learner.learned():
-        changed[f"weight.{plain(name)}"] = p.detach()
+        changed[f"weight.{plain_name(name)}"] = p.detach()
         for key, value in state.optimizer.state[p].items():
-            changed[f"{key}.{plain(name)}"] = value
+            changed[f"{key}.{plain_name(name)}"] = value
     return changed
 
 
-def recovered(out: Path, say: Callable[[str], None], *, keep: int) -> Point:
+def recover(out: Path, say: Callable[[str], None], *, keep: int) -> Point:
     """The progress of the last whole checkpoint, to which the links then point; damaged ones after it are set aside.
 
     Only one process may call it, before others read the folder.
@@ -222,7 +222,7 @@ def read_into(folder: Path, state: State[Any], averages: Mapping[str, Tensor]) -
             there = set(file.keys())
             for name, p in state.learner.learned():
                 fresh = state.optimizer.memory(p)
-                if all(f"{key}.{plain(name)}" in there for key in fresh):
+                if all(f"{key}.{plain_name(name)}" in there for key in fresh):
                     state.optimizer.state[p] = fresh
             for name, tensor in tensors(state).items():
                 tensor.copy_(file.get_tensor(name))

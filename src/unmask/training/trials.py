@@ -36,15 +36,15 @@ from unmask.model.weights import weights_fingerprint
 from unmask.text.corpus.benchmarks import submission
 from unmask.text.corpus.examples import Example
 from unmask.training import metrics, state
-from unmask.training.answers import answer, cut_line, encoded
+from unmask.training.answers import answer, cut_line, encode_examples
 from unmask.training.course import run_course
 from unmask.training.estimate import duration
-from unmask.training.folder import DATA, SETTINGS, UNBEGUN, check_run, differences, held
+from unmask.training.folder import DATA, SETTINGS, UNBEGUN, check_run, differences, hold_folder
 from unmask.training.loop import Progress, State, UpdatePlan
 from unmask.training.note import NOTE, Point
 from unmask.training.results import MODEL, RESULT, names_of, point_to_best
-from unmask.training.scores import SCORES, chosen_scores, scored
-from unmask.training.split import Labelled, Parts, gathered, parts_of
+from unmask.training.scores import SCORES, chosen_scores, scores_of
+from unmask.training.split import Labelled, Parts, gather_labelled, parts_of
 from unmask.training.tuning import Lesson, Tuning, accuracy_when_hidden, begin_tuning, tune
 from unmask.untrusted import printable, read_text
 
@@ -56,7 +56,7 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Tuning, Model, Labelled]]:
+def open_trials(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Tuning, Model, Labelled]]:
     """Hold the run's folder during the block; a new one gets the settings, an old one must have the same.
 
     The block gets the settings with the length that suits the data, where none was given.
@@ -66,31 +66,31 @@ def opened(asked: Tuning, say: Say, *, resume: bool) -> Iterator[tuple[Tuning, M
             "say what is tuned on which data, and where it goes: unmask classify MODEL DATA --out FOLDER."
         )
     out = Path(asked.out)
-    check_folder(asked, out, resume=resume)
-    data = gathered(asked.data, asked.columns, asked.split, number=asked.number)
+    check_trials_folder(asked, out, resume=resume)
+    data = gather_labelled(asked.data, asked.columns, asked.split, number=asked.number)
     chosen_scores(asked.metrics, data.answer.kind)
     model = checkpoint.load(asked.model, headed=False)
     # What is wrong is told before anything is written, and not after hours.
     parts_of(data, asked.split, number=asked.seeds - 1, seed=asked.seed)
-    fitting = fitted(asked, model, data)
-    with held(out, lambda: check_folder(asked, out, resume=resume)):
+    fitting = fit_reading(asked, model, data)
+    with hold_folder(out, lambda: check_trials_folder(asked, out, resume=resume)):
         keep_origin(out, data, model)
         write_whole(out / SETTINGS, toml.dumps(asked))
         yield fitting, model, data
 
 
-def fitted(asked: Tuning, model: Model, data: Labelled) -> Tuning:
+def fit_reading(asked: Tuning, model: Model, data: Labelled) -> Tuning:
     """The settings with a length that suits the data; those of a guide read the bare text."""
     if asked.guide:
         if model.objective.facts.causal:
             raise UserError("a classifier guides a diffusion model; this one is autoregressive.")
         asked = replace(asked, reading=guide_reading(model))
     trial = Predictor(model, data.answer, asked.reading, trained=Trained(data.pairs))
-    lengths = [length for some in data.splits.values() for length in encoded(trial, some)[1]]
+    lengths = [length for some in data.splits.values() for length in encode_examples(trial, some)[1]]
     return replace(asked, reading=replace(asked.reading, length=trial.length_for(max(lengths))))
 
 
-def check_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
+def check_trials_folder(asked: Tuning, out: Path, *, resume: bool) -> None:
     """Refuse a folder that holds another run or other files."""
 
     def changed() -> dict[str, str]:
@@ -185,7 +185,7 @@ class Trial:
 
     def lesson(self, some: Sequence[Example], what: str) -> Lesson:
         predictor = self.current.learner
-        rows, lengths = encoded(predictor, some)
+        rows, lengths = encode_examples(predictor, some)
         cut = sum(length > row.size for row, length in zip(rows, lengths, strict=True))
         if cut:
             self.log.say(cut_line(predictor, cut, len(some), max(lengths), f"{what} "))
@@ -197,7 +197,7 @@ class Trial:
         self.out.mkdir(parents=True, exist_ok=True)
         for folder in (self.out, self.out / state.FOLDER):
             clear_drafts(folder)
-        point = state.recovered(self.out, self.log.say, keep=1)
+        point = state.recover(self.out, self.log.say, keep=1)
         if point.step:
             state.restore(state.folder_of(self.out, point.step), self.current)
             self.log.say(f"seed {self.seed}: resumed at step {point.step}")
@@ -240,7 +240,7 @@ class Trial:
         """The scores on the validation texts; those of a guide also with tokens hidden."""
         truth, batch = self.valid.targets.numpy(), self.asked.tune.batch
         values = predictor.answers(self.valid.rows, batch=batch)
-        scores = scored(self.names, truth, predictor.answer.decisions(values.numpy()))
+        scores = scores_of(self.names, truth, predictor.answer.decisions(values.numpy()))
         for share in HIDDEN if self.asked.guide else ():
             scores[f"accuracy_{100 * share:.0f}_hidden"] = accuracy_when_hidden(predictor, self.valid, share, batch)
         return scores
@@ -259,7 +259,7 @@ class Trial:
 
     def finish(self) -> None:
         """Keep the best model, write its predictions and scores; then the trial is over."""
-        point = state.recovered(self.out, self.log.say, keep=1)
+        point = state.recover(self.out, self.log.say, keep=1)
         assert point.best_step is not None
         best = state.folder_of(self.out, point.best_step)
         with appearing(self.out / MODEL) as draft:

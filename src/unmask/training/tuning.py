@@ -136,7 +136,7 @@ def begin_tuning(
     return State(predictor, plan.optim.updates(predictor))
 
 
-def chosen(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
+def chosen_texts(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarray, " b"]:
     """The texts of an update: every epoch has each text once, in an order of its own; its last batch may be small."""
     epoch, place = divmod(step, how.per_epoch(texts))
     places = np.arange(place * how.batch, min((place + 1) * how.batch, texts))
@@ -149,7 +149,7 @@ def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: UpdatePla
     strands, device = predictor.reading.strands, predictor.backbone.device
 
     def batch(step: int) -> Batch:
-        some = chosen(step, len(lesson.rows), asked.tune, seed=seed)
+        some = chosen_texts(step, len(lesson.rows), asked.tune, seed=seed)
         flips = (stream(seed, STRANDS, row=step).random(len(some)) < 0.5) & strands.startswith("augment")
         drawn = noise.draw(len(some), predictor.reading.length, seed=seed, step=step, use=NOISE)
 

@@ -91,7 +91,7 @@ def curves_figure(curves: Sequence[Curve], *, smooth: float = 0.9, log: bool = F
         colour = COLOURS[number % len(COLOURS)]
         steps = [line["step"] for line in curve.steps]
         for axes, places in ((by_step, steps), (by_time, curve.hours)):
-            at = {line["step"]: nearest(steps, places, line["step"]) for line in (*curve.steps, *curve.valid)}
+            at = {line["step"]: nearest_step(steps, places, line["step"]) for line in (*curve.steps, *curve.valid)}
             first, *others = curve.phases
             draw_phase(axes, first, at, smooth, color=colour, label=without_formulas(curve.name))
             for part in others:
@@ -112,7 +112,7 @@ def draw_phase(axes: Any, part: Curve, at: Mapping[int, Any], smooth: float, **s
     axes.errorbar(valid, values, yerr=errors, color=style["color"], fmt="o-", ms=3, lw=1.2, capsize=2)
 
 
-def nearest(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
+def nearest_step(steps: Sequence[int], places: Sequence[Any], step: int) -> Any:
     """The place of the training line whose step is nearest."""
     return places[min(range(len(steps)), key=lambda i: abs(steps[i] - step))]
 

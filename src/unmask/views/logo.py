@@ -16,7 +16,7 @@ BASES = {"A": "#009e73", "C": "#0072b2", "G": "#e69f00", "T": "#d55e00"}
 LEAST = 0.01  # letters of a smaller share of the height are not drawn
 
 
-def letters_of(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
+def logo_letters(tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
     """The ids that are single letters, and the letters; N and X stand for any of them and are none."""
     none = tokenizer.specials | set(unscored_ids(tokenizer))
     letters = [(id, piece) for id, piece in enumerate(tokenizer.pieces) if len(piece) == 1 and id not in none]
@@ -30,7 +30,7 @@ def information(probs: np.ndarray) -> np.ndarray:
     return np.log2(p.shape[1]) - entropy
 
 
-def frequencies(texts: Sequence[str], letters: Sequence[str]) -> np.ndarray:
+def letter_frequencies(texts: Sequence[str], letters: Sequence[str]) -> np.ndarray:
     """The share of each letter at each position of aligned sequences (l v)."""
     table = np.array([[[letter == one for one in letters] for letter in text] for text in texts], float)
     return table.mean(0)

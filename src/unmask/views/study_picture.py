@@ -158,7 +158,7 @@ def point_of(table: Table, row: Table, number: int, kind: str) -> tuple[float | 
     return (None, 0.0) if other is None else (log(value / other), error / value)
 
 
-def lines(table: Table) -> "Figure":
+def curve_lines(table: Table) -> "Figure":
     """A column against a quantity, one line for each group of rows."""
     asked = table["picture"]
     for name in ("x", "y"):
@@ -252,7 +252,7 @@ PICTURES = {
     "bars": bars,
     "distances": distances,
     "columns": columns,
-    "lines": lines,
+    "lines": curve_lines,
     "isoflop": isoflop,
     "curves": curves,
 }

@@ -9,7 +9,7 @@ import pytest
 
 from unmask.cli.main import main
 from unmask.errors import UserError
-from unmask.evaluation.quality.kmers import assess_sequences, divergence, kmer_codes
+from unmask.evaluation.quality.kmers import assess_sequences, kmer_codes, spectrum_divergence
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,9 @@ def test_the_divergence_is_its_definition():
         for side in (p, q)
         for letter, share in side.items()
     )
-    assert divergence(one, other) == pytest.approx(wanted)
-    assert divergence(one, one) == pytest.approx(0, abs=1e-12)
-    assert divergence(one, kmer_codes(["GGG"], 1, "ACGT")) == pytest.approx(1)
+    assert spectrum_divergence(one, other) == pytest.approx(wanted)
+    assert spectrum_divergence(one, one) == pytest.approx(0, abs=1e-12)
+    assert spectrum_divergence(one, kmer_codes(["GGG"], 1, "ACGT")) == pytest.approx(1)
 
 
 def test_real_pieces_are_at_the_floor_and_shuffled_ones_above_it():

@@ -14,7 +14,7 @@ import tiny
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.evaluation.quality import perplexity as quality
-from unmask.evaluation.quality.judges import costs, judge
+from unmask.evaluation.quality.judges import judge, judged_nats
 from unmask.model.checkpoint import load
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "generative_perplexity.npz"
@@ -163,7 +163,7 @@ def written(folder):
 def test_a_batch_of_unequal_rows_changes_no_number(folder, name):
     one = judge(str(folder / name))
     rows = [np.array(one.encode(text)) for text in ("abc", "gfedcba", "aa. b,c d", "b")]
-    together, alone = costs(one, rows), [costs(one, [row])[0] for row in rows]
+    together, alone = judged_nats(one, rows), [judged_nats(one, [row])[0] for row in rows]
     for a, b in zip(together, alone, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
     assert all(paid[0] == 0 for paid in together)
@@ -189,7 +189,7 @@ def test_quality_prints_every_definition_variety_and_its_record(folder, capsys):
     assert found["record"]["judge"]["objective"] == "ar"
     assert found["record"]["model"] is None
     one = judge(str(folder / "ar"))
-    own = [float(np.exp(costs(one, [np.array(one.encode(text))])[0][1:12].mean())) for text in ("abab. cab",)]
+    own = [float(np.exp(judged_nats(one, [np.array(one.encode(text))])[0][1:12].mean())) for text in ("abab. cab",)]
     assert own[0] == pytest.approx(
         quality.perplexity(quality.read_by_judge(one, [["abab. cab"], ["a"]]), "mean").perplexity, rel=1e-5
     )

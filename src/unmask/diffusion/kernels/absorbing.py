@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.corruption import hide
-from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, only
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, staying
 from unmask.diffusion.reverse import reveal_chance
 from unmask.diffusion.rows import pick
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
@@ -30,7 +30,7 @@ def absorbing_log_step(
     shown = log_p + (reveal_chance(s, t) * t.hidden).to(log_p).log()[:, None] - norm.log()[:, None]
     stays = (s.hidden + s.alpha * p_mask).to(log_p).log() - norm.log()
     hidden = shown.index_copy(-1, torch.tensor([mask], device=x_t.device), stays[:, None])
-    return torch.where((x_t == mask)[:, None], hidden, only(x_t, log_p))
+    return torch.where((x_t == mask)[:, None], hidden, staying(x_t, log_p))
 
 
 def kl_of_step(

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, only
+from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep, staying
 from unmask.diffusion.rows import pick
 from unmask.diffusion.schedule import LogLinear, shown_sigma
 from unmask.errors import UserError
@@ -85,7 +85,7 @@ class Spindle(Kernel):
         r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)
         stays = (log_p.exp() * (1 - r)).sum(-1).log()
         hidden = (log_p + r.log()).index_copy(-1, torch.tensor([mask], device=x_t.device), stays[:, None])
-        return torch.where((x_t == mask)[:, None], hidden, only(x_t, log_p))
+        return torch.where((x_t == mask)[:, None], hidden, staying(x_t, log_p))
 
     def kl(self, log_p: Float[Tensor, "n v"], x0: Int[Tensor, " n"], step: KernelStep) -> Float[Tensor, " n"]:
         r = self.reveals(step.s, step.t, vocab=log_p.shape[-1]).to(log_p)

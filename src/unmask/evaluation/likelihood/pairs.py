@@ -20,7 +20,7 @@ class Accuracy:
 
     name: str
     pairs: int
-    accuracy: float
+    pair_accuracy: float
     standard_error: float  # over pairs
 
 
@@ -40,7 +40,7 @@ def sentence_rows(records: Sequence[Mapping[str, Any]], model: Model) -> list[Ro
     return rows
 
 
-def accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:
+def pair_accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:
     """The accuracy for nats (pairs, 2), the good sentence first."""
     wins = (nats[:, 0] < nats[:, 1]) + 0.5 * (nats[:, 0] == nats[:, 1])
     share = float(wins.mean())
@@ -50,9 +50,9 @@ def accuracy(nats: np.ndarray, *, name: str = "all") -> Accuracy:
 
 def accuracies(nats: np.ndarray, groups: Iterable[str] | None) -> list[Accuracy]:
     """All pairs, then each group of them, in the order in which the groups appear."""
-    shares = [accuracy(nats)]
+    shares = [pair_accuracy(nats)]
     if groups is not None:
         labels = list(groups)
         for label in dict.fromkeys(labels):
-            shares.append(accuracy(nats[[other == label for other in labels]], name=label))
+            shares.append(pair_accuracy(nats[[other == label for other in labels]], name=label))
     return shares

@@ -186,7 +186,7 @@ def unusable(name: str, error: Exception) -> UserError:
     )
 
 
-def costs(
+def judged_nats(
     judge: Judge,
     rows: Sequence[np.ndarray],
     *,

@@ -29,17 +29,17 @@ def kmer_codes(texts: Sequence[str], k: int, letters: str) -> np.ndarray:
     return np.concatenate(codes)
 
 
-def divergence(one: np.ndarray, other: np.ndarray) -> float:
+def spectrum_divergence(one: np.ndarray, other: np.ndarray) -> float:
     """The Jensen-Shannon divergence of two samples of numbers, in bits."""
     if not len(one) or not len(other):
         return float("nan")
     values, place = np.unique(np.concatenate((one, other)), return_inverse=True)
     p = np.bincount(place[: len(one)], minlength=len(values)) / len(one)
     q = np.bincount(place[len(one) :], minlength=len(values)) / len(other)
-    return entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+    return letter_entropy((p + q) / 2) - (letter_entropy(p) + letter_entropy(q)) / 2
 
 
-def entropy(p: np.ndarray) -> float:
+def letter_entropy(p: np.ndarray) -> float:
     """In bits."""
     return float(-(p[p > 0] * np.log2(p[p > 0])).sum())
 
@@ -81,10 +81,10 @@ def assess_sequences(samples: Sequence[str], held_out: Sequence[str], *, k: int)
     for size in range(1, k + 1):
         real = kmer_codes(held_out, size, letters)
         floors = [
-            divergence(kmer_codes(pieces_of(held_out, lengths, seed=seed), size, letters), real)
+            spectrum_divergence(kmer_codes(pieces_of(held_out, lengths, seed=seed), size, letters), real)
             for seed in range(DRAWS)
         ]
-        distance = divergence(kmer_codes(samples, size, letters), real)
+        distance = spectrum_divergence(kmer_codes(samples, size, letters), real)
         spectra.append({"k": size, "divergence": distance, "floor": float(np.mean(floors))})
     return {
         "samples": len(samples),

@@ -16,7 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood import error_bars
-from unmask.evaluation.quality.judges import Judge, costs
+from unmask.evaluation.quality.judges import Judge, judged_nats
 from unmask.text.stretch import windows
 
 MEANS = {
@@ -95,7 +95,7 @@ def _token_nats(
 ) -> list[np.ndarray]:
     """Nats of every token; `cuts` are (start, given, stop) for each row: given tokens are not scored."""
     pieces = [row[start:stop] for row, cut in zip(rows, cuts, strict=True) for start, _, stop in cut]
-    paid = iter(costs(judge, pieces, after=after))
+    paid = iter(judged_nats(judge, pieces, after=after))
     nats_of_rows = [np.full(len(row), np.nan) for row in rows]
     for nats, cut in zip(nats_of_rows, cuts, strict=True):
         for start, given, stop in cut:

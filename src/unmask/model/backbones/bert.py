@@ -93,7 +93,7 @@ class BertSpec(EncoderSpec):
         return self.blocks * (10 * self.width + (4 if self.gated else 2) * self.hidden)
 
 
-def table(**modules: nn.Module) -> nn.ModuleDict:
+def module_table(**modules: nn.Module) -> nn.ModuleDict:
     return nn.ModuleDict(modules)
 
 
@@ -104,12 +104,12 @@ class BertLayer(nn.Module):
         super().__init__()
         self.spec, d = a, a.width
         kinds = ("Wqkv",) if a.joined else ("query", "key", "value")
-        ways = table(**{kind: nn.Linear(d, 3 * d if a.joined else d) for kind in kinds})
-        self.attention = table(
-            **{"self": ways, "output": table(dense=nn.Linear(d, d), LayerNorm=nn.LayerNorm(d, a.eps))}
+        ways = module_table(**{kind: nn.Linear(d, 3 * d if a.joined else d) for kind in kinds})
+        self.attention = module_table(
+            **{"self": ways, "output": module_table(dense=nn.Linear(d, d), LayerNorm=nn.LayerNorm(d, a.eps))}
         )
-        self.intermediate = table(dense=nn.Linear(d, a.hidden * (2 if a.gated else 1), bias=not a.gated))
-        self.output = table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))
+        self.intermediate = module_table(dense=nn.Linear(d, a.hidden * (2 if a.gated else 1), bias=not a.gated))
+        self.output = module_table(dense=nn.Linear(a.hidden, d), LayerNorm=nn.LayerNorm(d, a.eps))
 
     def forward(
         self, x: Float[Tensor, "b l d"], index: int, attending: Attending, bias: Tensor | None
@@ -136,7 +136,7 @@ class Predictions(nn.Module):
     def __init__(self, a: BertSpec) -> None:
         super().__init__()
         e = a.embedded
-        self.transform = table(dense=nn.Linear(a.width, e), LayerNorm=nn.LayerNorm(e, a.eps))
+        self.transform = module_table(dense=nn.Linear(a.width, e), LayerNorm=nn.LayerNorm(e, a.eps))
         self.bias = nn.Parameter(torch.zeros(a.vocab))
 
 
@@ -153,12 +153,12 @@ class Bert(PublishedEncoder):
             parts["position_embeddings"] = nn.Embedding(a.offset + a.reach, e)
         if a.segments:
             parts["token_type_embeddings"] = nn.Embedding(a.segments, e)
-        self.embeddings = table(**parts, LayerNorm=nn.LayerNorm(e, a.eps))
+        self.embeddings = module_table(**parts, LayerNorm=nn.LayerNorm(e, a.eps))
         mapped = {"embedding_hidden_mapping_in": nn.Linear(e, a.width)} if a.embedding else {}
         layers = nn.ModuleList(BertLayer(a) for _ in range(1 if a.shared else a.blocks))
-        self.encoder = table(**mapped, layer=layers)
-        self.pooler = table(dense=nn.Linear(a.width, a.width)) if a.pooled else None
-        self.cls = table(predictions=Predictions(a))
+        self.encoder = module_table(**mapped, layer=layers)
+        self.pooler = module_table(dense=nn.Linear(a.width, a.width)) if a.pooled else None
+        self.cls = module_table(predictions=Predictions(a))
         self.stacked = {"Wqkv": 3, **({"intermediate": 2} if a.gated else {})}
         fresh(self)
 

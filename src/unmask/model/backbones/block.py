@@ -43,7 +43,7 @@ def normed(
     return y if shift is None or scale is None else torch.addcmul(shift, y, 1 + scale)
 
 
-def add(x: Float[Tensor, "*shape d"], branch: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
+def add_branch(x: Float[Tensor, "*shape d"], branch: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
     """x + branch, in the branch's memory if both have the same type (under bf16 autocast x stays float32)."""
     return branch.add_(x) if branch.dtype == x.dtype else x + branch
 
@@ -169,7 +169,7 @@ class Block(nn.Module):
             m = [None if part is None else reading.own(part) for part in m]
         else:
             o = self.all_attend(h, w, reading, index)
-        x = add(x, self.branch(F.linear(o, w.out), m[2]))
+        x = add_branch(x, self.branch(F.linear(o, w.out), m[2]))
         if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)
         # A few rows at a time: the values between the two products then stay in the processor's cache.
@@ -179,7 +179,7 @@ class Block(nn.Module):
     def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
         """The MLP, added to its input."""
         h = F.linear(normed(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
-        return add(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
+        return add_branch(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
         self.kept = None  # .to(device) and .double() replace the weights

@@ -25,11 +25,7 @@ from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec, precision
 from unmask.model.backbones.block import dropped, modulation
 from unmask.model.backbones.layers import Embeddings
-from unmask.model.backbones.state_space import (
-    Mixer,
-    RMSNorm,
-    Size,
-)
+from unmask.model.backbones.state_space import Mixer, MixerNetwork, RMSNorm, Size
 from unmask.model.backbones.transformer import COND, NoiseLevel
 from unmask.model.passing import Pass, States
 from unmask.registry import derived

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
-from unmask.model.backbones.bert import table
+from unmask.model.backbones.bert import module_table
 from unmask.model.backbones.block import dropped
 from unmask.model.backbones.encoder import EncoderSpec, PublishedEncoder
 from unmask.model.backbones.layers import fresh, in_heads
@@ -71,12 +71,12 @@ class EsmLayer(nn.Module):
     def __init__(self, a: EsmSpec) -> None:
         super().__init__()
         self.spec, d = a, a.width
-        ways = table(query=nn.Linear(d, d), key=nn.Linear(d, d), value=nn.Linear(d, d))
-        self.attention = table(
-            **{"self": ways, "output": table(dense=nn.Linear(d, d)), "LayerNorm": nn.LayerNorm(d, a.eps)}
+        ways = module_table(query=nn.Linear(d, d), key=nn.Linear(d, d), value=nn.Linear(d, d))
+        self.attention = module_table(
+            **{"self": ways, "output": module_table(dense=nn.Linear(d, d)), "LayerNorm": nn.LayerNorm(d, a.eps)}
         )
-        self.intermediate = table(dense=nn.Linear(d, a.hidden))
-        self.output = table(dense=nn.Linear(a.hidden, d))
+        self.intermediate = module_table(dense=nn.Linear(d, a.hidden))
+        self.output = module_table(dense=nn.Linear(a.hidden, d))
         self.LayerNorm = nn.LayerNorm(d, a.eps)
 
     def forward(
@@ -105,11 +105,11 @@ class Esm(PublishedEncoder):
         super().__init__()
         a = self.spec = spec
         d = a.width
-        self.embeddings = table(word_embeddings=nn.Embedding(a.vocab, d))
-        self.encoder = table(
+        self.embeddings = module_table(word_embeddings=nn.Embedding(a.vocab, d))
+        self.encoder = module_table(
             layer=nn.ModuleList(EsmLayer(a) for _ in range(a.blocks)), emb_layer_norm_after=nn.LayerNorm(d, a.eps)
         )
-        self.lm_head = table(dense=nn.Linear(d, d), layer_norm=nn.LayerNorm(d, a.eps))
+        self.lm_head = module_table(dense=nn.Linear(d, d), layer_norm=nn.LayerNorm(d, a.eps))
         self.lm_head.register_parameter("bias", nn.Parameter(torch.zeros(a.vocab)))
         fresh(self)
 

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 
 from unmask.model.backbone import BACKBONES, Spec, precision
 from unmask.model.backbones.block import dropped
-from unmask.model.backbones.state_space import (
-    Mixer,
-    Past,
-    RMSNorm,
-    Size,
-)
+from unmask.model.backbones.state_space import Mixer, MixerNetwork, Past, RMSNorm, Size
 from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
 

@@ -88,7 +88,7 @@ class LayersRead:
         return LayersRead(self.blocks.take(rows), self.omnis.take(rows))
 
 
-def block_of(a: OmniNetSpec) -> Block:
+def omninet_block(a: OmniNetSpec) -> Block:
     return Block(width=a.width, heads=a.heads, cond=0, constant=True, dropout=a.dropout)
 
 
@@ -105,8 +105,8 @@ class OmniNet(Backbone):
         self.embedding = nn.Embedding(a.vocab, a.width)
         nn.init.normal_(self.embedding.weight, std=a.width**-0.5)
         self.rotary = Rotary(a.width // a.heads)
-        self.blocks = nn.ModuleList(block_of(a) for _ in range(a.blocks))
-        self.omnis = nn.ModuleList(block_of(a) for _ in range(a.omnis))
+        self.blocks = nn.ModuleList(omninet_block(a) for _ in range(a.blocks))
+        self.omnis = nn.ModuleList(omninet_block(a) for _ in range(a.omnis))
         self.norm = Norm(a.width)
         self.bias = nn.Parameter(torch.zeros(a.vocab))
         self.out = None if a.tied else nn.Linear(a.width, a.vocab, bias=False)

@@ -124,7 +124,7 @@ class Compiler:
         if kind == "boolean":
             return "(?:true|false)"
         if kind in ("integer", "number"):
-            return number(schema, where, whole=kind == "integer")
+            return number_pattern(schema, where, whole=kind == "integer")
         return {"string": string, "array": self.array, "object": self.object}[kind](schema, where)
 
     def referred(self, schema: Mapping[str, Any], where: str) -> str:
@@ -514,7 +514,7 @@ def plain_number() -> str:
     return rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})(?:\.\d{{1,{FRACTION}}})?"
 
 
-def number(schema: Mapping[str, Any], where: str, *, whole: bool) -> str:
+def number_pattern(schema: Mapping[str, Any], where: str, *, whole: bool) -> str:
     """A number; with bounds, whole ones and those with digits after the point whose neighbours are within them."""
     limits: dict[str, Any] = {}
     for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):

@@ -25,7 +25,9 @@ from unmask.registry import derived
 from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, Logits, Memory, Policy, PolicyView
 
 
-def table(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]) -> Float[Tensor, "b w"]:
+def score_table(
+    values: Float[Tensor, " n"], rows: Int[Tensor, " n"], hidden: Bool[Tensor, "b w"]
+) -> Float[Tensor, "b w"]:
     """Values at their flat positions, −∞ elsewhere. NaN means that no token is possible there, and is refused."""
     if bool(values.isnan().any()):
         raise UserError("no token is possible at a position: all are banned, or the network gave NaN.")
@@ -132,7 +134,7 @@ class Ordered(Looking):
         else:
             count, step = falling_share(view.hidden.sum(1), memory[1], steps=self.calls or 1, end=self.falls)
             memory = (memory[0], step)
-        committed = surest(table(score, rows, view.hidden), count)
+        committed = surest(score_table(score, rows, view.hidden), count)
         return committed.flatten()[rows], memory
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import WHERE, Dice
-from unmask.sampling.logits import only
+from unmask.sampling.logits import keep_only
 from unmask.sampling.policy import POLICIES, Flat, Logits, Memory, Policy, PolicyView
 
 
@@ -79,7 +79,7 @@ class Gibbs(Policy):
         late = view.memory[0][rows // view.hidden.shape[1]] >= self.burnin
         if not self.top_k or self.top_k >= logits.shape[-1] or not bool(late.any()):
             return logits
-        return torch.where(late[:, None], only(logits, logits.topk(self.top_k, -1).indices), logits)
+        return torch.where(late[:, None], keep_only(logits, logits.topk(self.top_k, -1).indices), logits)
 
     def revise(self, view: PolicyView, rows: Flat, log_probs: Tensor) -> tuple[Bool[Tensor, "b w"], Memory]:
         draw = view.memory[0] + 1

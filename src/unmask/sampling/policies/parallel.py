@@ -18,7 +18,7 @@ from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
 from unmask.registry import derived
-from unmask.sampling.policies.confidence import Looking, per_call, table
+from unmask.sampling.policies.confidence import Looking, per_call, score_table
 from unmask.sampling.policy import POLICIES, Chosen, Draw, Flat, Logits, Memory, PolicyView
 
 
@@ -32,7 +32,7 @@ def prefix(
     return torch.zeros_like(run).scatter(1, order, run) & (score > -torch.inf)
 
 
-def certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
+def jointly_certain(ranked: Float[Tensor, "b w"]) -> Bool[Tensor, "b w"]:
     """Σ (1 − c) + max (1 − c) ≤ 1 over a prefix: its likeliest tokens are then also jointly the likeliest.
 
     Any other joint value differs somewhere, so its mass is at most max (1 − c) ≤ 1 − Σ (1 − c) ≤ P(all likeliest).
@@ -68,7 +68,7 @@ class Threshold(Looking):
         return f"approximate (all positions surer than {self.tau:g} at once)"
 
     def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
-        score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        score = score_table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
         sure = (score >= self.tau) | surest(score, torch.ones_like(view.clock))
         return sure.flatten()[rows], view.memory
 
@@ -85,8 +85,8 @@ class Certificate(Looking):
         return "approximate (sets whose joint mode is certified)"
 
     def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
-        score = table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
-        return prefix(score, certain).flatten()[rows], view.memory
+        score = score_table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        return prefix(score, jointly_certain).flatten()[rows], view.memory
 
 
 @POLICIES.register("entropy-bound", "sets that share little information")
@@ -107,7 +107,7 @@ class EntropyBound(Looking):
         return f"approximate ({lost}; most certain first)"
 
     def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
-        score = table(-entropy(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
+        score = score_table(-entropy(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)
         return prefix(score, bounded_prefix(self.gamma)).flatten()[rows], view.memory
 
 
@@ -150,7 +150,7 @@ class Klass(Looking):
             for_calls = torch.zeros_like(rows)
         sure = confidence(log_p)
         good = (sure >= self.tau) & (for_calls >= self.calls_settled)
-        fallback = surest(table(sure, rows, view.hidden), per_call(view, self.calls)).flatten()[rows]
+        fallback = surest(score_table(sure, rows, view.hidden), per_call(view, self.calls)).flatten()[rows]
         row = rows // view.hidden.shape[1]
         has_good = torch.zeros_like(view.clock).index_add(0, row, good.long()) > 0
         now = log_p.new_zeros(view.hidden.numel(), log_p.shape[-1]).index_copy(0, rows, log_p)

@@ -221,7 +221,7 @@ def candidates(
     likely = estimates(task, posterior, which, rows, passes=passes, seed=recipe.seed)
     scores = plausibility(which, [posterior.chance[i] for i in which], [one.nats for one in likely])
     filled_texts = [
-        finished(task, method, recipe, posterior, i, row, bound, score_, note)
+        infilled_of(task, method, recipe, posterior, i, row, bound, score_, note)
         for i, row, bound, score_ in zip(which, rows, likely, scores, strict=True)
     ]
     yield from sorted(filled_texts, key=lambda one: -one.score)
@@ -268,7 +268,7 @@ def fewer(count: int, n: int, draws: int) -> str:
     return f"{draws} draws gave only {count} different texts, not {n}: the others were repetitions."
 
 
-def finished(
+def infilled_of(
     task: Infill,
     method: Method,
     recipe: Recipe,

@@ -51,7 +51,7 @@ class Posterior:
         """What to know about the order of the choices; empty: nothing."""
         if not self.rivals:
             return ""
-        first, second = written(self.choices[0]), written(self.choices[self.rivals[0]])
+        first, second = lengths_in_words(self.choices[0]), lengths_in_words(self.choices[self.rivals[0]])
         behind, error = self.behind[self.rivals[0]], self.error[self.rivals[0]]
         return (
             f"blanks of {first} and {second} tokens fit about equally well: their log-likelihoods differ by "
@@ -75,7 +75,7 @@ class Posterior:
         return [self.choices[i] for i in islice(self.turns(Counter()), n)]
 
 
-def written(lengths: Lengths) -> str:
+def lengths_in_words(lengths: Lengths) -> str:
     return "+".join(map(str, lengths))
 
 

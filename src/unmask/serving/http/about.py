@@ -22,7 +22,7 @@ from unmask.serving.metrics import Metrics
 from unmask.settings import help_of
 
 
-def card_of(name: str, requests: Requests) -> answers.ModelCard:
+def model_entry(name: str, requests: Requests) -> answers.ModelCard:
     model, limits = requests.model, requests.limits
     return answers.ModelCard(
         id=name,
@@ -40,7 +40,7 @@ def card_of(name: str, requests: Requests) -> answers.ModelCard:
 
 
 def add_facts(app: FastAPI, engine: Engine, served: Served, metrics: Metrics) -> None:
-    cards = {name: card_of(name, requests) for name, requests in served.models.items()}
+    cards = {name: model_entry(name, requests) for name, requests in served.models.items()}
 
     @app.get("/v1/models")
     async def models() -> answers.Models:

@@ -30,7 +30,7 @@ class Batches:
     complement: np.ndarray | None = None  # of each id of DNA: half of the rows are read from the other strand
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        check_batch_size(self.size)
         if self.cut and not self.packed.layout.continuous:
             raise UserError(
                 f"random lengths are for rows of a stream: use --pack stream, or --text.lengths whole. Rows "
@@ -91,7 +91,7 @@ class Lanes:
     size: int
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        check_batch_size(self.size)
         if not self.packed.layout.continuous:
             raise UserError(
                 f"a network that carries a memory reads one text after another: use --pack stream, not "
@@ -122,7 +122,7 @@ class Lanes:
         return Rows(tokens, torch.full_like(tokens, Role.FREE, dtype=torch.int8), begins=place == 0)
 
 
-def check_size(size: int) -> None:
+def check_batch_size(size: int) -> None:
     if size < 1:
         raise UserError(f"a batch needs at least one row, not {size}")
 

@@ -91,7 +91,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"written": written, "repeated": repeated, "sized": sized_value, "string": written}
         self.filters |= {"tojson": as_json, "join": joined}
         self.globals = {"range": self.globals["range"], "namespace": self.globals["namespace"]}
-        self.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form[:64])}
+        self.globals |= {
+            "raise_exception": refuse_conversation,
+            "strftime_now": lambda form: datetime.now().strftime(form[:64]),
+        }
 
     def wrap_str_format(self, value: Any) -> None:
         """`format` is a method like others: not allowed."""
@@ -148,10 +151,10 @@ def through(name: str, node: nodes.Node) -> nodes.Filter:
 
 @pass_context  # so that jinja does not compute it when it compiles
 def written(context: Context, value: Any) -> str:
-    return text_of(value)
+    return counted_text(value)
 
 
-def text_of(value: Any) -> str:
+def counted_text(value: Any) -> str:
     """A value as text, counted."""
     if isinstance(value, Undefined):
         value = str(value)
@@ -186,15 +189,15 @@ def sized_value(value: Any) -> Any:
 
 def as_json(value: Any, indent: int | None = None) -> str:
     text = json.dumps(sized_value(value), ensure_ascii=False, indent=min(indent, 8) if indent else None)
-    return text_of(text)
+    return counted_text(text)
 
 
 def joined(values: Any, between: str = "") -> str:
-    parts = [text_of(one) for one in values]
-    return parts[0] + "".join(text_of(between) + one for one in parts[1:]) if parts else ""
+    parts = [counted_text(one) for one in values]
+    return parts[0] + "".join(counted_text(between) + one for one in parts[1:]) if parts else ""
 
 
-def refuse(reason: Any) -> None:
+def refuse_conversation(reason: Any) -> None:
     raise UserError(f"the chat template refuses this conversation: {str(reason)[:200]}")
 
 

@@ -76,7 +76,7 @@ def read_examples(
         examples_by_name = (example(row, columns, labels=labels)._replace(name=name) for name, row in sequences(path))
     else:
         rows = table(path, columns, left if broken else None) if kind == "csv" else objects(path)
-        examples_by_name = (example(row, columns, labels=labels) for row in alike(rows, columns.label))
+        examples_by_name = (example(row, columns, labels=labels) for row in check_alike(rows, columns.label))
     first = next(examples_by_name, None)
     if first is None:
         raise UserError(f"{path} holds no labelled text.")
@@ -88,7 +88,7 @@ def read_examples(
         )
 
 
-def alike(rows: Iterable[Record], name: str) -> Iterator[Record]:
+def check_alike(rows: Iterable[Record], name: str) -> Iterator[Record]:
     """The rows; true and false beside other labels are refused: nobody can tell whether true and 1 are the same."""
     first: dict[bool, Record] = {}
     for row in rows:

@@ -82,7 +82,7 @@ class SequencePlace(NamedTuple):
     length: int  # of the sequence
 
 
-def places_of(paths: Sequence[Path]) -> dict[str, SequencePlace]:
+def sequence_places(paths: Sequence[Path]) -> dict[str, SequencePlace]:
     """Where each sequence of some FASTA files is, and its length; an error if two have one name."""
     places: dict[str, SequencePlace] = {}
     for path in paths:

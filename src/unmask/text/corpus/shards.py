@@ -127,7 +127,7 @@ def text_groups(
     for number, bundle in enumerate(bundles(sources)):
         if whole and number % parts != mine:
             continue
-        for index, group in enumerate(_cut(bundle, layout, division)):
+        for index, group in enumerate(cut_groups(bundle, layout, division)):
             if whole or index % parts == mine:
                 yield group._replace(name=f"{number:06d}-{index:06d}", at=before + group.at, mix=bundle[0].mix)
         before += sum(source.bytes for source in bundle)
@@ -146,7 +146,7 @@ def _by_bundle(sources: Sequence[Source], parts: int) -> bool:
     return len(bundles(sources)) >= 4 * parts
 
 
-def _cut(bundle: list[Source], layout: FileLayout, division: Division) -> Iterator[TextGroup]:
+def cut_groups(bundle: list[Source], layout: FileLayout, division: Division) -> Iterator[TextGroup]:
     group = TextGroup("", [], [], [], False, 0, [], chat=layout.chat)
     size = before = 0
     side: str | None = None  # split of the current document, once it has begun

@@ -24,9 +24,9 @@ from unmask.text.corpus.intervals import (
     SPLITS,
     check_intervals,
     fingerprint_of,
-    places_of,
     read_bed,
     region_pieces,
+    sequence_places,
 )
 from unmask.text.corpus.named import NAMED, Named, complete_layout, corpus_name, home, part_of, repair_documents
 
@@ -247,7 +247,7 @@ def _regions(sources: list[Source], layout: FileLayout) -> list[Source]:
     for path in paths:
         if format_of(path.name)[0] != "fasta":
             raise UserError(f"--intervals are regions of FASTA files, and {path} is not one (.fa, .fasta, .fna).")
-    intervals, places = read_bed(bed), places_of(paths)
+    intervals, places = read_bed(bed), sequence_places(paths)
     check_intervals(intervals, places, layout)
     regions = []
     for source in sources:
