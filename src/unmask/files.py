@@ -55,7 +55,6 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file atomically."""
     with open_draft(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -125,7 +124,6 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of JSON atomically."""
     write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 

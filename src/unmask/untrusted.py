@@ -69,7 +69,6 @@ def read_text(path: Path, *, limit: int = BYTES) -> str:
 
 
 def read_json(path: Path, *, limit: int = BYTES) -> Any:
-    """The content of a JSON file."""
     return parse_json(read_text(path, limit=limit), str(path))
 
 
@@ -106,7 +105,6 @@ def parse_json(text: str, where: str, *, strict: bool = True) -> Any:
 
 
 def read_toml_table(path: str | Path) -> dict[str, Any]:
-    """The content of a TOML file."""
     text = read_text(Path(path), limit=MEGABYTE)
     if any(QUOTED.sub("", line).count(".") > DOTS for line in text.splitlines()):
         raise UserError(f"{path} has a line with more than {DOTS} dots: no key is that deep.")  # they take n² time

@@ -44,7 +44,7 @@ def test_a_late_run_ends_in_time_with_a_learning_rate_that_has_come_down(asked):
 
 
 def asked_rate(asked: Train) -> float:
-    return running.settled(asked).optim.lr
+    return running.settle_training(asked).optim.lr
 
 
 @pytest.mark.parametrize("at", [10, 40])

@@ -135,6 +135,5 @@ def without_flags(settings: T) -> T:
 
 
 def in_groups(settings: T, change: Callable[[Any], Any]) -> T:
-    """The settings with every group, a dataclass, changed."""
     given: Any = settings
     return replace(given, **{name: change(getattr(given, name)) for name in groups_of(given)})

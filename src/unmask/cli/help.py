@@ -83,7 +83,6 @@ def unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def typed_form(name: str, hint: Any, marks: tuple[Any, ...], before: str, first: bool) -> str:
-    """How an option is typed."""
     metavar = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), None)
     if first:
         return metavar or name.upper()

@@ -114,7 +114,6 @@ def write_candidates(candidates: Iterable[Infilled], template: str, model: Model
 
 
 def painted_blanks(tokenizer: Tokenizer, one: Infilled) -> Text:
-    """The text with its blanks in colour."""
     came = {event.position for event in one.trace}
     text = Text()
     for position, piece in enumerate(pieces(tokenizer, one.tokens)):

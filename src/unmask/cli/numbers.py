@@ -8,7 +8,6 @@ KINDS: dict[Any, tuple[str, str]] = {int: ("INT", "a whole number"), float: ("FL
 
 
 def read_number(kind: Any, written: str) -> Any:
-    """The number of an option."""
     try:
         return kind(written)
     except ValueError:

@@ -129,7 +129,6 @@ def as_table(content: Any) -> dict[str, Any]:
 
 
 def about(model: Model) -> str:
-    """The model in one line."""
     spec = model.spec
     return (
         f"{model.objective.name}, {model.num_parameters:,} parameters, {spec.name} of width {spec.width}, "

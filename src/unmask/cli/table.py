@@ -50,7 +50,6 @@ def measure_watched(
 
 
 def likelihood_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines of a likelihood."""
     error = answer["standard_error"]
     around = "" if error == 0 else f" ± {shown_number(error)}"
     yield "nats per token", f"{answer['nats_per_token']:.4f}{around}{between(answer['interval'], 4, error)}"
@@ -103,7 +102,6 @@ def shown_number(value: float | None, digits: int = 4) -> str:
 
 
 def accuracy_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines of the accuracy on pairs."""
     yield (
         "accuracy",
         f"{answer['accuracy']:.4f} ± {shown_number(answer['standard_error'])} over {answer['pairs']:,} pairs",
@@ -163,7 +161,6 @@ def answer_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def sequence_lines(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines of the quality of sequences."""
     if "spectra" in answer:
         shares = answer["composition"].items()
         yield "letters", "  ".join(f"{one} {s['samples']:.3f} ({s['held_out']:.3f})" for one, s in shares)

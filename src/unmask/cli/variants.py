@@ -102,7 +102,6 @@ def run(settings: Settings) -> None:
 
 
 def texts_of(variants: Sequence[Variant], texts: Mapping[str, str]) -> list[str]:
-    """The sequences that some variants belong to."""
     return [texts[name] for name in dict.fromkeys(one.name for one in variants) if name in texts]
 
 

@@ -22,7 +22,6 @@ def spread(values: Float[Tensor, " n"], rows: Int[Tensor, " n"], x: Int[Tensor, 
 
 
 def pick(values: Float[Tensor, "n v"], index: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The value of one id in each row."""
     return values.gather(-1, index[:, None]).squeeze(-1)
 
 

@@ -144,7 +144,6 @@ def adapt(network: Backbone, updates: LowRankUpdates) -> None:
 
 
 def add_updates(weights: Mapping[str, Tensor], updates: LowRankUpdates) -> dict[str, Tensor]:
-    """The weights of a network with the updates added to them."""
     sums = dict(weights)
     for name in updates.names:
         base = sums[f"{name}.weight"]

@@ -181,7 +181,6 @@ class Attending:
 
 
 def attend_in(p: Pass) -> Attending:
-    """The attention of a pass."""
     (b, m), position = p.x.shape[:2], p.positions
     if isinstance(p.sees, Apart):
         parts = tuple(attend_in(part) for part in p.sees.parts)
@@ -214,7 +213,6 @@ def with_masks(attending: Attending) -> Attending:
 
 
 def write_in(p: Pass) -> Writing:
-    """How a pass with a memory writes it."""
     b, m = p.x.shape[:2]
     before = p.memory if isinstance(p.memory, KeyValues) else KeyValues(getattr(p.memory, "capacity", 0))
     keep = m if p.keep is None else p.keep

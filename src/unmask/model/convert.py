@@ -99,7 +99,6 @@ def copy_files(source: Path, target: Path, names: Iterable[str]) -> None:
 
 
 def tensors_for(layout: Format, model: Model) -> dict[str, Tensor]:
-    """The model's tensors by the names of a layout."""
     tensors = Denoiser(model.network, model.objective, parts=model.parts, state=model.state).tensors()
     if layout.repeats:
         tensors |= {f"backbone.{c}": tensors[f"backbone.{n}"].clone() for c, n in model.network.copies.items()}

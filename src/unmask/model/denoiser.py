@@ -76,7 +76,6 @@ class NetworkView:
         return self.module.embed(tokens)
 
     def some(self, index: Int[Tensor, " k"]) -> "NetworkView":
-        """The network for some of the rows."""
         return replace(self, lengths=None if self.lengths is None else self.lengths[index])
 
 

@@ -69,7 +69,6 @@ class Header:
         return str(self.keys.get("general.architecture"))
 
     def get(self, key: str) -> Any:
-        """A key of the architecture."""
         return self.keys.get(f"{self.family}.{key}")
 
 

@@ -44,7 +44,6 @@ class Learner(nn.Module):
             parameter.requires_grad_(False)
 
     def learned(self) -> list[tuple[str, nn.Parameter]]:
-        """The parameters that are learned, by name."""
         return [(name, p) for name, p in self.named_parameters() if p.requires_grad]
 
     def advance(self, seen: Mapping[str, Tensor]) -> None:

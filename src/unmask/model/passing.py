@@ -150,7 +150,6 @@ class Pass:
 
     @property
     def positions(self) -> Int[Tensor, "*b m"]:
-        """The position of each element."""
         if self.position is not None:
             return self.position
         return torch.arange(self.start, self.start + self.x.shape[1], device=self.x.device)

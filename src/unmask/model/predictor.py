@@ -267,7 +267,6 @@ class Predictor(Learner):
         return self.answer.values(whole)
 
     def predict(self, texts: Sequence[Text], *, batch: int = 64) -> list[Prediction]:
-        """The answer to each text, or to each pair of texts."""
         rows, _ = self.encode(texts)
         return [self.answer.prediction(one) for one in self.answers(rows, batch=batch).tolist()]
 

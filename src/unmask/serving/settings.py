@@ -38,7 +38,6 @@ class ServerSettings:
 
     @property
     def adapters(self) -> dict[str, str]:
-        """The folders of adapters, by name."""
         folders = {}
         for one in self.adapter:
             name, equals, folder = one.partition("=")

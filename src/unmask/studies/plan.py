@@ -295,7 +295,6 @@ def vocabulary(train: Train, study: Study) -> int:
 
 
 def costs(study: Study, row: StudyRow, *, steps: int = 0, rate: float = 1.0) -> list[RunCost]:
-    """The cost of each phase of a row's training."""
     train = train_of(row)
     train = replace(train, steps=steps) if steps else train
     size = vocabulary(train, study)

@@ -195,7 +195,6 @@ def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[st
 
 
 def training_summary(study: Study, row: StudyRow) -> dict[str, Any]:
-    """What a row's training amounts to."""
     train, steps = train_of(row), steps_of(study, row)
     return {
         "parameters": costs(study, row)[-1].parameters,

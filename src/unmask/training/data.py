@@ -103,7 +103,6 @@ class Data:
 
 
 def open_data(asked: Train, folder: str | Path) -> Data:
-    """The data of a prepared folder."""
     length, share = asked.text.length, asked.text.valid
     spec, tokenizer = starting_spec(asked), Tokenizer.load(folder)
     layout = training_layout(packing(asked, folder), Marks.of(tokenizer), framed=spec.framed)
@@ -180,7 +179,7 @@ def lanes_for(spec: Spec, rows: Packed, asked: Train) -> Lanes:
 
 def packing(asked: Train, folder: str | Path) -> str:
     """The packing of a run: `auto` is `rows` for documents that fit into a row, else `stream`."""
-    if asked.text.pack != "auto":
+    if not asked.text.chooses_pack:
         return asked.text.pack
     framed, regions, pairs = starting_spec(asked).framed, has_regions(folder), has_pairs(folder)
     return packed_for(asked, document_lengths(folder), framed=framed, regions=regions, pairs=pairs).text.pack

@@ -30,7 +30,7 @@ class Order:
 
 def fit_settings(order: Order, team: Team, say: Callable[[str], None], asked: Train, folder: Path) -> Train:
     """The settings of a new run: the packing that suits its data, the threads, and the sizes for --minutes."""
-    chosen = asked.text.pack == "auto"
+    chosen = asked.text.chooses_pack
     spec = starting_spec(asked)
     lengths, regions, pairs = document_lengths(folder), has_regions(folder), has_pairs(folder)
     asked = packed_for(asked, lengths, given=order.given, framed=spec.framed, regions=regions, pairs=pairs)
@@ -101,7 +101,6 @@ def threads_by_trial(asked: Train, folder: Path, most: int) -> int:
 
 
 def size_line(asked: Train, minutes: float) -> str:
-    """What --minutes chose."""
     shape = " ".join(
         f"{name} {getattr(asked.model, name)}" for name in ("width", "blocks") if hasattr(asked.model, name)
     )

@@ -84,7 +84,6 @@ class Log:
 
     @property
     def name(self) -> str:
-        """The name of the phase."""
         return "" if self.phase is None else self.phase.objective.name
 
     @property

@@ -25,7 +25,6 @@ def names_of(asked: Tuning, data: Labelled) -> tuple[str, ...]:
 
 
 def result_of(path: Path) -> dict[str, Any]:
-    """The result of a trial that is over."""
     result = read_object(path)
     valid = result.get("valid")
     scores = (

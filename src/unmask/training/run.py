@@ -166,7 +166,6 @@ def with_plan(asked: Train, point: Point) -> Train:
 
 
 def run_phases(job: TrainingJob) -> Generator[Progress, None, Point]:
-    """Run the phases that are left."""
     asked, team = job.asked, job.team
     done = state.steps_in(job.out)
     folder = state.folder_of(job.out, done[-1]) if done else None

@@ -62,6 +62,11 @@ class Text:
         pairs = self.given, self.answer, self.template
         return FileLayout(self.documents, self.separator, self.field, *pairs, self.intervals)
 
+    @property
+    def chooses_pack(self) -> bool:
+        """Whether the data decide how rows are cut."""
+        return self.pack == "auto"
+
 
 @dataclass(frozen=True)
 class Warm:

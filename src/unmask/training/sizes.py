@@ -15,7 +15,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.model import cost
 from unmask.model.backbone import Spec
-from unmask.text.corpus.packed import length_for, packing_for
+from unmask.text.corpus.packed import fit_rows, length_for
 from unmask.training.estimate import FEWEST, estimate
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.phases import continue_spec, phases, spec_of
@@ -55,28 +55,24 @@ def packed_for(
     the documents are regions of longer sequences, which rows may not join. `pairs`: they are answers with what is
     given.
     """
-    text = asked.text
-    pack = text.pack
+    text, length = asked.text, asked.text.length
+    free = "text.length" not in given
     if pairs and framed:
         raise UserError(
             "an encoder does not learn pairs (--given, --answer): it writes no text. Use another --model.name."
         )
-    if pack == "auto" and pairs:
-        length = text.length
-        if lengths is not None and "text.length" not in given and not asked.init:
+    if not text.chooses_pack:
+        return asked
+    if pairs:
+        if lengths is not None and free and not asked.init:
             length = length_for(lengths, most=length, share=1.0)
         return replace(asked, text=replace(text, pack="chat" if text.template else "exchange", length=length))
-    if pack == "auto":
-        joined = lengths is None or asked.model.carries  # a memory goes from row to row of one long text
-        pack = "stream" if joined else packing_for(lengths, text.length)  # type: ignore[arg-type]
-        if regions and not (framed or asked.model.carries):
-            pack = "windows"
-    length = text.length
-    if pack == "rows" and text.pack == "auto" and "text.length" not in given and (framed or not asked.init):
-        assert lengths is not None
-        length = length_for(lengths, most=text.length)
-    if framed and text.pack == "auto":
-        pack = "padded" if pack == "rows" else "wrap"
+    alone = lengths is not None and not asked.model.carries and fit_rows(lengths, length)
+    if regions and not (framed or asked.model.carries):
+        return replace(asked, text=replace(text, pack="windows"))
+    if alone and lengths is not None and free and (framed or not asked.init):
+        length = length_for(lengths, most=length)
+    pack = ("padded" if alone else "wrap") if framed else ("rows" if alone else "stream")
     return replace(asked, text=replace(text, pack=pack, length=length))
 
 

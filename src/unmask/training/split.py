@@ -54,7 +54,6 @@ class Labelled:
 
     @property
     def pairs(self) -> bool:
-        """Whether its texts are pairs."""
         return self.splits["train"][0].pair is not None
 
     @property

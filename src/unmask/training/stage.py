@@ -128,7 +128,6 @@ def on_time(job: TrainingJob, point: Point) -> Point:
 
 
 def use_average(current: State[Denoiser]) -> AbstractContextManager[None]:
-    """Use the averaged weights, if there are any."""
     current.learner.eval()
     return ema.in_place(current.shadow, [p for _, p in current.learner.learned()] if current.shadow else [])
 

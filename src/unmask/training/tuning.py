@@ -67,7 +67,6 @@ class Tune:
             raise UserError(f"epochs must be a number above 0, not {self.epochs}; or give --steps.")
 
     def updates(self, texts: int) -> int:
-        """The number of updates, for so many training texts."""
         return self.steps or max(1, math.ceil(self.epochs * self.per_epoch(texts)))
 
     def per_epoch(self, texts: int) -> int:

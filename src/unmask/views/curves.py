@@ -58,7 +58,6 @@ class Curve:
 
 
 def read_curve(folder: Path) -> Curve:
-    """The curve of a run's folder."""
     lines = metrics.read_metrics(folder)
     steps, valid = ([line for line in lines if key in line] for key in ("loss", "valid"))
     if not steps:

@@ -54,7 +54,6 @@ def method(point: Point) -> str:
 
 
 def cells(point: Point) -> tuple[str, ...]:
-    """A point as cells of a table."""
     return (
         method(point),
         "" if point["steps"] is None else str(point["steps"]),

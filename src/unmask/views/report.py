@@ -28,7 +28,6 @@ def of_frontier(content: Mapping[str, Any]) -> Part:
 
 
 def of_result(title: str, lines: Iterable[tuple[str, str]], record: Mapping[str, Any]) -> Part:
-    """A result, in the lines that its command prints."""
     return Part(title, facts=list(lines), record=record)
 
 
@@ -45,5 +44,4 @@ def frame(sample: Sample, tokenizer: Tokenizer) -> Frame:
 
 
 def of_record(record: Mapping[str, Any]) -> Part:
-    """The record of the model itself."""
     return Part("Record", record=record, opened=True)

@@ -16,7 +16,7 @@ from unmask.errors import UserError
 from unmask.random import SMALL, shuffled
 from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus
-from unmask.text.corpus.packed import length_for, pack_corpus, packing_for
+from unmask.text.corpus.packed import fit_rows, length_for, pack_corpus
 from unmask.text.corpus.shards import Shard
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "text_cases.json").read_text())["group_texts"]
@@ -91,11 +91,11 @@ def test_a_document_that_does_not_fit_into_rows_is_cut_and_has_not_ended(tmp_pat
 
 
 def test_auto_takes_rows_for_documents_that_fit_and_a_stream_for_others():
-    assert packing_for(np.array([3, 9, 6]), 11) == "rows"
-    assert packing_for(np.array([3, 10, 6]), 11) == "stream"  # no place for its eos
-    assert packing_for(np.array([5] * 99 + [500]), 11) == "rows"
-    assert packing_for(np.array([5] * 98 + [500] * 2), 11) == "stream"
-    assert packing_for(np.array([5]), 11) == "stream"
+    assert fit_rows(np.array([3, 9, 6]), 11)
+    assert not fit_rows(np.array([3, 10, 6]), 11)  # no place for its eos
+    assert fit_rows(np.array([5] * 99 + [500]), 11)
+    assert not fit_rows(np.array([5] * 98 + [500] * 2), 11)
+    assert not fit_rows(np.array([5]), 11)
 
 
 def test_the_length_of_rows_is_that_of_nearly_all_documents_with_bos_and_eos():

@@ -73,7 +73,6 @@ class Spindle(Kernel):
         return torch.where(chosen & clean.free, clean.mask, x0)
 
     def reveals(self, s: Float[Tensor, " n"], t: Float[Tensor, " n"], *, vocab: int) -> Float[Tensor, "n v"]:
-        """r_v of the steps from t to s, for every id."""
         shift = t.new_zeros(vocab) if self.shift is None else self.shift.to(t)
         k_s, k_t = (
             visible_chance(*torch.broadcast_tensors(one[:, None], shift), strength=self.strength) for one in (s, t)

@@ -264,7 +264,6 @@ def _together(
 
 
 def _clean(passages: Sequence[Row], noise: Noise, mask: int) -> CleanRows:
-    """Passages of one length as rows of an estimator."""
     x0, frozen = (np.stack(rows) for rows in zip(*((p.tokens, p.frozen) for p in passages), strict=True))
     return CleanRows(torch.from_numpy(x0.astype(np.int64)), noise, mask=mask, frozen=torch.from_numpy(frozen))
 

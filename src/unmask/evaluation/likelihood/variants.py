@@ -179,7 +179,6 @@ def effects(
     seed: int = 0,
     batch_tokens: int = 8192,
 ) -> Iterator[Effect]:
-    """The effect of each variant, in their order."""
     if by not in BY:
         raise unknown("way to score variants", by, BY)
     facts, tokenizer = model.objective.facts, model.text_tokenizer()
@@ -243,7 +242,6 @@ def _case(variant: Variant, text: str, ids: np.ndarray, model: Model, length: in
 
 
 def _on_other_strand(case: Case, partners: np.ndarray) -> Case:
-    """The same variant on the other strand."""
     tokens = partners[case.tokens][::-1]
     return Case(tokens, len(tokens) - 1 - case.at, int(partners[case.ref]), int(partners[case.alt]))
 

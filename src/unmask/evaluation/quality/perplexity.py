@@ -111,7 +111,6 @@ def perplexities(read: Read) -> dict[str, Perplexity]:
 
 
 def perplexity(read: Read, definition: str) -> Perplexity:
-    """Generative perplexity by one definition."""
     if definition not in MEANS:
         raise unknown("definition of generative perplexity", definition, MEANS)
     nats = read.sliding if definition == "sliding" else read.blocks
@@ -125,7 +124,6 @@ def perplexity(read: Read, definition: str) -> Perplexity:
 
 
 def _counts(row: np.ndarray, read: Read, definition: str) -> np.ndarray:
-    """Which tokens a definition counts."""
     if definition == "mean" or read.eos is None:
         return np.ones(len(row), bool)
     counted = row != read.eos

@@ -223,7 +223,6 @@ class Caduceus(MixerNetwork):
         return copies
 
     def complement(self, device: torch.device) -> Int[Tensor, " v"]:
-        """The complement of every id."""
         ids = torch.arange(self.spec.vocab, device=device)
         ids[list(self.partners)] = torch.tensor(list(self.partners.values()), device=device, dtype=ids.dtype)
         return ids

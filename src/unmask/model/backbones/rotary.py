@@ -50,7 +50,6 @@ class Rotary(nn.Module):
         self.inv_freq.copy_(frequencies(2 * len(self.inv_freq), device=self.inv_freq.device))
 
     def at(self, p: Pass) -> Turns:
-        """The rotations of the elements of a pass."""
         if p.position is None:
             end = p.start + p.x.shape[1]
             return self.turns(end if not p.start else 2 ** end.bit_length())[p.start : end]

@@ -42,7 +42,6 @@ class Size:
 
     @property
     def projection_flops(self) -> float:
-        """FLOPs per token of the projections in and out."""
         return 6 * self.width * self.channels
 
 

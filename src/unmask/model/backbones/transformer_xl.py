@@ -169,7 +169,6 @@ class MemoryWindow:
 
 
 def remembered(memory: Memory, layers: int) -> MemoryWindow:
-    """A memory as the layers take it."""
     if isinstance(memory, MemoryWindow):
         return memory
     if isinstance(memory, Segment):

@@ -135,7 +135,6 @@ def fitting(layout: Format, objective: Objective) -> Objective:
 
 
 def complements(spec: CaduceusSpec) -> list[int]:
-    """The complement of every id."""
     partners = spec.partners
     return [partners.get(id, id) for id in range(spec.vocab)]
 

@@ -133,7 +133,6 @@ def mask_if_told(config: dict[str, Any], spec: Spec) -> int | None:
 
 
 def holdable(layout: Format, spec: Spec, objective: Objective) -> MambaSpec:
-    """The spec of a network that these layouts support."""
     if not isinstance(spec, MambaSpec):
         raise UserError(f"the layout {layout.name!r} holds the backbone 'mamba' only, not {spec.name!r}.")
     if not objective.facts.causal:

@@ -52,7 +52,6 @@ class Own(Format):
 
 
 def spec_from(config: Mapping[str, Any]) -> Spec:
-    """The spec in a config.json of ours."""
     table = config.get("backbone")
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise UserError("config.json has no table 'backbone' with a name, so the kind of network is unknown.")

@@ -132,7 +132,6 @@ def config_of(a: TransformerXLSpec, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def holdable(layout: Format, spec: Spec, objective: Objective) -> TransformerXLSpec:
-    """The spec of a network that these layouts support."""
     if not isinstance(spec, TransformerXLSpec):
         raise UserError(f"the layout {layout.name!r} holds the backbone 'transformer-xl' only, not {spec.name!r}.")
     if not objective.facts.causal:

@@ -25,7 +25,6 @@ def uncounted(positions: int, padded: int) -> None:
 
 
 def run_together(network: Reader, passes: Sequence[Pass], counted: Counted = uncounted) -> list[States]:
-    """The states of each pass."""
     attends = Apart in network.spec.abilities.sees
     kinds: dict[object, list[int]] = {}
     for i, p in enumerate(passes):
@@ -89,7 +88,6 @@ class Gathering:
             )
 
     def scatter(self, states: Sequence[States]) -> list[States]:
-        """The states of each member."""
         if not self.order:
             return list(states)
         hidden = torch.cat([one.hidden for one in states])

@@ -70,7 +70,6 @@ class Chain:
         return self.chosen(by_mask, by_token, i).clamp_(max=1.0)
 
     def moves(self, i: int) -> Moves:
-        """The moves of a mask at position i."""
         return self.own_moves.get(i, self.automaton.any_move)
 
     def chosen(self, by_mask: Tensor | None, by_token: Tensor | None, i: int) -> Float[Tensor, "b s"]:
@@ -361,7 +360,6 @@ def one_of(
     largest: int = LARGEST,
     check: Check = no_check,
 ) -> Constraint:
-    """Text that is one of a list."""
     if not texts:
         raise UserError("a list of texts to choose from needs at least one text.")
     check_pattern_length(sum(map(len, texts)) + len(texts) - 1)

@@ -380,7 +380,6 @@ def is_of(value: Any, kind: str) -> bool:
 
 
 def literal(value: Any) -> str:
-    """A value as it is written."""
     return re.escape(json.dumps(value, ensure_ascii=False))
 
 

@@ -385,7 +385,6 @@ def told_apart(table: np.ndarray, accepts: np.ndarray, check: Check) -> np.ndarr
 
 
 def states_before(column: np.ndarray) -> list[list[int]]:
-    """For each state, those that lead to it."""
     before: list[list[int]] = [[] for _ in column]
     for state, after in enumerate(column.tolist()):
         before[after].append(state)

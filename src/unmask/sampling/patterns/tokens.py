@@ -137,11 +137,9 @@ class Automaton:
 
     @cached_property
     def any_move(self) -> "Moves":
-        """The moves of all tokens."""
         return self.moves(torch.arange(self.columns, device=self.table.device))
 
     def moves(self, classes: Int[Tensor, " k"]) -> "Moves":
-        """The moves of the tokens of these classes."""
         return Moves.of(self.table[:, classes])
 
     @cached_property
@@ -182,7 +180,6 @@ class Moves:
 
     @staticmethod
     def of(table: Int[Tensor, "s k"]) -> "Moves":
-        """The moves in some columns of a table."""
         states, dead = len(table), len(table) - 1
         after = table.sort(1).values
         new = torch.ones_like(after, dtype=torch.bool)

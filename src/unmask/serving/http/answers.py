@@ -64,7 +64,6 @@ class ChatCompletion(DrawnAnswer):
 
     @classmethod
     def of(cls, whole: Completion) -> "ChatCompletion":
-        """A completion as the answer of an assistant."""
         choices = [
             ChatChoice(index=one.index, message=ChatMessage(content=one.text), finish_reason=one.finish_reason)
             for one in whole.choices

@@ -79,7 +79,6 @@ def load_again(service: Service) -> Model:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -116,7 +115,6 @@ def serve(
 
 
 def answer(model: Model, settings: ServerSettings, listening: socket.socket, *, key: str | None = None) -> None:
-    """One process that answers."""
     server = uvicorn.Server(uvicorn_config(create(model, settings, key=key), settings))
     try:
         server.run([listening])

@@ -237,7 +237,6 @@ class CompletionRequest(Drawing):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts as a list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         whole = [one for one in self.prompt if isinstance(one, int)]

@@ -24,7 +24,6 @@ class Served:
         return self.models[self.name]
 
     def named(self, asked: str) -> tuple[str, Requests]:
-        """The name and the model that a request means."""
         name = asked or self.name
         if name not in self.models:
             known = str(unknown("model", asked[:80], self.models))

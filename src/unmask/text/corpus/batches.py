@@ -65,7 +65,6 @@ class Batches:
         return self.packed.length if dice.random() >= self.cut else int(dice.integers(2, self.packed.length))
 
     def numbers(self, step: int, *, rank: int = 0, world: int = 1) -> np.ndarray:
-        """The row numbers of one rank at one step."""
         return self.shuffled_rows(step * self.size + rows_of(rank, self.size, world))
 
     def shuffled_rows(self, places: np.ndarray) -> np.ndarray:
@@ -128,7 +127,6 @@ def check_batch_size(size: int) -> None:
 
 
 def rows_of(rank: int, size: int, world: int) -> np.ndarray:
-    """The rows of a batch that belong to a rank."""
     if size % world:
         raise UserError(f"a batch of {size} rows cannot be shared equally by {world} processes")
     mine = size // world

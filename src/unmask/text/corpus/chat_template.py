@@ -155,7 +155,6 @@ def written(context: Context, value: Any) -> str:
 
 
 def counted_text(value: Any) -> str:
-    """A value as text, counted."""
     if isinstance(value, Undefined):
         value = str(value)
     if value is not None and not isinstance(value, str | int | float):
@@ -314,5 +313,4 @@ def published_template(folder: Path) -> ChatTemplate | None:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, int]:
-    """The special tokens by name."""
     return {tokenizer.pieces[id]: id for id in tokenizer.specials if tokenizer.pieces[id]}

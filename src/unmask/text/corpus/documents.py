@@ -71,7 +71,6 @@ class FileLayout:
 
     @property
     def chat(self) -> ChatTemplate | None:
-        """The template of conversations."""
         return ChatTemplate.named(self.template) if self.template else None
 
 
@@ -98,7 +97,6 @@ def exchange_pieces(exchange: Exchange) -> Iterator[Piece]:
 
 
 def hub_pieces(data: DataSet, layout: FileLayout) -> Iterator[Piece]:
-    """The documents of a data set on the hub, streamed."""
     where = f"data set {data.name!r}"
     for row in data.rows():
         if layout.pairs:

@@ -104,7 +104,6 @@ def check_alike(rows: Iterable[Record], name: str) -> Iterator[Record]:
 
 
 def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
-    """A record as an example."""
     content, where = row.content, row.where
     text = text_of(content, choose_field(content, columns.field, where), where)
     pair = text_of(content, columns.pair, where) if columns.pair else None
@@ -120,7 +119,6 @@ def example(row: Record, columns: Columns, *, labels: bool = True) -> Example:
 
 
 def choose_field(content: dict[str, Any], name: str, where: str) -> str:
-    """The field of the text."""
     if name != "auto":
         return name
     usual = next((one for one in USUAL if one in content), None)

@@ -33,7 +33,6 @@ class Named:
     characters: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # split to part of the only document
 
     def at(self, split: str) -> DataSet:
-        """A split of it on the hub."""
         return replace(self.hub, split=self.splits[split])
 
     def found(self, folder: Path) -> dict[str, list[Path]]:
@@ -145,7 +144,6 @@ def matches(folder: Path, glob: str) -> list[Path]:
 
 
 def complete_layout(asked: FileLayout, own: FileLayout) -> FileLayout:
-    """The corpus's layout, with what was asked for."""
     usual = FileLayout()
     changed = {name: value for name, value in vars(asked).items() if value != getattr(usual, name)}
     return replace(own, **changed)

@@ -19,9 +19,9 @@ FIT = 0.99  # share of the documents that must fit into a row for `auto` to choo
 SHORTEST = 3  # tokens of a row
 
 
-def packing_for(lengths: np.ndarray, length: int) -> str:
-    """The packing `auto` for documents of these lengths: `rows` if there are several and nearly all fit."""
-    return "rows" if len(lengths) > 1 and np.mean(lengths < length - 1) >= FIT else "stream"
+def fit_rows(lengths: np.ndarray, length: int) -> bool:
+    """Whether there are several documents of these lengths, and nearly all fit into a row with their marks."""
+    return len(lengths) > 1 and bool(np.mean(lengths < length - 1) >= FIT)
 
 
 def length_for(lengths: np.ndarray, *, most: int, share: float = FIT) -> int:

@@ -89,7 +89,6 @@ class Shard(NamedTuple):
 
     @property
     def roles_name(self) -> str:
-        """The file with the role of each token."""
         return f"{self.name.removesuffix('.bin')}.roles"
 
     def files(self, size: int) -> Iterator[tuple[str, int, str]]:

@@ -56,7 +56,6 @@ def exchanges(path: Path, given: str, answer: str) -> Iterator[Exchange]:
 
 
 def table_records(path: Path, fields: list[str]) -> Iterator[Record]:
-    """The records of a file."""
     kind = format_of(path.name)[0]
     if kind == "jsonl":
         return objects(path)

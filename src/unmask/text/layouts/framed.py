@@ -127,7 +127,6 @@ class FramedLayout(Layout):
         return super().known(replace(row, roles=self.given(row.tokens, row.roles)))
 
     def given(self, tokens: np.ndarray, roles: np.ndarray) -> np.ndarray:
-        """Roles in which the special tokens are marks."""
         return np.where(np.isin(tokens, self.fixed) & predicted(roles), np.int8(Role.MARK), roles)
 
     def undrawn(self, tokenizer: Tokenizer, *, ends: bool, constrained: bool = False) -> tuple[int, ...]:

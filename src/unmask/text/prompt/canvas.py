@@ -32,7 +32,6 @@ class Canvas:
         return (self.tokens == self.mask) & ~self.frozen
 
     def take(self, rows: Int[Tensor, " n"]) -> "Canvas":
-        """A canvas of some of the rows."""
         lengths = None if self.lengths is None else self.lengths[rows]
         spaced = None if self.spaced is None else self.spaced[rows]
         return Canvas(self.tokens[rows], self.frozen[rows], self.mask, lengths, spaced)

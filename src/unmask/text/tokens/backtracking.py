@@ -61,7 +61,6 @@ def check_regex(pattern: str) -> None:
 
 
 def add(group: Item, item: Item, pattern: str) -> None:
-    """Put an item at the end of a group."""
     group.last = item
     group.varies |= item.varies
     group.count = max(group.count, item.count)

@@ -149,7 +149,6 @@ def described_in(path: Path) -> Tokenizer:
 
 
 def _token_for_role(names: dict[str, Any], key: str, folder: Path) -> str | None:
-    """The token that a config names for a role."""
     named = names.get(key)
     if isinstance(named, dict):  # some configs describe the token instead of naming it
         named = named.get("content")
