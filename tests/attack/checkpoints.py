@@ -19,11 +19,10 @@ from confined import confined
 from contracts.members import spec_of
 from tiny import LETTERS, checkpoint
 from toys.backbone import Toy
-from unmask.cli.inspect import facts
+from unmask.cli.inspect import describe, facts
 from unmask.errors import UserError
 from unmask.files import fingerprint
 from unmask.model.checkpoint import load, save
-from unmask.model.description import describe
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import generate
 from unmask.text.tokens.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from unmask.cli.display import LiveBar
+from unmask.cli.train import LiveBar
 
 
 def test_the_bar_shows_step_and_time_left_after_every_step():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from model.backbones.test_decoder import VOCAB, logits, saved_peer, tokens
+from unmask.cli.inspect import describe
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
-from unmask.model.description import describe
 from unmask.model.formats.gguf import NAMES
 from unmask.model.gguf_file import read_header, tensors_of
 

@@ -5,7 +5,7 @@ import pytest
 from torch.distributed import HashStore
 
 from unmask.errors import UserError
-from unmask.processes.rendezvous import meet
+from unmask.processes.team import meet
 
 SOON = timedelta(seconds=20)
 

@@ -10,20 +10,23 @@ The default is the best recipe we have measured; configs/ has the paper's. --min
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from unmask import settings as toml
-from unmask.cli.display import screen
 from unmask.cli.flags import with_flags, without_flags
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.model.backbone import BACKBONES
 from unmask.training import machines
 from unmask.training.fit import Order
 from unmask.training.folder import stored_settings
+from unmask.training.log import Lines, Screen
 from unmask.training.loop import Progress
 from unmask.training.optim import OPTIMIZERS
 from unmask.training.run import run as train
@@ -103,3 +106,36 @@ def steps(settings: Settings) -> Iterator[Progress]:
     number = yield from train(order, screen())
     if number:
         sys.exit(128 + number)
+
+
+class LiveBar:
+    """A bar at the bottom of a terminal, with the latest numbers; lines stay above it."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        texts = ("{task.completed:.0f}/{task.total:.0f}", "{task.fields[left]}", "{task.fields[now]}")
+        self.bar = Bar(TextColumn("{task.description}"), BarColumn(), *map(TextColumn, texts), console=console)
+        self.task = self.bar.add_task("", total=0, now="", left="")
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+    def advance(self, step: int, total: int, name: str, numbers: Sequence[str]) -> None:
+        learned, _, speed, left = numbers
+        self.bar.update(self.task, now="  ".join((learned, speed)))
+        self.tick(step, total, name, left)
+
+    def tick(self, step: int, total: int, name: str, left: str) -> None:
+        if not self.bar.live.is_started:
+            self.bar.start()
+        self.bar.update(self.task, description=name, completed=step, total=total, left=left)
+
+    def close(self) -> None:
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+
+def screen() -> Screen:
+    """The screen that standard error allows."""
+    console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return LiveBar(console) if console.is_terminal else Lines()
