@@ -372,7 +372,10 @@ class Masked(Process):
 class OverMasked(Process):
     """A process that asks and commits as masked diffusion does and reads in its own way: its states hold a `Work`."""
 
-    inner: Masked
+    @property
+    def inner(self) -> Masked:
+        """Masked diffusion, as it is followed here."""
+        raise NotImplementedError
 
     @property
     def law(self) -> str:

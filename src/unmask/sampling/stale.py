@@ -118,7 +118,7 @@ class Stale(OverMasked):
     """Masked diffusion with a cache of stale keys."""
 
     name: ClassVar[str] = "stale"
-    inner: Masked
+    masked: Masked
     cache: Cache
     spec: Spec
 
@@ -129,6 +129,10 @@ class Stale(OverMasked):
                 f"a cache is for networks with attention that see both sides, and this {self.spec.name} is none: "
                 "leave the cache out. Networks that read forward, in blocks or in any order have an exact one."
             )
+
+    @property
+    def inner(self) -> Masked:
+        return self.masked
 
     @property
     def law(self) -> str:

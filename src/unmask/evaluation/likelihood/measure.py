@@ -129,7 +129,7 @@ def given_ids(model: Model, given: str | Sequence[Turn]) -> list[int]:
 
 def of_pairs(model: Model, entries: Sequence[Mapping[str, Any]], how: How, *, data: Mapping[str, Any]) -> Measurement:
     """The sentences of minimal pairs, good and bad in turn; masked models are scored by pseudo-likelihood."""
-    if how.estimator == "auto" and can_leave_one_out(model):
+    if how.estimator == "auto" and model.objective.facts.masked_lm:
         how = replace(how, estimator="pseudo")
     how, estimator = settle_measurement(model, how)
     passages = pairs.sentence_rows(entries, model)
@@ -164,12 +164,6 @@ def settle_measurement(model: Model, how: How) -> tuple[How, Estimator]:
         passes = PASSES
     how = replace(how, estimator=estimator.name, pack=pack, length=length, steps=steps, passes=passes)
     return how, estimator
-
-
-def can_leave_one_out(model: Model) -> bool:
-    """Whether the model predicts a token from all others, so that pairs are ranked by the pseudo-likelihood."""
-    facts = model.objective.facts
-    return facts.masked_lm
 
 
 def spread_evenly(things: Sequence[T], number: int) -> Sequence[T]:

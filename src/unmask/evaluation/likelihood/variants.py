@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
@@ -262,15 +263,19 @@ def _pseudo(model: Model, cases: Sequence[Case], *, passes: int, seed: int, budg
         mine = np.flatnonzero(lengths == length)
         for some in np.array_split(mine, -(-len(mine) * length // budget)):
             tokens = torch.from_numpy(np.stack([shown[i].tokens for i in some]))
-            at = torch.tensor([shown[i].at for i in some])
-            tokens[torch.arange(len(some)), at] = model.mask
-            rows = torch.arange(len(some)) * length + at
-            sigma = estimators.level(torch.full((len(some),), 1 / length))
-            logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
-            log_p = forbid(logits, model.mask).log_softmax(-1).double().cpu()
+            log_p = _hidden_logits(model, tokens, torch.tensor([shown[i].at for i in some])).log_softmax(-1).double()
             for row, i in enumerate(some.tolist()):
                 effects[i] = (float(log_p[row, shown[i].alt] - log_p[row, shown[i].ref]), 0.0)
     return effects
+
+
+def _hidden_logits(model: Model, tokens: Int[Tensor, "n l"], at: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+    """The logits at one position of each row, which is hidden; never the mask's."""
+    each, length = torch.arange(len(tokens)), tokens.shape[1]
+    tokens[each, at] = model.mask
+    sigma = estimators.level(torch.full((len(tokens),), 1 / max(length, 2)))
+    where = (tokens, sigma, each * length + at)
+    return forbid(logits_at(model.network, *(one.to(model.device) for one in where)), model.mask).cpu()
 
 
 @torch.inference_mode()
@@ -327,10 +332,6 @@ def position_probs(model: Model, text: str, *, budget: int = 8192) -> np.ndarray
     before, length, probs = int(len(shown) > len(ids)), len(shown), []
     for some in np.array_split(np.arange(len(ids)), -(-len(ids) * length // budget)):
         tokens = torch.from_numpy(shown).repeat(len(some), 1)
-        at = torch.from_numpy(some) + before
-        tokens[torch.arange(len(some)), at] = model.mask
-        sigma = estimators.level(torch.full((len(some),), 1 / max(length, 2)))
-        rows = torch.arange(len(some)) * length + at
-        logits = logits_at(model.network, tokens.to(model.device), sigma.to(model.device), rows.to(model.device))
-        probs.append(forbid(logits, model.mask).softmax(-1).double().cpu().numpy())
+        logits = _hidden_logits(model, tokens, torch.from_numpy(some) + before)
+        probs.append(logits.softmax(-1).double().numpy())
     return np.concatenate(probs)

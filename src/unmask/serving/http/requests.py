@@ -129,25 +129,16 @@ def within_memory(constraint: Constraint) -> Constraint:
 
 def pattern_alone(control: Control) -> Control:
     """The pattern part of a control, shared by requests that differ in other fields."""
-    return Control(
-        pattern=control.pattern,
-        one_of=control.one_of,
-        form=control.form,
-        json_schema=control.json_schema,
-        whole=control.whole,
-        exact_length=control.exact_length,
-    )
+    return control_of(control, "pattern", "one_of", "form", "json_schema", "whole", "exact_length")
 
 
 def guide_of(control: Control) -> Control:
     """The guidance part of a control."""
-    return Control(
-        guidance=control.guidance,
-        classifier=control.classifier,
-        classifier_label=control.classifier_label,
-        classifier_weight=control.classifier_weight,
-        classifier_exact=control.classifier_exact,
-    )
+    return control_of(control, "guidance", *(name for name in vars(control) if name.startswith("classifier")))
+
+
+def control_of(control: Control, *names: str) -> Control:
+    return Control(**{name: getattr(control, name) for name in names})
 
 
 def places_of(body: Drawing) -> Places:
