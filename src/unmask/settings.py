@@ -7,12 +7,12 @@ one line (`schedule = "log-linear:eps=0"`). Derived fields are neither written n
 import inspect
 import tokenize
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
@@ -23,11 +23,11 @@ from unmask.untrusted import read_toml_table
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class also:
-    """A second name of a setting as a flag: `Annotated[int, also("--length")]`."""
+class Short:
+    """A mark of settings whose name alone is a flag too: --length beside --text.length."""
 
-    flag: str
+
+Shortly = Annotated[T, Short]  # of a setting: `length: Shortly[int] = 128`
 
 
 def at_least(low: float, **values: float) -> None:

@@ -20,7 +20,7 @@ from unmask.processes.threads import Threads, check_threads, use_threads
 from unmask.registry import Registry, spelled
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
-from unmask.settings import also, groups_of, help_of
+from unmask.settings import Short, groups_of, help_of
 
 T = TypeVar("T")
 
@@ -104,8 +104,8 @@ def as_flags(group: T) -> T:
             continue
         if hasattr(value, "registry") and value.registry.inline:
             hint = Annotated[Any, one_line(value.registry)]
-        aliases = [mark.flag for mark in get_args(hint) if isinstance(mark, also)]
-        shown[one.name] = Annotated[hint, tyro.conf.arg(help=texts.get(one.name, ""), aliases=aliases or None)]
+        aliases = [f"--{one.name.replace('_', '-')}"] if Short in get_args(hint) else None
+        shown[one.name] = Annotated[hint, tyro.conf.arg(help=texts.get(one.name, ""), aliases=aliases)]
     values = {name: getattr(group, name) for name in shown}
     if hasattr(kind, "registry"):
         names: Any = Literal[tuple(sorted(kind.registry))]

@@ -1,7 +1,7 @@
 """The settings of a training run: frozen, checked on construction, saved with every checkpoint."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError, unknown
@@ -10,7 +10,7 @@ from unmask.model.backbone import BACKBONES, Spec
 from unmask.model.passes.doubled import check_blockwise
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads
-from unmask.settings import also, at_least, check_shares
+from unmask.settings import Shortly, at_least, check_shares
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.layout import LAYOUTS
 from unmask.training.optim import OPTIMIZERS, Optim
@@ -20,34 +20,20 @@ from unmask.training.optim import OPTIMIZERS, Optim
 class Text:
     """How text becomes rows of tokens. The short names of the flags are those of `unmask prepare` and `evaluate`."""
 
-    tokenizer: Annotated[str, also("--tokenizer")] = (
-        "auto"  # byte, bpe, dna, ..., or a path; auto: of --init, else bpe
-    )
-    vocab: Annotated[int, also("--vocab")] = (
-        0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
-    )
-    length: Annotated[int, also("--length")] = 128  # tokens per row
-    pack: Annotated[str, also("--pack")] = "auto"  # how rows are cut (--pack help lists the ways); auto: by the data
+    tokenizer: Shortly[str] = "auto"  # byte, bpe, dna, ..., or a path; auto: of --init, else bpe
+    vocab: Shortly[int] = 0  # size of a bpe vocabulary trained on the data; 0: 512 to 4096, by its amount
+    length: Shortly[int] = 128  # tokens per row
+    pack: Shortly[str] = "auto"  # how rows are cut (--pack help lists the ways); auto: by the data
     lengths: Literal["whole", "random"] = "whole"  # random: a tenth of the rows is cut to a random length
-    documents: Annotated[str, also("--documents")] = (
-        "auto"  # unit of a document in .txt files: file, line, paragraph, separator
-    )
-    separator: Annotated[str, also("--separator")] = "<|endoftext|>"  # text between the documents of a .txt file
-    field: Annotated[str, also("--field")] = (
-        "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
-    )
-    given: Annotated[str, also("--given")] = ""  # pairs: field of the prompt, which is read and not learned
-    answer: Annotated[str, also("--answer")] = ""  # field of the answer, or of a list of chat messages; else --field
-    template: Annotated[str, also("--template")] = (
-        ""  # chats: roles, chatml or a jinja file; none: of --init, or pairs
-    )
-    intervals: Annotated[str, also("--intervals")] = ""  # BED file: regions of a FASTA file, with their splits
-    reverse_complement: Annotated[bool, also("--reverse-complement")] = (
-        False  # DNA: read training rows from a random strand
-    )
-    valid: Annotated[float, also("--valid")] = (
-        0.01  # share of the documents held out, if no file name marks a validation split
-    )
+    documents: Shortly[str] = "auto"  # unit of a document in .txt files: file, line, paragraph, separator
+    separator: Shortly[str] = "<|endoftext|>"  # text between the documents of a .txt file
+    field: Shortly[str] = "text"  # field of .jsonl, column of .csv and .parquet, that holds the text
+    given: Shortly[str] = ""  # pairs: field of the prompt, which is read and not learned
+    answer: Shortly[str] = ""  # field of the answer, or of a list of chat messages; else --field
+    template: Shortly[str] = ""  # chats: roles, chatml or a jinja file; none: of --init, or pairs
+    intervals: Shortly[str] = ""  # BED file: regions of a FASTA file, with their splits
+    reverse_complement: Shortly[bool] = False  # DNA: read training rows from a random strand
+    valid: Shortly[float] = 0.01  # share of the documents held out, if no file name marks a validation split
 
     def __post_init__(self) -> None:
         at_least(3, length=self.length)
@@ -97,10 +83,10 @@ class Run:
     oversize: bool = False  # begin even if the run seems to need more memory than there is
     track: Literal["", "tensorboard", "wandb", "mlflow"] = ""  # also write the curves for this program
     tensorboard: bool = field(default=False, metadata={"hidden": True})  # in settings of older runs: track it
-    device: Annotated[Device, also("--device")] = "auto"  # auto: a GPU if there is one
-    dtype: Annotated[Dtype, also("--dtype")] = "auto"  # of products; auto: bfloat16 on CUDA, else float32
+    device: Shortly[Device] = "auto"  # auto: a GPU if there is one
+    dtype: Shortly[Dtype] = "auto"  # of products; auto: bfloat16 on CUDA, else float32
     minutes: float = field(default=0.0, metadata={"hidden": True})  # set by --minutes: a late run gets fewer steps
-    threads: Annotated[Threads, also("--threads")] = "auto"  # on the CPU; auto: a short trial at the start chooses
+    threads: Shortly[Threads] = "auto"  # on the CPU; auto: a short trial at the start chooses
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
     patience: float = 60.0  # seconds that processes wait for each other in a step
 
