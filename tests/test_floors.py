@@ -1,6 +1,7 @@
 """Imports point down the floors, rooms on one floor do not know each other, and `import unmask` stays light."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ ACROSS = {
     "serving/http": {"balancer", "fuzz", "openai", "page"},
     "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
-    "": {"extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply"},
+    "": {"design_page", "extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply"},
 }
 
 
@@ -107,6 +108,17 @@ def test_sub_rooms_are_used_in_one_direction():
 
 def test_every_room_has_a_floor():
     assert {path.parent.name for path in HOUSE.glob("*/__init__.py")} <= set(FLOOR)
+
+
+def test_the_tour_of_the_code_shows_every_room_on_its_floor():
+    page = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| (.+?) \| (.+?) \|$", page, re.M)
+    named = r"`(\w+)(?:/|\.py)`"
+    shown = {name: (int(floor), about) for floor, names, about in rows for name in re.findall(named, names)}
+    assert {name: floor for name, (floor, _) in shown.items()} == FLOOR | dict.fromkeys(GROUND, 0)
+    for room in FLOOR:
+        inner = {path.parent.name for path in (HOUSE / room).glob("*/__init__.py")}
+        assert set(re.findall(r"`(\w+)/`", shown[room][1])) == inner, room
 
 
 def test_no_module_imports_itself_in_a_circle():
