@@ -140,7 +140,8 @@ def train_task(study: Study, place: StudyPlace, row: StudyRow, seed: int, tasks:
     steps = steps_of(study, row)
     seconds = study.seconds if study.budget == "seconds" else 0.0
     settings |= {"seed": seed, "data": str(tasks["data"].folder / "tokens")} | ({"steps": steps} if steps else {})
-    needs, begun = ["data"], ()
+    needs: list[str] = ["data"]
+    begun: tuple[str, ...] = ()
     if row.after:
         settings["init"] = model_of(study, row.after, seed, tasks, needs)
         begun = weights_of(study.row(row.after))
