@@ -17,7 +17,7 @@ import torch
 import tyro
 
 from unmask.model.checkpoint import load
-from unmask.model.model import shipped
+from unmask.model.model import shipped_models
 from unmask.sampling.process import run
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import blank
@@ -38,7 +38,7 @@ class Settings:
 @torch.inference_mode()
 def main(settings: Settings) -> None:
     torch.set_num_threads(1)
-    model, judge = load(shipped()["stories"]), load(shipped()["stories-ar"])
+    model, judge = load(shipped_models()["stories"]), load(shipped_models()["stories-ar"])
     taken: dict[str | None, float] = dict.fromkeys(CACHES, 0.0)
     texts: dict[str | None, list[torch.Tensor]] = {cache: [] for cache in CACHES}
     for number in range(settings.texts):

@@ -182,8 +182,8 @@ MUTATIONS = {
     ),
     "BERT's attention is normed before the sum": Mutation(
         "model/backbones/bert.py",
-        'x = out["LayerNorm"](x + (dropped(y, chance) if chance else y))',
-        'x = x + out["LayerNorm"](dropped(y, chance) if chance else y)',
+        'x = out["LayerNorm"](x + (drop_some(y, chance) if chance else y))',
+        'x = x + out["LayerNorm"](drop_some(y, chance) if chance else y)',
         ENCODERS,
     ),
     "a hole after a space goes on with the word": Mutation(

@@ -12,12 +12,12 @@ import tiny as letters
 from model.golden import FOLDER, arrays_of, distance, recorded
 from model.test_checkpoint import official
 from unmask.errors import UserError
-from unmask.model.checkpoint import load, shipped
+from unmask.model.checkpoint import load, shipped_models
 from unmask.model.passes.whole import hidden_states
 
 transformers = pytest.importorskip("transformers")
 hf = pytest.importorskip("unmask.hf")
-STORIES = shipped()["stories"]
+STORIES = shipped_models()["stories"]
 
 
 @pytest.fixture

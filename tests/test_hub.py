@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.evaluation.record import of_model
 from unmask.hub import hub_origin, named_revision
 from unmask.model.checkpoint import load
-from unmask.model.model import shipped
+from unmask.model.model import shipped_models
 from unmask.text.tokens.tokenizer import Tokenizer
 
 OLD, NEW = "1" * 40, "2" * 40
@@ -27,7 +27,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     place = tmp_path / "models--owner--name"
     for commit, model in ((OLD, "stories"), (NEW, "stories-ar")):
-        shutil.copytree(shipped()[model], place / "snapshots" / commit)
+        shutil.copytree(shipped_models()[model], place / "snapshots" / commit)
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text(NEW)
     (place / "refs" / "v1").write_text(OLD)

@@ -116,11 +116,11 @@ def merged(default: T, values: object, title: str = "") -> T:
             raise UserError(f"{where} cannot be set: it follows from the data and the other settings.")
         if name not in known:
             raise unknown(f"setting in [{given}]" if given else "setting", name, known)
-        now[name] = replaced(now[name], value, hints[name], where)
+        now[name] = new_value(now[name], value, hints[name], where)
     return kind(**now)
 
 
-def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
+def new_value(old: Any, value: Any, kind: Any, where: str) -> Any:
     """The new value of a field, checked against the type of the old one."""
     if hasattr(old, "registry") and old.registry.inline:
         if not isinstance(value, str):
@@ -130,16 +130,16 @@ def replaced(old: Any, value: Any, kind: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UserError(f"{where} is a table of settings: write [{where}]; saw {value!r}.")
         return merged(old, value, where)
-    return fitted(value, kind, where)
+    return fit_type(value, kind, where)
 
 
-def fitted(value: Any, kind: Any, where: str) -> Any:
+def fit_type(value: Any, kind: Any, where: str) -> Any:
     """A value of the field's type: int is accepted for float, nothing else is converted."""
     if get_origin(kind) in (Union, UnionType):
         refusals: list[UserError] = []
         for one in get_args(kind):
             try:
-                return fitted(value, one, where)
+                return fit_type(value, one, where)
             except UserError as error:
                 refusals.append(error)
         raise refusals[0]
@@ -148,7 +148,7 @@ def fitted(value: Any, kind: Any, where: str) -> Any:
             raise unknown(f"choice for {where}", str(value), map(str, get_args(kind)))
         return value
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(fitted(one, get_args(kind)[0], where) for one in value)
+        return tuple(fit_type(one, get_args(kind)[0], where) for one in value)
     if kind is float and type(value) is int:
         return float(value)
     if kind is NoneType and value is None:

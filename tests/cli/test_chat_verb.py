@@ -78,7 +78,7 @@ def test_a_terminal_shows_the_answer_out_of_masks(talking):
     model = load(talking)
     screen = Console(file=io.StringIO(), force_terminal=True, width=80)
     settings = chat.Settings(str(talking), room=6, pace=0.05)
-    answer = chat.answered(model, [Turn("user", "hidden")], settings, 0, screen)
+    answer = chat.draw_answer(model, [Turn("user", "hidden")], settings, 0, screen)
     shown = screen.file.getvalue()
     assert "masks left" in shown
     assert "░" in shown

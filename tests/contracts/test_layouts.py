@@ -27,7 +27,7 @@ from unmask.text.corpus.documents import FileLayout as Documents
 from unmask.text.corpus.packed import Packed
 from unmask.text.corpus.prepare import prepare
 from unmask.text.corpus.sources import gather
-from unmask.text.corpus.tokenized import tokenized
+from unmask.text.corpus.tokenized import tokenize
 from unmask.text.layout import LAYOUTS
 from unmask.text.prompt.template import Blank, Template
 from unmask.text.row import Role, Row
@@ -81,7 +81,7 @@ def trained(corpus: Corpus, model) -> Packed:
 
 
 def evaluated(model, text, **how) -> list[Row]:
-    return measure.measurement_of(model, tokenized("x", [text], model.tokenizer), How(**how)).passages
+    return measure.measurement_of(model, tokenize("x", [text], model.tokenizer), How(**how)).passages
 
 
 def scored(model, text) -> Row:

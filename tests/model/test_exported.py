@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from contracts.members import LENGTH, LETTERS, model_of, network_of, spec_of
 from unmask.cli.main import main
 from unmask.errors import UserError
-from unmask.model.checkpoint import load, save, shipped
+from unmask.model.checkpoint import load, save, shipped_models
 from unmask.model.exported import check_exported
 from unmask.model.passes.whole import hidden_states
 
@@ -52,7 +52,7 @@ def test_transformers_reads_it_without_unmask_and_has_our_logits(tmp_path, monke
         "masks": replace(spec_of("transformer"), visible_keys=True, mask=LETTERS.mask),
     }
     sources = {
-        "stories": shipped()["stories"],  # tied, predicts at the position before, angles rounded to float16
+        "stories": shipped_models()["stories"],  # tied, predicts at the position before, angles rounded to float16
         "causal": model_of(tmp_path / "a", "ar").folder,
         **{
             name: save(tmp_path / f"source-{name}", network_of(spec), mask=LETTERS.mask, tokenizer=LETTERS)

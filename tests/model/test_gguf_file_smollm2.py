@@ -4,10 +4,10 @@ import os
 
 import pytest
 import torch
+from unmask.model.description import describe
 
 import unmask
 from unmask.model.checkpoint import load
-from unmask.model.description import describe
 from unmask.model.passing import Causal, Pass
 
 pytestmark = [pytest.mark.gguf, pytest.mark.filterwarnings("ignore")]  # what transformers warns of while it reads it

@@ -9,7 +9,7 @@ import unmask
 from unmask.errors import UserError
 from unmask.evaluation.quality.judges import judge
 from unmask.model.checkpoint import find, load
-from unmask.model.model import shipped
+from unmask.model.model import shipped_models
 
 NAMES = ("stories", "stories-ar")
 
@@ -26,7 +26,7 @@ def test_a_shipped_model_loads_by_name_and_proves_itself(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_model_is_small_and_has_its_papers(name):
-    folder = shipped()[name]
+    folder = shipped_models()[name]
     assert sum(path.stat().st_size for path in folder.iterdir()) < 15e6
     assert "CDLA-Sharing-1.0" in (folder / "NOTICE").read_text(encoding="utf-8")
     assert len((folder / "README.md").read_text(encoding="utf-8")) > 1000
@@ -52,7 +52,7 @@ def test_the_autoregressive_one_is_a_judge():
 def test_a_checkpoint_of_that_name_comes_first_and_another_folder_does_not_hide_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stories").mkdir()
-    assert find("stories") == (shipped()["stories"], False)
+    assert find("stories") == (shipped_models()["stories"], False)
     tiny.checkpoint(tmp_path / "mine")
     (tmp_path / "stories").rmdir()
     (tmp_path / "mine").rename("stories")

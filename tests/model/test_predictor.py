@@ -17,7 +17,7 @@ from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
 from unmask.model.passing import Causal, Full
 from unmask.model.predictor import Predictor, load_guide, write_predictor
-from unmask.model.reading import Encoded, Reading, Trained, shortened
+from unmask.model.reading import Encoded, Reading, Trained, shorten
 from unmask.text.corpus.examples import Columns
 from unmask.text.tokens.vocabulary import dna
 
@@ -177,7 +177,7 @@ def test_no_more_is_read_than_a_network_has_positions():
 @pytest.mark.slow
 @pytest.mark.parametrize("first, second, room, kept", [(5, 2, 4, (2, 2)), (1, 9, 4, (1, 3)), (3, 3, 5, (3, 2))])
 def test_of_two_texts_the_longer_one_is_cut_first(first, second, room, kept):
-    found = shortened(Encoded([1] * first, [2] * second), room)
+    found = shorten(Encoded([1] * first, [2] * second), room)
     assert (len(found.first), len(found.second)) == kept
 
 

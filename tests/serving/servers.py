@@ -14,7 +14,7 @@ import uvicorn
 
 from unmask.model.model import Model
 from unmask.serving.http.app import create
-from unmask.serving.http.run import bound, uvicorn_config
+from unmask.serving.http.run import listening_socket, uvicorn_config
 from unmask.serving.limits import Limits
 from unmask.serving.settings import ServerSettings
 
@@ -31,7 +31,7 @@ def serving(
 ) -> Iterator[str]:
     """A server in a thread of its own; gives its address."""
     settings = ServerSettings(name=name, limits=limits or Limits(), grace=grace, **others)
-    with bound("127.0.0.1", 0) as listening:
+    with listening_socket("127.0.0.1", 0) as listening:
         server = uvicorn.Server(uvicorn_config(create(model, settings, key=key), settings))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -57,13 +57,13 @@ def run(settings: Settings) -> None:
             print(f"there is no {line.split()[0]}: {COMMANDS}.", file=sys.stderr)
         elif line:
             try:
-                turns = remembered(model, [*turns, Turn("user", line)], settings.room)
+                turns = turns_that_fit(model, [*turns, Turn("user", line)], settings.room)
             except UserError as error:
                 if console is None:
                     raise
                 print(f"unmask: {error}", file=sys.stderr)
                 continue
-            answer = answered(model, turns, settings, number, console)
+            answer = draw_answer(model, turns, settings, number, console)
             turns.append(Turn("assistant", answer))
             print(printable(answer) if console else answer, flush=True)
 
@@ -81,7 +81,7 @@ def typed_lines(console: Console | None) -> Iterator[str]:
             return
 
 
-def remembered(model: Model, turns: list[Turn], room: int | None) -> list[Turn]:
+def turns_that_fit(model: Model, turns: list[Turn], room: int | None) -> list[Turn]:
     """The turns without the oldest messages that leave no room for an answer; a message of the system stays."""
     begun = len(turns)
     while prompt_size(model, turns) + (room or LEAST) > model.spec.length:
@@ -102,7 +102,7 @@ def prompt_size(model: Model, turns: list[Turn]) -> int:
     return len(layout.opening(document=True)) + len(layout.conversation(model.text_tokenizer(), turns))
 
 
-def answered(model: Model, turns: list[Turn], settings: Settings, number: int, console: Console | None) -> str:
+def draw_answer(model: Model, turns: list[Turn], settings: Settings, number: int, console: Console | None) -> str:
     """The answer to the last message; each has a seed of its own."""
     recipe = replace(settings.recipe, seed=settings.recipe.seed + number)
     start, tokenizer = prompt_size(model, turns), model.text_tokenizer()

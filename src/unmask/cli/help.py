@@ -53,7 +53,7 @@ def options(kind: Any, default: Any, before: str, flat: bool = False) -> tuple[l
     own: list[Option] = []
     groups: Groups = []
     for one in sorted(fields(kind), key=lambda one: one.name != "name" or not hasattr(kind, "shows")):
-        hint, marks = unwrapped(hints[one.name])
+        hint, marks = unwrap_hint(hints[one.name])
         if tyro.conf.Suppress in marks:
             continue
         value = getattr(default, one.name) if default is not None else default_of(one)
@@ -74,10 +74,10 @@ def is_line(value: Any) -> bool:
     return hasattr(value, "registry") and value.registry.inline
 
 
-def unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def unwrap_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     if get_origin(hint) is Annotated:
         inner, *marks = get_args(hint)
-        more, others = unwrapped(inner)
+        more, others = unwrap_hint(inner)
         return more, (*marks, *others)
     return hint, ()
 

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unmask.cli.flags import On
 from unmask.errors import UserError
-from unmask.model.model import shipped
+from unmask.model.model import shipped_models
 from unmask.processes.cluster import connected
 from unmask.processes.mirror import uploaded
 from unmask.storage import is_remote
@@ -98,7 +98,7 @@ def make(settings: Settings, out: Path, part: tuple[int, int]) -> None:
             for line in repeats(sources).lines():
                 print(f"warning: {line}", file=sys.stderr)
             tokenizer = choose(
-                str(shipped().get(settings.tokenizer, settings.tokenizer)),
+                str(shipped_models().get(settings.tokenizer, settings.tokenizer)),
                 sources,
                 layout=settings.layout,
                 size=settings.vocab,

@@ -39,7 +39,7 @@ from unmask.evaluation.quality.judges import Judge, judge
 from unmask.evaluation.quality.kmers import assess_sequences
 from unmask.evaluation.quality.molecules import assess_molecules
 from unmask.evaluation.record import record
-from unmask.model.model import Model, shipped
+from unmask.model.model import Model, shipped_models
 from unmask.sampling.recipe import Recipe, recipe_record
 from unmask.text.corpus.records import existing
 from unmask.text.corpus.turns import exchanges
@@ -82,7 +82,7 @@ def run(settings: Settings) -> None:
         return check_answers(settings)
     if Path(settings.what).is_file():
         named = settings.tokenizer
-        tokenizer = Tokenizer.load(shipped().get(named, named)) if named else None
+        tokenizer = Tokenizer.load(shipped_models().get(named, named)) if named else None
         texts = read_samples(Path(settings.what), field=settings.key, tokenizer=tokenizer)
     else:
         model = settings.place.load(settings.what)

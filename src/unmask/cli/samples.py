@@ -12,7 +12,7 @@ from unmask.errors import UserError
 from unmask.evaluation.quality.assessment import SampleText, text_of_tokens
 from unmask.model.model import Model
 from unmask.sampling.recipe import Recipe
-from unmask.sampling.tasks.continuation import Continue, Sample, continued, generate
+from unmask.sampling.tasks.continuation import Continue, Sample, draw_continuations, generate
 from unmask.text.corpus.turns import Exchange
 
 
@@ -33,7 +33,7 @@ def drawn_answers(
         raise UserError("this model was not trained on pairs: train one with `unmask train --given FIELD`.")
     tokenizer = model.text_tokenizer()
     tasks = [Continue(model.layout.conversation(tokenizer, one.given), length) for one in entries]
-    samples = counted_samples(continued(model, recipe, tasks), len(tasks))
+    samples = counted_samples(draw_continuations(model, recipe, tasks), len(tasks))
     return [sample.text for sample in samples], cost_of(samples, recipe)
 
 

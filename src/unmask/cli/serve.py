@@ -47,7 +47,7 @@ def key_of(settings: Settings) -> str | None:
 
 def run(settings: Settings) -> None:
     try:
-        from unmask.serving.http.run import bound, log_to_standard_error, serve
+        from unmask.serving.http.run import listening_socket, log_to_standard_error, serve
         from unmask.serving.http.served import served_models
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}: {install('serve')}") from None
@@ -64,7 +64,7 @@ def run(settings: Settings) -> None:
         served_models(model, server)  # an error before the server listens
     if server.classifier is not None:
         load_guide(server.classifier, model)  # an error now rather than at the first request
-    with bound(server.host, server.port) as listening:
+    with listening_socket(server.host, server.port) as listening:
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(

@@ -21,7 +21,7 @@ FLAG = re.compile(r"--[a-z][a-z0-9._-]*")
 
 
 @cache
-def stored() -> dict[str, dict[str, Any]]:
+def read_stored() -> dict[str, dict[str, Any]]:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
@@ -33,12 +33,12 @@ def has_extensions() -> bool:
 def stored_help(verb: str, rest: Sequence[str]) -> str | None:
     """The help of a verb; None: the command line says more, so that the help may be another."""
     asked_only = all(argument in ("-h", "--help") for argument in rest)
-    return str(stored()[verb]["help"]) if rest and asked_only and not has_extensions() else None
+    return str(read_stored()[verb]["help"]) if rest and asked_only and not has_extensions() else None
 
 
 def check_flags(verb: str, rest: Sequence[str]) -> None:
     """Refuse a flag that no settings of the verb have, with the nearest one."""
-    known = stored()[verb]["flags"]
+    known = read_stored()[verb]["flags"]
     for argument in rest:
         name = argument.partition("=")[0]
         if not FLAG.fullmatch(name) or name.startswith("--tyro-") or is_known(name, known) or name == "--help":

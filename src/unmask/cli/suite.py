@@ -10,7 +10,7 @@ from unmask.evaluation.likelihood import measure, zero_shot
 from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.passes import Tally
 from unmask.model.model import Model
-from unmask.text.corpus.tokenized import tokenized
+from unmask.text.corpus.tokenized import tokenize
 
 EVERY = "zero-shot"  # all texts of the suite
 WHY = "not the paper's set because"
@@ -24,7 +24,7 @@ def sets_of(names: Sequence[str]) -> list[zero_shot.TextSet]:
 def set_work(model: Model, one: zero_shot.TextSet, how: How, *, data_root: Path | None, limit: int) -> Measurement:
     """The measurement of one text, packed as in the paper unless asked otherwise."""
     texts, source, differs = zero_shot.set_texts(one, data_root)
-    data = tokenized(source, texts, model.text_tokenizer(), limit=limit or None)
+    data = tokenize(source, texts, model.text_tokenizer(), limit=limit or None)
     work = measure.measurement_of(model, data, replace(how, pack="wrap") if how.pack == "auto" else how)
     about = {"detokenizer": one.detokenizer, "differs": differs, "limit": limit}
     return replace(work, data={**work.data, **about})

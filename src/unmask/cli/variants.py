@@ -82,7 +82,7 @@ def run(settings: Settings) -> None:
     lines = ["\t".join(COLUMNS)]
     for one in scored:
         values = asdict(one)
-        lines.append("\t".join(shown(values[column]) for column in COLUMNS))
+        lines.append("\t".join(format_field(values[column]) for column in COLUMNS))
     table = "\n".join(lines) + "\n"
     if settings.out is None:
         print(table, end="")
@@ -118,5 +118,5 @@ def texts_by_name(path: Path) -> dict[str, str]:
     return texts
 
 
-def shown(value: object) -> str:
+def format_field(value: object) -> str:
     return "" if value is None else f"{value:.5f}" if isinstance(value, float) else str(value)

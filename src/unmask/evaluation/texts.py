@@ -20,7 +20,7 @@ from unmask.model.checkpoint import load
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.settings import merged
-from unmask.text.corpus.tokenized import read_documents, tokenized
+from unmask.text.corpus.tokenized import read_documents, tokenize
 from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import encode_given
 
@@ -42,7 +42,7 @@ def evaluate(
     if isinstance(data, str | Path):
         text = read_documents(data, tokenizer, split=split)
     else:
-        text = tokenized("texts", data, tokenizer)
+        text = tokenize("texts", data, tokenizer)
     work = measure.measurement_of(model, text, merged(How(), how))
     tallies = deque(measure.run_measurement(work), maxlen=1)  # only the last one is whole
     if not tallies:

@@ -27,7 +27,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, read_note, recognised
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.gguf_file import SUFFIX
-from unmask.model.model import GPT2, Model, shipped
+from unmask.model.model import GPT2, Model, shipped_models
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import (
     FILE,
@@ -283,7 +283,7 @@ def write_adapted(
     """Write the adapter of a denoiser over a base into a folder that is not yet visible."""
     assert whole.adapter is not None
     network, (where, downloaded) = whole.backbone, find(base)
-    write_adapter(folder, whole.adapter, base if downloaded or base in shipped() else str(where.resolve()))
+    write_adapter(folder, whole.adapter, base if downloaded or base in shipped_models() else str(where.resolve()))
     note = {**about, "base": weights_fingerprint(where), "length": network.spec.length}
     write_note(folder, note, network, mask=mask, objective=whole.objective, tokenizer=tokenizer)
 
@@ -384,7 +384,7 @@ def find(path: str | Path) -> tuple[Path, bool]:
     if storage.is_remote(path):
         return at_address(str(path)), False
     path = storage.without_scheme(path) if isinstance(path, str) else path
-    ours = shipped()
+    ours = shipped_models()
     try:
         folder = in_run(Path(path))
         if str(path) in ours and not (folder / "config.json").is_file():

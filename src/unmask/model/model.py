@@ -143,6 +143,6 @@ def network_log_probs(
     return objective.log_probs(network.head(hidden_states(network, x_t, sigma)), x_t, mask=mask)
 
 
-def shipped(home: Path = HOME) -> dict[str, Path]:
+def shipped_models(home: Path = HOME) -> dict[str, Path]:
     """The models that come with the package, by name; each folder has a model card."""
     return {config.parent.name: config.parent for config in sorted(home.glob("*/config.json"))}

@@ -26,7 +26,7 @@ from unmask.model.head_files import StoredHead, stored_guide, stored_head, write
 from unmask.model.learner import Learner
 from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
-from unmask.model.reading import LONGEST, Encoded, Reading, Text, TextBatch, Trained, shortened
+from unmask.model.reading import LONGEST, Encoded, Reading, Text, TextBatch, Trained, shorten
 from unmask.settings import described
 from unmask.text.tokens.bases import complement
 
@@ -145,7 +145,7 @@ class Predictor(Learner):
         for number, one in enumerate(whole, 1):
             if not one.size and self.reading.frame == "no":
                 raise UserError(f"text {number} is empty: it has no tokens. Remove it from the data.")
-        return [shortened(one, room) for one in whole], [one.size for one in whole]
+        return [shorten(one, room) for one in whole], [one.size for one in whole]
 
     def check_pairs(self, pairs: bool) -> None:
         """Refuse single texts where it was trained on pairs, and pairs where it was not."""

@@ -70,7 +70,7 @@ class TextBatch(NamedTuple):
         return TextBatch(self.tokens.to(device), lengths, segments)
 
 
-def shortened(row: Encoded, room: int) -> Encoded:
+def shorten(row: Encoded, room: int) -> Encoded:
     """A row of at most `room` ids; of two texts the longer one is cut first, the second of two equally long ones."""
     first, second = row
     if second is None:

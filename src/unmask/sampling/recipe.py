@@ -26,7 +26,7 @@ from unmask.sampling.policy import POLICIES, Policy, check_sampler, fitted_polic
 from unmask.sampling.process import Process, Step, run
 from unmask.sampling.rejection import Rejection
 from unmask.sampling.stale import CACHES, with_cache
-from unmask.settings import at_least, fitted
+from unmask.settings import at_least, fit_type
 from unmask.text.prompt.canvas import Canvas
 
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
@@ -122,7 +122,7 @@ def stored_defaults(model: Model) -> dict[str, Any]:
         for name, value in model.sampling.items():
             if name not in DEFAULTS:
                 raise unknown("default sampling setting", str(name), DEFAULTS)
-            values[name] = value if isinstance(value, Policy) else fitted(value, hints[name], name)
+            values[name] = value if isinstance(value, Policy) else fit_type(value, hints[name], name)
         Recipe(**values)
     except UserError as error:
         raise invalid_defaults(model, error) from None

@@ -21,7 +21,7 @@ from unmask.model.passes.whole import rows_before
 from unmask.model.passing import Empty, Full, Memory, Pass
 from unmask.registry import Registry
 from unmask.sampling.masked import Masked, OverMasked, Work
-from unmask.sampling.process import NetworkAnswer, Ask, Committed, Process
+from unmask.sampling.process import Ask, Committed, NetworkAnswer, Process
 from unmask.settings import check_shares
 from unmask.text.prompt.canvas import Canvas
 

@@ -84,13 +84,13 @@ def scaling(group: str, points: Points, *, draws: int = DRAWS, seed: int = 0) ->
     if central is None:
         return Scaling(group, minima, None, None)
     source = np.random.default_rng(seed)
-    drawn = [one for one in (powers(valleys(redrawn(points, source))) for _ in range(draws)) if one is not None]
+    drawn = [one for one in (powers(valleys(redraw(points, source))) for _ in range(draws)) if one is not None]
     low, high = np.percentile(np.array(drawn), COVERED, axis=0)
     size, loss = (Exponent(central[i], float(low[i]), float(high[i])) for i in range(2))
     return Scaling(group, minima, size, loss)
 
 
-def redrawn(points: Points, source: np.random.Generator) -> dict[float, list[tuple[float, float]]]:
+def redraw(points: Points, source: np.random.Generator) -> dict[float, list[tuple[float, float]]]:
     """The curves with residuals drawn again from those of all budgets."""
     fits = {flops: parabola(some) for flops, some in points.items() if len(some) > 3}
     residuals = np.concatenate(

@@ -25,9 +25,9 @@ from unmask.registry import Registry, derived
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.spans import Spans
 from unmask.text.corpus.turns import Turn
-from unmask.text.row import Role, Row, predicted
+from unmask.text.row import Role, Row, is_predicted
 from unmask.text.stretch import Document, Stretch, join_documents
-from unmask.text.tokens.alphabets import alphabet_of, undrawn, unscored_ids
+from unmask.text.tokens.alphabets import alphabet_of, undrawn_ids, unscored_ids
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
 
 
@@ -284,12 +284,12 @@ class Layout(ABC):
 
     def known(self, row: Row) -> Row:
         """The row with the ids that are given wherever they stand."""
-        given = np.isin(row.tokens, self.marks.unscored) & predicted(row.roles)
+        given = np.isin(row.tokens, self.marks.unscored) & is_predicted(row.roles)
         return replace(row, roles=np.where(given, np.int8(Role.GIVEN), row.roles)) if given.any() else row
 
     def undrawn(self, tokenizer: Tokenizer, *, ends: bool, constrained: bool = False) -> tuple[int, ...]:
         """Ids that are never drawn; `ends`: a text may stop at its end token. A pattern says itself what is drawn."""
-        return () if constrained else undrawn(tokenizer, ends=ends)
+        return () if constrained else undrawn_ids(tokenizer, ends=ends)
 
 
 LAYOUTS: Registry[Layout] = Registry("packing", room="unmask.text.layouts", group="unmask.layouts")

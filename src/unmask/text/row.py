@@ -47,7 +47,7 @@ class Row:
     @property
     def frozen(self) -> np.ndarray:
         """Which tokens are never hidden."""
-        return ~predicted(self.roles)
+        return ~is_predicted(self.roles)
 
     @property
     def scored(self) -> int:
@@ -55,7 +55,7 @@ class Row:
         return int((self.roles == Role.FREE).sum())
 
 
-def predicted(roles: np.ndarray) -> np.ndarray:
+def is_predicted(roles: np.ndarray) -> np.ndarray:
     """Which positions are hidden and learned."""
     return (roles == Role.FREE) | (roles == Role.END)
 

@@ -34,7 +34,7 @@ def cells(table: Table, row: Table) -> list[str]:
     texts = [row["name"]]
     missing = "failed" if row["failure"] else "not measured"
     for number, (column, cell) in enumerate(zip(table["columns"], row["cells"], strict=True)):
-        texts.append(missing if cell["value"] is None else shown(cell, column["digits"]))
+        texts.append(missing if cell["value"] is None else format_cell(cell, column["digits"]))
         if has_published(table, number):
             texts.append("" if cell["published"] is None else f"{cell['published']:g}")
         if has_trials(table, number):
@@ -48,7 +48,7 @@ def cells(table: Table, row: Table) -> list[str]:
     return [*texts, row["differs"]]
 
 
-def shown(cell: Table, digits: int) -> str:
+def format_cell(cell: Table, digits: int) -> str:
     error = "" if cell["error"] is None else f" ± {format_number(cell['error'], digits)}"
     seeds = f" ({len(cell['values'])} seeds)" if len(cell["values"]) > 1 else ""
     return f"{format_number(cell['value'], digits)}{error}{seeds}"
@@ -64,25 +64,32 @@ def columns_used(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[l
     return [names[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
-def laid(table: Table) -> tuple[list[str], list[list[str]]]:
+def used_cells(table: Table) -> tuple[list[str], list[list[str]]]:
     return columns_used(head(table), [cells(table, row) for row in table["rows"]])
 
 
 def as_text(table: Table) -> str:
-    names, rows = laid(table)
+    names, rows = used_cells(table)
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [names, *rows]]
     return "\n".join([table["title"], "", *(line.rstrip() for line in lines), "", *failures(table), *notes(table)])
 
 
 def as_markdown(table: Table) -> str:
-    names, rows = laid(table)
-    lines = [f"## {table['title']}", "", marked(names), marked(["---"] * len(names)), *map(marked, rows), ""]
+    names, rows = used_cells(table)
+    lines = [
+        f"## {table['title']}",
+        "",
+        markdown_row(names),
+        markdown_row(["---"] * len(names)),
+        *map(markdown_row, rows),
+        "",
+    ]
     text = "\n".join([*lines, *failures(table), *notes(table), ""])
     return text.replace("&", "&amp;").replace("<", "&lt;")  # a name is no HTML
 
 
-def marked(row: Iterable[str]) -> str:
+def markdown_row(row: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
 
 
@@ -108,7 +115,7 @@ def notes(table: Table) -> list[str]:
 
 
 def as_page(table: Table) -> str:
-    names, rows = laid(table)
+    names, rows = used_cells(table)
     part = Part(
         "Table",
         warnings=failures(table),

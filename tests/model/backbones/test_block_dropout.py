@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
 def test_dropout_drops_its_share_anywhere_and_keeps_the_mean(chance):
     torch.manual_seed(0)
     y = torch.ones(401, 501, requires_grad=True)
-    out = dropped(y, chance)
+    out = drop_some(y, chance)
     share = (out == 0).double()
     error = (chance * (1 - chance) / y.numel()) ** 0.5
     assert share.mean().item() == pytest.approx(chance, abs=4 * error)
@@ -27,7 +27,7 @@ def test_dropout_drops_its_share_anywhere_and_keeps_the_mean(chance):
 def test_dropout_follows_the_seed():
     y = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(3)
-    first = dropped(y, 0.4)
+    first = drop_some(y, 0.4)
     torch.manual_seed(3)
-    assert torch.equal(dropped(y, 0.4), first)
-    assert not torch.equal(dropped(y, 0.4), first)
+    assert torch.equal(drop_some(y, 0.4), first)
+    assert not torch.equal(drop_some(y, 0.4), first)

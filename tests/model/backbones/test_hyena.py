@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from contracts.members import network_of, spec_of
 from model.golden import dna_cases, dna_folder, dna_gradients, relative
 from unmask.errors import UserError
-from unmask.model.backbones.hyena import Hyena, HyenaSpec, convolved
+from unmask.model.backbones.hyena import Hyena, HyenaSpec, convolve
 from unmask.model.checkpoint import load
 from unmask.model.cost import parameters
 from unmask.model.formats.hyenadna import HyenaDNA
@@ -78,7 +78,7 @@ def test_the_long_convolution_is_the_sum_over_the_past(generator):
         torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 9, 3), (1, 9, 3), (3,))
     )
     told = torch.stack([sum(k[0, s] * w[:, t - s] for s in range(t + 1)) + bias * w[:, t] for t in range(9)], 1)
-    torch.testing.assert_close(convolved(w, k, bias), told)
+    torch.testing.assert_close(convolve(w, k, bias), told)
 
 
 def test_the_filters_of_a_shorter_text_are_the_first_ones(net):

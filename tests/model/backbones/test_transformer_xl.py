@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from model.golden import FOLDER, arrays_of, relative
 from unmask.errors import UserError
-from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec, aligned
+from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec, align_distances
 from unmask.model.cost import parameters
 from unmask.model.formats.transformer_xl import AUTHORS, read_config
 from unmask.model.passes.segments import segment
@@ -143,7 +143,7 @@ def test_nothing_ahead_and_nothing_beyond_the_reach_of_all_layers_is_seen():
 
 def test_scores_by_distance_are_moved_to_their_positions():
     scores = torch.arange(12.0).view(1, 1, 3, 4)  # a column for each of the distances 3, 2, 1, 0
-    found = aligned(scores)
+    found = align_distances(scores)
     for i in range(3):
         for j in range(i + 2):  # one position of memory
             assert found[0, 0, i, j] == scores[0, 0, i, 3 - (i + 1 - j)]

@@ -30,7 +30,7 @@ from unmask.model.answer import Answer
 from unmask.model.checkpoint import load
 from unmask.model.head_files import write_guide
 from unmask.model.predictor import Predictor
-from unmask.serving.http.run import bound, load_again, serve, service_of
+from unmask.serving.http.run import listening_socket, load_again, serve, service_of
 from unmask.serving.http.workers import Workers
 from unmask.serving.limits import Limits
 from unmask.serving.settings import ServerSettings
@@ -186,7 +186,7 @@ def test_a_worker_that_dies_is_replaced_with_its_numbers_and_all_end_with_their_
         now = worker_ids(process)
         process.kill()
         wait_for(lambda: all(map(gone, now)))
-        with bound("127.0.0.1", int(address.rsplit(":", 1)[1])):
+        with listening_socket("127.0.0.1", int(address.rsplit(":", 1)[1])):
             pass  # nobody holds the port
 
 
@@ -255,7 +255,7 @@ def test_workers_that_cannot_start_at_all_end_the_server_in_words(masked, capfd)
     changed = load(masked.folder)
     changed.network.output_layer.linear.weight.data += 0.1
     settings = ServerSettings(workers=2, grace=1)
-    with bound("127.0.0.1", 0) as listening, pytest.raises(UserError, match="could not start"):
+    with listening_socket("127.0.0.1", 0) as listening, pytest.raises(UserError, match="could not start"):
         serve(changed, settings, listening, load=load)
     assert "not the one that this server was started with" in capfd.readouterr().err
 
@@ -294,7 +294,7 @@ def test_every_setting_of_the_command_line_reaches_every_worker(masked, tmp_path
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     write_adapter(adapter, LowRankUpdates(masked.network, Adapter(rank=1)), str(masked.folder))
-    with bound("127.0.0.1", 0) as free:
+    with listening_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     given = {
         **{"checkpoint": str(masked.folder), "key_file": tmp_path / "key", "classifier": guide, "dialect": "unmask"},

@@ -4,7 +4,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.text.tokens import vocabulary
-from unmask.text.tokens.alphabets import DNA, PROTEIN, letters_of, undrawn, unscored_ids
+from unmask.text.tokens.alphabets import DNA, PROTEIN, letters_of, undrawn_ids, unscored_ids
 from unmask.text.tokens.tokenizer import Tokenizer
 
 OURS, PUBLISHED, AMINO = vocabulary.dna(), vocabulary.caduceus(), vocabulary.protein()
@@ -42,21 +42,21 @@ def test_a_vocabulary_of_the_letters_in_the_data_is_no_alphabet_of_proteins():
     own = vocabulary.character([TWENTY + "X"])
     assert letters_of(own, PROTEIN) is None
     assert letters_of(own, DNA) is None
-    assert unscored_ids(own) == undrawn(own, ends=False) == ()
+    assert unscored_ids(own) == undrawn_ids(own, ends=False) == ()
 
 
 @pytest.mark.parametrize("tokenizer", [OURS, PUBLISHED, AMINO], ids=["dna", "caduceus", "protein"])
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_is_drawn_is_a_letter_the_mask_aside_and_the_end_if_it_may_come(tokenizer, ends):
-    drawn = set(range(tokenizer.size)) - set(undrawn(tokenizer, ends=ends)) - {tokenizer.mask}
+    drawn = set(range(tokenizer.size)) - set(undrawn_ids(tokenizer, ends=ends)) - {tokenizer.mask}
     assert {tokenizer.eos} & drawn == ({tokenizer.eos} if ends else set())
     letters = TWENTY if tokenizer is AMINO else "ACGT"
     assert sorted(tokenizer.pieces[id] for id in drawn - {tokenizer.eos}) == sorted(letters)
 
 
 def test_a_vocabulary_of_text_draws_everything():
-    assert undrawn(vocabulary.byte(), ends=False) == ()
-    assert undrawn(vocabulary.text8(), ends=False) == ()
+    assert undrawn_ids(vocabulary.byte(), ends=False) == ()
+    assert undrawn_ids(vocabulary.text8(), ends=False) == ()
 
 
 @pytest.mark.parametrize("name", ["dna", "caduceus", "protein", "byte", "text8"])

@@ -26,7 +26,7 @@ from unmask.hub import fetch
 from unmask.model.checkpoint import in_run, load
 from unmask.model.denoiser import NetworkView
 from unmask.model.format import NOTE
-from unmask.model.model import Model, shipped
+from unmask.model.model import Model, shipped_models
 from unmask.model.passes.whole import hidden_states
 from unmask.model.weights import FILE
 
@@ -137,7 +137,7 @@ class Hugging:
 def judge(place: str) -> Judge:
     """The judge at a place: an unmask model, a GGUF file, or a model that transformers loads."""
     folder = in_run(Path(place))
-    if (folder / NOTE).is_file() or place in shipped():
+    if (folder / NOTE).is_file() or place in shipped_models():
         model = load(place)
         if not model.objective.facts.causal:
             raise UserError(

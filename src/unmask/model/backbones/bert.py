@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.encoder import EncoderSpec, PublishedEncoder
 from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.passing import ATTENTION, Abilities, Apart, Causal, Pass
@@ -121,13 +121,13 @@ class BertLayer(nn.Module):
         q, k, v = ways["Wqkv"](x).chunk(3, -1) if a.joined else (ways[kind](x) for kind in ("query", "key", "value"))
         q, k, v = (in_heads(one, a.heads) for one in (q, k, v))
         y = out["dense"](attending(index, q, k, v, dropout=chance, bias=bias))
-        x = out["LayerNorm"](x + (dropped(y, chance) if chance else y))
+        x = out["LayerNorm"](x + (drop_some(y, chance) if chance else y))
         h = self.intermediate["dense"](x)
         if a.gated:
             h, gate = h.chunk(2, -1)
         h = F.gelu(h, approximate="tanh" if a.tanh else "none")
         y = self.output["dense"](h * gate if a.gated else h)
-        return self.output["LayerNorm"](x + (dropped(y, chance) if chance else y))
+        return self.output["LayerNorm"](x + (drop_some(y, chance) if chance else y))
 
 
 class Predictions(nn.Module):

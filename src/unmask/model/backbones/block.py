@@ -31,7 +31,7 @@ def modulation(parts: int, cond: int, width: int) -> nn.Linear | None:
     return layer
 
 
-def normed(
+def normalize(
     x: Float[Tensor, "*shape d"],
     weight: Float[Tensor, " d"],
     bias: Float[Tensor, " d"] | None = None,
@@ -48,7 +48,7 @@ def add_branch(x: Float[Tensor, "*shape d"], branch: Float[Tensor, "*shape d"]) 
     return branch.add_(x) if branch.dtype == x.dtype else x + branch
 
 
-def dropped(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shape d"]:
+def drop_some(y: Float[Tensor, "*shape d"], chance: float) -> Float[Tensor, "*shape d"]:
     """Dropout. On a CPU random numbers are slow, so four decisions of 16 bits share one number."""
     if y.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(y, chance)
@@ -162,7 +162,7 @@ class Block(nn.Module):
         m: list[Tensor | None] = [None] * 6
         if self.adaLN_modulation is not None and not self.constant:
             m = [*reading.modulated(self.adaLN_modulation, 6)]
-        h = normed(x, w.norm1, w.bias1, m[0], m[1])
+        h = normalize(x, w.norm1, w.bias1, m[0], m[1])
         if asked:
             o = self.asked_attend(h, w, reading, index)
             x = x.flatten(0, 1).index_select(0, reading.attending.rows)
@@ -178,7 +178,7 @@ class Block(nn.Module):
 
     def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
         """The MLP, added to its input."""
-        h = F.linear(normed(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
+        h = F.linear(normalize(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
         return add_branch(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
@@ -187,10 +187,12 @@ class Block(nn.Module):
 
     def branch(self, y: Float[Tensor, "*shape d"], gate: Tensor | None) -> Float[Tensor, "*shape d"]:
         if self.training and self.dropout:
-            y = dropped(y, self.dropout)
+            y = drop_some(y, self.dropout)
         return y if gate is None else y * gate
 
-    def all_attend(self, h: Float[Tensor, "b l d"], w: Ready, reading: BlockInputs, index: int) -> Float[Tensor, "b l d"]:
+    def all_attend(
+        self, h: Float[Tensor, "b l d"], w: Ready, reading: BlockInputs, index: int
+    ) -> Float[Tensor, "b l d"]:
         qk = F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1))
         if reading.aimed is None:
             q, k = rotate(qk, reading.turns).chunk(2, dim=2)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec, precision
-from unmask.model.backbones.block import dropped, modulation
+from unmask.model.backbones.block import drop_some, modulation
 from unmask.model.backbones.layers import Embeddings
 from unmask.model.backbones.state_space import Mixer, MixerNetwork, RMSNorm, Size
 from unmask.model.backbones.transformer import COND, NoiseLevel
@@ -192,7 +192,7 @@ class CaduceusBlock(nn.Module):
             h = torch.addcmul(shift, h, 1 + scale)
         out = self.mixer(h, back)
         if self.training and self.dropout:
-            out = dropped(out, self.dropout)
+            out = drop_some(out, self.dropout)
         return x + out if gate is None else x + gate * out
 
 

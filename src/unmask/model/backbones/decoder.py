@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import Attending, attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.layers import check_reach, fresh, in_heads
 from unmask.model.backbones.rotary import THETA, Turns, frequencies, rotate, turns_at
 from unmask.model.backbones.state_space import RMSNorm
@@ -238,9 +238,9 @@ class DecoderLayer(nn.Module):
         chance = self.spec.dropout if self.training else 0.0
         y = self.self_attn(self.input_layernorm(x), index, attending, turns, asked)
         x = x.flatten(0, 1).index_select(0, attending.rows) if asked else x
-        x = x + (dropped(y, chance) if chance else y)
+        x = x + (drop_some(y, chance) if chance else y)
         y = self.mlp(self.post_attention_layernorm(x))
-        return x + (dropped(y, chance) if chance else y)
+        return x + (drop_some(y, chance) if chance else y)
 
 
 class Decoder(Backbone):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import Attending, attend_in
 from unmask.model.backbone import Backbone, Spec, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.layers import check_reach
 from unmask.model.passing import ATTENTION, Abilities, Pass, States
 from unmask.text.tokens.export import Inputs
@@ -88,7 +88,7 @@ class Encoder(Backbone):
         return x
 
     def drop(self, y: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape d"]:
-        return dropped(y, self.spec.dropout) if self.training and self.spec.dropout else y
+        return drop_some(y, self.spec.dropout) if self.training and self.spec.dropout else y
 
     def pool(self, hidden: Float[Tensor, "b l d"], lengths: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b d"]:
         """The state of the first token, [CLS]."""

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
 from unmask.model.backbones.bert import module_table
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.encoder import EncoderSpec, PublishedEncoder
 from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.backbones.rotary import frequencies, rotate, turns_at
@@ -91,9 +91,9 @@ class EsmLayer(nn.Module):
         y = out["dense"](
             attending(index, rotate(q, turns, halves=True), rotate(k, turns, halves=True), v, dropout=chance)
         )
-        x = x + (dropped(y, chance) if chance else y)
+        x = x + (drop_some(y, chance) if chance else y)
         y = self.output["dense"](F.gelu(self.intermediate["dense"](self.LayerNorm(x))))
-        return x + (dropped(y, chance) if chance else y)
+        return x + (drop_some(y, chance) if chance else y)
 
 
 class Esm(PublishedEncoder):

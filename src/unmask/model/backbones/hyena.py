@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.layers import Embeddings
 from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
@@ -163,11 +163,11 @@ class Operator(nn.Module):
         l = x.shape[1]
         p = self.short_filter(self.in_proj(x).transpose(1, 2))[..., :l].transpose(1, 2)
         gate, other, v = p.chunk(3, -1)
-        y = convolved(v * other, self.filter_fn(l), self.filter_fn.bias)
+        y = convolve(v * other, self.filter_fn(l), self.filter_fn.bias)
         return self.out_proj(y * gate)
 
 
-def convolved(
+def convolve(
     w: Float[Tensor, "b l d"], k: Float[Tensor, "1 l d"], bias: Float[Tensor, " d"]
 ) -> Float[Tensor, "b l d"]:
     """y_t = Σ_{s ≤ t} k_s w_{t−s} + bias · w_t, in float32 or wider; of twice the length, so that nothing wraps."""
@@ -207,7 +207,7 @@ class HyenaBlock(nn.Module):
         return x + self.drop(self.mlp(self.norm2(x)))
 
     def drop(self, y: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
-        return dropped(y, self.dropout) if self.training and self.dropout else y
+        return drop_some(y, self.dropout) if self.training and self.dropout else y
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.model.backbone import BACKBONES, Spec, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.state_space import Mixer, MixerNetwork, Past, RMSNorm, Size
 from unmask.model.passing import Abilities, Causal, Pass, States, wanted_of
 from unmask.registry import derived
@@ -83,7 +83,7 @@ class MambaBlock(nn.Module):
         y, past = self.mixer.scanned(u, past)
         out = self.mixer.out_proj(y * F.silu(z))
         if self.training and self.dropout:
-            out = dropped(out, self.dropout)
+            out = drop_some(out, self.dropout)
         return x + out, past
 
 

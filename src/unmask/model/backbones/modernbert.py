@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import Attending
 from unmask.model.backbone import BACKBONES, precision
-from unmask.model.backbones.block import dropped
+from unmask.model.backbones.block import drop_some
 from unmask.model.backbones.encoder import Encoder, EncoderSpec
 from unmask.model.backbones.layers import fresh, in_heads
 from unmask.model.backbones.rotary import frequencies, rotate, turns_at
@@ -86,10 +86,10 @@ class ModernBertLayer(nn.Module):
         q, k = (rotate(part, turns[self.local], halves=True) for part in (q, k))
         y = ways[self.local](index, q, k, v, dropout=chance)
         y = self.attn["Wo"](y)
-        x = x + (dropped(y, chance) if chance else y)
+        x = x + (drop_some(y, chance) if chance else y)
         h, gate = self.mlp["Wi"](self.mlp_norm(x)).chunk(2, -1)
         y = self.mlp["Wo"](F.gelu(h) * gate)
-        return x + (dropped(y, chance) if chance else y)
+        return x + (drop_some(y, chance) if chance else y)
 
 
 class ModernBert(Encoder):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import Block, BlockInputs, Norm, normed
+from unmask.model.backbones.block import Block, BlockInputs, Norm, normalize
 from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.key_values import KeyValues
 from unmask.model.passing import ATTENTION, Abilities, Apart, Empty, Memory, Pass, Rule, States
@@ -147,7 +147,7 @@ class OmniNet(Backbone):
                     seen = self.run_layer(self.omnis[group], torch.cat(states, 1), omni, group, False)
                     x = x + seen.unflatten(1, (many, m)).amax(1)
                     states = []
-            hidden = own.states(normed(x, self.norm.weight)).hidden
+            hidden = own.states(normalize(x, self.norm.weight)).hidden
         if own.writing is None or every.writing is None:
             return States(hidden)
         return States(hidden, LayersRead(own.writing.after, every.writing.after))

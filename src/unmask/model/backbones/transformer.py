@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unmask.errors import UserError
 from unmask.model.attending import attend_in
 from unmask.model.backbone import BACKBONES, Backbone, Spec, precision
-from unmask.model.backbones.block import Block, BlockInputs, Norm, modulation, normed
+from unmask.model.backbones.block import Block, BlockInputs, Norm, modulation, normalize
 from unmask.model.backbones.rotary import Rotary, check_even_heads
 from unmask.model.passing import ATTENTION, Abilities, Causal, Full, Pass, Sees, States, VisibleKeys
 from unmask.registry import derived
@@ -163,14 +163,14 @@ class Output(nn.Module):
     def forward(self, x: Float[Tensor, "*shape d"], reading: BlockInputs) -> Float[Tensor, "*shape d"]:
         """The normed hidden states: of all positions, or of the asked rows."""
         if self.adaLN_modulation is None or reading.c is None:
-            return normed(x, self.norm_final.weight)
+            return normalize(x, self.norm_final.weight)
         if self.constant:
             shift, scale = self.adaLN_modulation(reading.c)[0].chunk(2)
-            return normed(x, self.norm_final.weight * (1 + scale), shift)
+            return normalize(x, self.norm_final.weight * (1 + scale), shift)
         shift, scale = reading.modulated(self.adaLN_modulation, 2)
         if x.dim() == 2:
             shift, scale = reading.own(shift), reading.own(scale)
-        return normed(x, self.norm_final.weight, None, shift, scale)
+        return normalize(x, self.norm_final.weight, None, shift, scale)
 
 
 class Transformer(Backbone):

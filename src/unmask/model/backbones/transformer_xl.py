@@ -168,7 +168,7 @@ class MemoryWindow:
         return replace(self, layers=seen, filled=self.filled + new - self.length, distances=distances)
 
 
-def remembered(memory: Memory, layers: int) -> MemoryWindow:
+def window_of(memory: Memory, layers: int) -> MemoryWindow:
     if isinstance(memory, MemoryWindow):
         return memory
     if isinstance(memory, Segment):
@@ -281,13 +281,13 @@ class DistanceAttention(nn.Module):
         if past is not None:
             k, v = torch.cat((past[0], k), 1), torch.cat((past[1], v), 1)
         content = torch.einsum("bihe,bjhe->bhij", q + biases[0], k)
-        distance = aligned(torch.einsum("bihe,jhe->bhij", q + biases[1], r))
+        distance = align_distances(torch.einsum("bihe,jhe->bhij", q + biases[1], r))
         scores = ((content + distance) / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
         out = torch.einsum("bhij,bjhe->bihe", scores.softmax(-1).to(v.dtype), v).flatten(2)
         return self.layer_norm(x + self.dropout(self.o_net(out))), (k, v)
 
 
-def aligned(scores: Float[Tensor, "b h q k"]) -> Float[Tensor, "b h q k"]:
+def align_distances(scores: Float[Tensor, "b h q k"]) -> Float[Tensor, "b h q k"]:
     """From a column per distance k − 1 .. 0 to a column per position: entry (i, j) moves to the distance of i and j.
 
     Each row is shifted by one more than the row below it: a column of zeros is put in front, and the rows are read
@@ -377,7 +377,7 @@ class TransformerXL(Backbone):
     def forward(self, p: Pass) -> States:
         """Padding comes after the real positions, so nobody sees it."""
         x = p.x if p.x.is_floating_point() else self.embed(p.x)
-        memory = None if p.memory is None else remembered(p.memory, len(self.layers))
+        memory = None if p.memory is None else window_of(p.memory, len(self.layers))
         before = (None,) * len(self.layers) if memory is None else memory.layers
         m, q = 0 if memory is None else memory.length, x.shape[1]
         visible, inputs, pasts = self.visible(m, q), [], []

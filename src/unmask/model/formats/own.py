@@ -15,7 +15,7 @@ from unmask.model.backbone import BACKBONES, Spec
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
 from unmask.model.formats.official import architecture_of, config_of, mask_of
-from unmask.settings import fitted, merged
+from unmask.settings import fit_type, merged
 from unmask.text.layout import LAYOUTS, Layout
 
 KIND = "unmask"  # model_type of a network that the published layout does not support
@@ -61,7 +61,7 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
     values = {name: value for name, value in table.items() if name != "name"}
     for name in values.keys() - known:
         raise UserError(f"config.json gives the backbone {table['name']!r} a {name!r:.60}, which it does not have.")
-    values = {name: fitted(value, hints[name], f"config.json: {name}") for name, value in values.items()}
+    values = {name: fit_type(value, hints[name], f"config.json: {name}") for name, value in values.items()}
     try:
         return kind(**values)
     except TypeError as error:

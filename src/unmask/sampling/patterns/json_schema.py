@@ -454,11 +454,11 @@ def string(schema: Mapping[str, Any], where: str) -> str:
             raise unsupported(f"the format {form!r:.40} (known: {', '.join(FORMATS)})", where)
         return f'"{FORMATS[form]}"'
     if pattern is not None:
-        return f'"{searched(pattern, where)}"'
+        return f'"{search_pattern(pattern, where)}"'
     return f'"{CHARACTER}{{{low},{"" if high is None else high}}}"'
 
 
-def searched(pattern: Any, where: str) -> str:
+def search_pattern(pattern: Any, where: str) -> str:
     """The inside of a JSON string in which a pattern is found somewhere, as the words of a schema mean it."""
     if not isinstance(pattern, str):
         raise UserError(f"the pattern at {where} of the JSON schema is not text but {pattern!r:.40}.")
@@ -471,19 +471,19 @@ def searched(pattern: Any, where: str) -> str:
     begins = bool(tree) and tree[0][0] is ops.AT and tree[0][1] in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING)
     ends = bool(tree) and tree[-1][0] is ops.AT and tree[-1][1] in (ops.AT_END, ops.AT_END_STRING)
     inner = tree[begins : len(tree) - ends]
-    return ("" if begins else f"{CHARACTER}*") + "".join(escaped(inner, where)) + ("" if ends else f"{CHARACTER}*")
+    return ("" if begins else f"{CHARACTER}*") + "".join(escapes(inner, where)) + ("" if ends else f"{CHARACTER}*")
 
 
-def escaped(tree: Any, where: str) -> Iterator[str]:
+def escapes(tree: Any, where: str) -> Iterator[str]:
     """The parts of a pattern, each character as JSON writes it."""
     for op, value in tree:
         if op is ops.SUBPATTERN:
-            yield f"(?:{''.join(escaped(value[3], where))})"
+            yield f"(?:{''.join(escapes(value[3], where))})"
         elif op is ops.BRANCH:
-            yield "(?:" + "|".join("".join(escaped(one, where)) for one in value[1]) + ")"
+            yield "(?:" + "|".join("".join(escapes(one, where)) for one in value[1]) + ")"
         elif op in REPEATS:
             least, most, inner = value
-            yield f"(?:{''.join(escaped(inner, where))}){{{least},{'' if most is ops.MAXREPEAT else most}}}"
+            yield f"(?:{''.join(escapes(inner, where))}){{{least},{'' if most is ops.MAXREPEAT else most}}}"
         elif op in (ops.ANY, ops.IN, ops.LITERAL, ops.NOT_LITERAL):
             yield written_character(op, value, where)
         else:

@@ -137,10 +137,12 @@ def generate(
     """
     if n < 1:
         raise UserError(f"the number of samples must be at least 1; saw {n}.")
-    return continued(model, recipe, [Continue(prompt, length, document=document)] * n, until=until, share=share)
+    return draw_continuations(
+        model, recipe, [Continue(prompt, length, document=document)] * n, until=until, share=share
+    )
 
 
-def continued(
+def draw_continuations(
     model: Model,
     recipe: Recipe,
     tasks: Sequence[Continue],

@@ -88,8 +88,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
         self.filters = {name: self.filters[name] for name in FILTERS.split()}
-        self.filters |= {"written": written, "repeated": repeated, "sized": sized_value, "string": written}
-        self.filters |= {"tojson": as_json, "join": joined}
+        self.filters |= {"written": write_value, "repeated": loop_values, "sized": sized_value, "string": write_value}
+        self.filters |= {"tojson": as_json, "join": join_texts}
         self.globals = {"range": self.globals["range"], "namespace": self.globals["namespace"]}
         self.globals |= {
             "raise_exception": refuse_conversation,
@@ -150,7 +150,7 @@ def through(name: str, node: nodes.Node) -> nodes.Filter:
 
 
 @pass_context  # so that jinja does not compute it when it compiles
-def written(context: Context, value: Any) -> str:
+def write_value(context: Context, value: Any) -> str:
     return counted_text(value)
 
 
@@ -164,7 +164,7 @@ def counted_text(value: Any) -> str:
     return text
 
 
-def repeated(values: Any) -> Iterator[Any]:
+def loop_values(values: Any) -> Iterator[Any]:
     """The values of a loop, counted."""
     for value in values:
         BUDGET.get().spend()
@@ -191,7 +191,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
     return counted_text(text)
 
 
-def joined(values: Any, between: str = "") -> str:
+def join_texts(values: Any, between: str = "") -> str:
     parts = [counted_text(one) for one in values]
     return parts[0] + "".join(counted_text(between) + one for one in parts[1:]) if parts else ""
 
@@ -201,7 +201,7 @@ def refuse_conversation(reason: Any) -> None:
 
 
 @lru_cache(16)
-def compiled(text: str) -> Callable[..., str]:
+def compile_template(text: str) -> Callable[..., str]:
     """A template, ready to render."""
     if len(text) > LARGEST:
         raise UserError(f"the chat template has {len(text):,} characters; {LARGEST:,} are allowed.")
@@ -260,7 +260,7 @@ class ChatTemplate:
         marks = {name: "" if id is None else tokenizer.pieces[id] for name, id in ids.items()}
         if any(GUARD in one.text or GUARD in one.role for one in turns):
             raise UserError("a message has the character U+FDD0, which stands for nothing in any text: remove it.")
-        render = compiled(self.text)
+        render = compile_template(self.text)
         BUDGET.set(Budget())
         with explained():
             return render(messages=messages, add_generation_prompt=asks, enable_thinking=False, **marks)

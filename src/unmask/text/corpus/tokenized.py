@@ -12,7 +12,7 @@ from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout, Piece
 from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
 from unmask.text.corpus.sources import Source, gather
-from unmask.text.row import predicted
+from unmask.text.row import is_predicted
 from unmask.text.stretch import Document, tokens_fingerprint
 from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 
@@ -49,10 +49,10 @@ def read_documents(
     with gather(where, layout) as sources:
         sources, chosen = of_split(sources, split, str(where))
         pieces = (piece for source in sources for piece in source.pieces(layout or FileLayout()))
-        return tokenized(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
+        return tokenize(str(where), map(detokenize, whole_documents(pieces)), tokenizer, split=chosen, limit=limit)
 
 
-def tokenized(
+def tokenize(
     name: str, texts: Iterable[str], tokenizer: Tokenizer, *, split: str | None = None, limit: int | None = None
 ) -> TokenizedText:
     """Texts as documents of tokens, at most `limit` of them."""
@@ -126,5 +126,5 @@ def prepared_document(corpus: Corpus, number: int, tokenizer: Tokenizer) -> Docu
     """A document of prepared data; of a pair only the answer is decoded."""
     ids, given = corpus.document(number), 0
     if corpus.has_roles:
-        given = int((~predicted(corpus.roles(*corpus.span(number)))).sum())
+        given = int((~is_predicted(corpus.roles(*corpus.span(number)))).sum())
     return Document.of(tokenizer.decode(ids[given:]), ids, given)

@@ -27,7 +27,7 @@ from unmask.text.corpus.turns import Turn
 from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.layouts.padded import NO_STRIDE, with_ends
 from unmask.text.layouts.rows import write_with_ends
-from unmask.text.row import Role, Row, predicted
+from unmask.text.row import Role, Row, is_predicted
 from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import Tokenizer, encode_given
 
@@ -104,7 +104,7 @@ class ExchangeLayout(Layout):
 
     def blank(self, tokens: Sequence[int], mask: int, opening: int, closing: int) -> Row:
         row = super().blank(tokens, mask, opening, closing)
-        ends = (row.tokens == self.marks.eos) & ~predicted(row.roles)
+        ends = (row.tokens == self.marks.eos) & ~is_predicted(row.roles)
         row.roles[ends] = Role.MARK
         return row
 
@@ -155,7 +155,7 @@ def starts_in(corpus: Corpus, most: int, rule: Long) -> np.ndarray:
     lengths = corpus.lengths(most=max(1, corpus.documents))
     starts = np.zeros(len(lengths), np.int64)
     for number in np.flatnonzero(lengths > most).tolist():
-        answer = int(predicted(corpus.roles(*corpus.span(number))).sum())
+        answer = int(is_predicted(corpus.roles(*corpus.span(number))).sum())
         name = f"the answer of pair {number + 1:,} of the data"
         start = start_of(int(lengths[number]), answer, most, rule, name)
         starts[number] = -1 if start is None else start

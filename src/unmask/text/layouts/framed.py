@@ -18,7 +18,7 @@ from unmask.text.layout import LAYOUTS, Layout, Written
 from unmask.text.layouts.padded import PaddedLayout, written_between
 from unmask.text.layouts.stream import StreamLayout
 from unmask.text.layouts.wrap import WrapLayout
-from unmask.text.row import Role, Row, predicted
+from unmask.text.row import Role, Row, is_predicted
 from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import Tokenizer
 
@@ -127,7 +127,7 @@ class FramedLayout(Layout):
         return super().known(replace(row, roles=self.given(row.tokens, row.roles)))
 
     def given(self, tokens: np.ndarray, roles: np.ndarray) -> np.ndarray:
-        return np.where(np.isin(tokens, self.fixed) & predicted(roles), np.int8(Role.MARK), roles)
+        return np.where(np.isin(tokens, self.fixed) & is_predicted(roles), np.int8(Role.MARK), roles)
 
     def undrawn(self, tokenizer: Tokenizer, *, ends: bool, constrained: bool = False) -> tuple[int, ...]:
         """Its special tokens; without a pattern also places that the vocabulary keeps free, [unused7]."""

@@ -59,7 +59,7 @@ def unscored_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(id for id in ids if id is not None)
 
 
-def undrawn(tokenizer: Tokenizer, *, ends: bool) -> tuple[int, ...]:
+def undrawn_ids(tokenizer: Tokenizer, *, ends: bool) -> tuple[int, ...]:
     """The ids of a vocabulary of sequences that are never drawn; `ends`: its end token may be, where a text may stop.
 
     None of any other vocabulary: what a model of text draws is what it learned.
