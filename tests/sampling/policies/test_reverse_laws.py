@@ -66,12 +66,11 @@ SHAPES = {
 }
 
 
-def shaped(world, state, where, kept, penalty):
+def shaped(world, state, where, kept):
     """Tokens drawn from the left, each among those that still lead to a text that is kept."""
     found = [(list(state), 1.0)]
     for i in where:
         log_p = exact.log_p_hidden(world, torch.tensor(state), i)
-        log_p = log_p - penalty * torch.tensor([float(letter in state) for letter in range(3)])
         after = []
         for so_far, chance in found:
             fits = [text for text in kept if all(a in (b, world.mask) for a, b in zip(so_far, text, strict=True))]
@@ -90,8 +89,6 @@ def test_positions_follow_the_process_and_tokens_what_may_be_drawn(process, opti
     world = exact.TableWorld.random(5)
     (policy, chance), (how, keep) = PROCESSES[process], SHAPES[options]
     kept = texts(keep)
-    monkeypatch.setattr(
-        laws, "filled", lambda world, state, where: shaped(world, state, list(where), kept, how.repetition)
-    )
+    monkeypatch.setattr(laws, "filled", lambda world, state, where: shaped(world, state, list(where), kept))
     law = law_of(world, laws.independently(world, chance, STEPS))
     assert exact.chi_square_p(law, laws.draws(world, policy, options=how, rows=DRAWS // 10)) > ENOUGH
