@@ -7,7 +7,7 @@ import torch
 from unmask.cli.main import main
 from unmask.model.weights import weights_fingerprint
 from unmask.settings import read_toml
-from unmask.training.data import opened
+from unmask.training.data import open_data
 from unmask.training.settings import Train
 
 
@@ -41,7 +41,7 @@ def test_a_mixture_is_trained_validated_and_resumed_bit_for_bit(tmp_path, capsys
     assert weights_fingerprint(folders[0]) == weights_fingerprint(folders[1])
     asked = read_toml(tmp_path / "whole" / "settings.toml", Train())
     assert asked.data == " ".join(places)
-    valid = opened(asked, tmp_path / "whole" / "data").valid(16)
+    valid = open_data(asked, tmp_path / "whole" / "data").valid(16)
     assert sum(len(rows.tokens) for rows in valid) >= 8
     assert len(torch.cat([rows.tokens for rows in valid]).unique()) > 15  # of both texts
 
