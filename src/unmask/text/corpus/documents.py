@@ -7,6 +7,7 @@ tokenizers cut too, so the tokens are those of the whole document.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,7 +115,7 @@ def _text(path: Path, layout: FileLayout) -> Iterator[Piece]:
         if first is None:
             return
         unit = "separator" if layout.separator in first.text else "file"
-        stream = _again(first, stream)
+        stream = chain([first], stream)
     if unit == "file":
         yield from _join_stream(stream)
     else:
@@ -131,11 +132,6 @@ def _smiles(path: Path, layout: FileLayout) -> Iterator[Piece]:
     for line, at in lines(path):
         if words := line.split(maxsplit=1):
             yield Piece(words[0], True, at)
-
-
-def _again(first: Chunk, rest: Iterator[Chunk]) -> Iterator[Chunk]:
-    yield first
-    yield from rest
 
 
 def _join_stream(stream: Iterator[Chunk]) -> Iterator[Piece]:
