@@ -18,7 +18,7 @@ import torch
 import tyro
 
 from unmask.model.checkpoint import load
-from unmask.model.model import shipped
+from unmask.model.model import shipped_models
 from unmask.sampling.recipe import Recipe, method_for
 from unmask.text.prompt.canvas import of_tokens
 
@@ -44,7 +44,7 @@ class Settings:
 @torch.inference_mode()
 def main(settings: Settings) -> None:
     torch.set_num_threads(1)
-    model = load(shipped()["stories-ar"])
+    model = load(shipped_models()["stories-ar"])
     begins = torch.full((settings.rows, settings.length), model.mask)
     begins[:, 0] = model.text_tokenizer().eos
     canvas, found = of_tokens(begins, mask=model.mask), []

@@ -1,4 +1,4 @@
-"""docs/why/design.md names every seam of the house, its file and its members; CONTRIBUTING counts the mutations."""
+"""docs/why/design.md names every seam of the house, its file and its members."""
 
 import re
 from importlib import import_module
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import mutations
 import unmask
 from unmask.registry import Registry
 
@@ -49,8 +48,3 @@ def test_every_registry_is_a_seam_of_the_page_with_its_members(place):
 def test_every_file_and_room_that_the_page_names_exists():
     for name in re.findall(r"`([a-z_]+/[\w/]+(?:\.py|/)?)`", PAGE):
         assert any((top / name).exists() for top in (HOUSE, HOUSE.parent, ROOT)), name
-
-
-def test_the_number_of_mutations_is_said_once_more():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert int(re.search(r"in (\d+) known ways", page)[1]) == len(mutations.MUTATIONS)

@@ -11,7 +11,7 @@ from unmask.sampling.one_stream import OneStreamProcess
 from unmask.sampling.policy import policy_of
 from unmask.sampling.process import run
 from unmask.serving.batch import Job
-from unmask.serving.tick import Turn, advance
+from unmask.serving.tick import EngineTurn, advance
 from unmask.text.prompt.canvas import of_rows
 
 VOCAB, MASK = 30, 29
@@ -47,7 +47,7 @@ def served(net, made, starts):
     ticks = 0
     while going := {i: job for i, job in jobs.items() if not job.done}:
         turns = advance(counted, list(going.values()), drafts=[False] * len(going), vocab=VOCAB)
-        assert all(isinstance(turn, Turn) for turn in turns), turns
+        assert all(isinstance(turn, EngineTurn) for turn in turns), turns
         jobs |= {i: turn.work for i, turn in zip(going, turns, strict=True)}
         ticks += 1
     assert counted.calls == ticks, "one call in a tick"

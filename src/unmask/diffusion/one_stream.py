@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.diffusion.any_order import AnyOrder, ranks
+from unmask.diffusion.any_order import AnyOrder, reading_ranks
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import row_nats, rows_where, spread
@@ -42,7 +42,9 @@ class OneStream(AnyOrder):
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """−log p of each free token given those before it, in the order of the noise: the chain rule."""
         x0, first = clean.x0, torch.zeros(1, dtype=torch.long, device=clean.x0.device)
-        rank = ranks(clean.noise.u, clean.noise.t < self.share(clean.state), (~clean.free).index_fill(1, first, True))
+        rank = reading_ranks(
+            clean.noise.u, clean.noise.t < self.share(clean.state), (~clean.free).index_fill(1, first, True)
+        )
         rows, sigma = rows_where(clean.free.index_fill(1, first, False)), torch.zeros(len(x0), device=x0.device)
         logits = network(x0, sigma, rows, rank=rank)
         nats = spread(row_nats(logits, x0.flatten()[rows], mask=clean.mask), rows, x0)

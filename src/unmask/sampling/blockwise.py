@@ -140,7 +140,7 @@ class Blockwise(OverMasked):
         work, brought = self.inner.commit(state.work, asked, answer)
         return self.remembered(state, asked, answer, work), brought
 
-    def remembered(self, state: BlockWork, asked: Ask, answer: Answer, work: Work) -> BlockWork:
+    def remembered(self, state: BlockWork, asked: Ask, answer: NetworkAnswer, work: Work) -> BlockWork:
         """The state with this work, and with what the network has read for its answer."""
         memories = list(state.memories)
         going = work.canvas.hidden.any(1).tolist()

@@ -24,7 +24,7 @@ from unmask.sampling.fitting import process_for
 from unmask.sampling.logits import LogitOptions, inverse_cdf
 from unmask.sampling.masked import Masked, Work, ask, commit, enter_window
 from unmask.sampling.policy import Policy, PolicyView
-from unmask.sampling.process import Answer, Ask, Committed, Process, answer
+from unmask.sampling.process import Ask, Committed, NetworkAnswer, Process, answer
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -36,7 +36,7 @@ class Remembering(Protocol):
 
     def ask(self, state: Any) -> Ask | None: ...
 
-    def remembered(self, state: Any, asked: Ask, answer: Answer, work: Work) -> Any:
+    def remembered(self, state: Any, asked: Ask, answer: NetworkAnswer, work: Work) -> Any:
         """The state after the network's answer with this work, whatever the policy would have made of it."""
 
 
@@ -149,7 +149,7 @@ class Drafted(Process):
         old = state.memories[row] if state.start == asked.start else None
         return old or Empty(asked.tokens.shape[1])
 
-    def commit(self, state: DraftedWork, asked: Ask, answer: Answer) -> tuple[DraftedWork, Committed]:
+    def commit(self, state: DraftedWork, asked: Ask, answer: NetworkAnswer) -> tuple[DraftedWork, Committed]:
         work, span, brought = state.work, state.work.spans[0], list[Committed]()
         first = next_blank(work.canvas)
         begins = torch.zeros_like(first).index_put((asked.live,), starts(asked))

@@ -361,7 +361,7 @@ class Masked(Process):
     def commit(self, state: Work, asked: Ask, answer: NetworkAnswer) -> tuple[Work, Committed]:
         return commit(state, asked, answer.logits)
 
-    def remembered(self, state: Work, asked: Ask, answer: Answer, work: Work) -> Work:
+    def remembered(self, state: Work, asked: Ask, answer: NetworkAnswer, work: Work) -> Work:
         """The state with this work: nothing is remembered."""
         return work
 

@@ -23,7 +23,7 @@ from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import PROCESSES, Answer, Ask, Committed, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -120,11 +120,11 @@ class OneStreamProcess(Process):
             aim=torch.cat([own.aims[own.read :], aim_at(self.spec, blanks[1:])]),
         )
 
-    def commit(self, state: OrderedWork, asked: Ask, answer: Answer) -> tuple[OrderedWork, Committed]:
+    def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.ordered.inner.commit(state.work, asked, answer)
         return self.remembered(state, asked, answer, work), brought
 
-    def remembered(self, state: OrderedWork, asked: Ask, answer: Answer, work: Work) -> OrderedWork:
+    def remembered(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
         """The state with this work, and with what the network has read for its answer."""
         assert state.aims is not None
         aims = state.aims.clone()

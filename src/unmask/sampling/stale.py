@@ -67,7 +67,7 @@ class IntervalCache(Cache):
 
 @CACHES.register("confidence", "a call reads the new and the asked tokens; the whole row after an uncertain answer")
 @dataclass(frozen=True)
-class Confidence(Interval):
+class Confidence(IntervalCache):
     every: int = 64  # calls from one reading of the whole row to the next, at most; 1: no cache
     tau: float = 0.5  # an answer whose likeliest token has less probability is uncertain; 1: no cache
 
