@@ -77,7 +77,9 @@ def test_what_a_step_keeps_for_its_backward_pass_has_about_the_bytes_of_the_form
 def test_a_token_of_the_shards_has_the_bytes_of_the_formula(settings):
     for vocab, device in ((60, "H100"), (100_000, "A100")):
         plan = machines.plan_run(settings, 1, machines.DEVICES[device], vocab=vocab)
-        said = next(line for line in machines.plan_lines(plan, machines.DEVICES[device], vocab=vocab) if "input" in line)
+        said = next(
+            line for line in machines.plan_lines(plan, machines.DEVICES[device], vocab=vocab) if "input" in line
+        )
         speed = plan.per_step / max(plan.computing, plan.sending[plan.way])
         assert float(said.split()[1]) == pytest.approx(speed * token_type(vocab).itemsize / 1e6, rel=0.01)
 
