@@ -6,7 +6,6 @@ import pytest
 from tiny_study import TINY, written
 
 from unmask.errors import UserError
-from unmask.model.model import shipped_models
 from unmask.studies.plan import StudyPlace, options, plan_tasks, slug, steps_of, tokens_seen, total_flops
 from unmask.studies.study import read_study
 

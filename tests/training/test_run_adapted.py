@@ -21,7 +21,7 @@ from unmask.model.convert import convert
 from unmask.model.passes.whole import logits_at
 from unmask.processes.team import Alone
 from unmask.settings import merged, read_toml
-from unmask.training.data import opened
+from unmask.training.data import open_data
 from unmask.training.loop import begin
 from unmask.training.origin import denoiser_of, origin_of
 from unmask.training.phases import phases, sight
@@ -97,7 +97,7 @@ def begun(home, tmp_path, name, **more):
     asked = read_toml(out / "settings.toml", Train())
     (phase,) = phases(asked)
     base = origin_of(asked, None)
-    denoiser = denoiser_of(asked, phase, opened(asked, out / "data"), base, Alone())
+    denoiser = denoiser_of(asked, phase, open_data(asked, out / "data"), base, Alone())
     return begin(denoiser, asked), base, phase
 
 

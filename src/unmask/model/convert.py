@@ -15,7 +15,7 @@ from unmask.errors import UserError, unknown
 from unmask.files import appearing, write_json
 from unmask.model.adapter_files import is_adapter
 from unmask.model.backbone import skeleton
-from unmask.model.checkpoint import find, load, stored_components, save, with_new_head, write_note
+from unmask.model.checkpoint import find, load, save, stored_components, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
 from unmask.model.format import FORMATS, Format, recognised
 from unmask.model.model import Model

@@ -18,7 +18,7 @@ from unmask.processes.team import Team, joined, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.course import run_course
-from unmask.training.data import Data, data_folder, open_data, with_dialect, with_chat_template, within_positions
+from unmask.training.data import Data, data_folder, open_data, with_chat_template, with_dialect, within_positions
 from unmask.training.estimate import Deadline
 from unmask.training.fit import Order, fit_settings, threads_of
 from unmask.training.folder import claim_folder, stored_settings
