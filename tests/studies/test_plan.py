@@ -6,6 +6,7 @@ import pytest
 from tiny_study import TINY, written
 
 from unmask.errors import UserError
+from unmask.model.model import shipped_models
 from unmask.studies.plan import StudyPlace, options, plan_tasks, slug, steps_of, tokens_seen, total_flops
 from unmask.studies.study import read_study
 
@@ -120,11 +121,11 @@ def test_a_base_in_the_data_folder_is_measured_tuned_and_gives_its_tokenizer(tmp
     data = {**TINY["data"], "prepare": {"tokenizer": "{root}/base", "workers": 1}}
     rows = [{"name": "base", "checkpoint": "{root}/base"}, {"name": "tuned", "after": "base"}]
     study = read_study(written(tmp_path, row=rows, data=data))
-    place = Place(tmp_path / "out", tmp_path)
+    place = StudyPlace(tmp_path / "out", tmp_path)
     with pytest.raises(UserError, match=r"there is no folder .*base"):
         plan_tasks(study, place)
     before = {task.name: task for task in plan_tasks(study, place, there=False)}
-    shutil.copytree(shipped()["stories-ar"], tmp_path / "base")
+    shutil.copytree(shipped_models()["stories-ar"], tmp_path / "base")
     tasks = {task.name: task for task in plan_tasks(study, place)}
     base = str(tmp_path / "base")
     command = tasks["data"].command
@@ -136,5 +137,5 @@ def test_a_base_in_the_data_folder_is_measured_tuned_and_gives_its_tokenizer(tmp
     shutil.copytree(base, elsewhere / "base")
     for name in ("train.txt", "test.txt"):
         shutil.copy(tmp_path / name, elsewhere)
-    moved = {task.name: task for task in plan_tasks(study, Place(elsewhere / "out", elsewhere))}
+    moved = {task.name: task for task in plan_tasks(study, StudyPlace(elsewhere / "out", elsewhere))}
     assert [t.folder.name for t in moved.values()] == [t.folder.name for t in tasks.values()]
