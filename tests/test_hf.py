@@ -249,4 +249,4 @@ def test_a_checkpoint_keeps_its_objective_or_is_refused(tmp_path):
     model.save_pretrained(tmp_path / "again")
     assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").objective == model.objective
     with pytest.raises(UserError, match="was trained with ar"):
-        transformers.AutoModelForMaskedLM.from_pretrained(shipped()["stories-ar"])
+        transformers.AutoModelForMaskedLM.from_pretrained(shipped_models()["stories-ar"])

@@ -53,7 +53,7 @@ def test_what_a_step_keeps_for_its_backward_pass_has_about_the_bytes_of_the_form
     shape = {"width": width, "blocks": blocks, "heads": 2}
     optim = {"name": "adamw", "batch": batch}
     asked = {"steps": 1, "recipe": "plain", "model": shape, "text": {"length": length}, "optim": optim}
-    settings = settled(merged(Train(), asked))
+    settings = settle_training(merged(Train(), asked))
     phase, network = phases(settings)[-1], build(spec(settings))
     denoiser = Denoiser(network, phase.objective)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*denoiser.parameters(), *denoiser.buffers()]}
