@@ -1,4 +1,4 @@
-# make demo · test · check · attack · cluster · gguf · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
+# make demo · test · check · long · attack · cluster · gguf · mutations · help · bench · browser · newcomer · docs · release · audit. Each prepares .venv
 # by itself and reinstalls only when pyproject.toml or constraints.txt changed.
 
 # Versions are pinned, hashes are not. Tried: a list of 46 pins with hashes (torch's CPU build, Linux on x86-64, Python 3.11)
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=  # a test suite starts many processes, and each would compile the package again
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check attack cluster gguf mutations bench browser newcomer docs release audit help clean
+.PHONY: demo test check long attack cluster gguf mutations bench browser newcomer docs release audit help clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.core
@@ -26,7 +26,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser and not attack and not cluster and not gguf"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long and not browser and not attack and not cluster and not gguf"
+
+# What `make test` sees at a smaller size: every study at its smoke scale, trainings until a text is learned, more pairs of options.
+long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 # The page in a real browser. CHROMIUM=/path/to/chromium chooses which.
 browser: $(VENV)/.browser

@@ -9,6 +9,11 @@ import pytest
 import torch
 
 import stores
+import typecheck
+
+
+def pytest_runtest_setup() -> None:
+    typecheck.begin_test()
 
 
 @pytest.fixture

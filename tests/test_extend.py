@@ -81,6 +81,7 @@ def test_a_package_that_cannot_be_loaded_is_named(installed):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_commands_of_the_page_work_as_typed_and_a_missing_plugin_is_named(installed, tmp_path):
     files, text = installed / "my_package", tmp_path / "my_texts" / "a.txt"
     text.parent.mkdir()

@@ -41,7 +41,9 @@ def test_without_us_threads_spin():
     [
         ["-c", CHILD],
         ["-m", "unmask", "inspect", "stories"],
-        ["-m", "pytest", "-s", "-p", "no:cacheprovider", "--collect-only", LIGHT],
+        pytest.param(
+            ["-m", "pytest", "-s", "-p", "no:cacheprovider", "--collect-only", LIGHT], marks=pytest.mark.long
+        ),
     ],
     ids=["child", "command", "tests"],
 )

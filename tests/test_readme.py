@@ -278,8 +278,22 @@ def made_small(words: list[str]) -> list[str]:
     return [verb, *rest]
 
 
+# Pages whose commands take longest; `make test` reads them as they are written, `make long` runs them too.
+LONG = {
+    f"{name}.md" for name in ("train", "sample", "tune", "control", "chat", "evaluate", "block", "bert", "sequences")
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [])
+        for page in PAGES
+        if page.name not in ELSEWHERE
+    ],
+    ids=lambda page: page.name,
+)
 def test_every_command_in_the_docs_runs(page, world, monkeypatch, capsys):
     monkeypatch.chdir(world)
     for line in commands(page):
@@ -298,6 +312,7 @@ def test_every_command_in_the_docs_runs(page, world, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_python_in_the_docs_runs(world):
     """All pages in one process of their own, each with its own names; the server of serve.md is a real one."""
     pages = {page.name: [code for language, code in blocks(page) if language == "python"] for page in PAGES[1:]}

@@ -19,7 +19,7 @@ def attacked(tries: int, seed: int) -> str:
 
 @pytest.mark.slow
 def test_a_server_survives_some_hostile_clients():
-    assert "8 tries, 8 survived" in attacked(8, seed=1)
+    assert "3 tries, 3 survived" in attacked(3, seed=1)
 
 
 @pytest.mark.attack

@@ -43,6 +43,7 @@ def test_the_sudoku_study_runs_and_keeps_networks_and_record(tmp_path, monkeypat
     assert "mdlm, margin, greedy" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_story_studies_run_and_every_promise_under_the_constraint_is_kept(tmp_path, monkeypatch, capsys):
     for name, value in {"LENGTH": 20, "PROMPT": "Once", "PAIRS": (("dog", "ball"),)}.items():
         monkeypatch.setattr(promises, name, value)

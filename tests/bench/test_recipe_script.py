@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "bench" / "recipe.py"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_script_compares_both_recipes_on_a_corpus(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the cat.\n" * 2000)

@@ -1,12 +1,12 @@
 """The command line as a person meets it: real processes, exit codes, no tracebacks."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from forked import Forked
 from unmask.cli import stored_help
 from unmask.cli.main import main, verbs
 from unmask.errors import UserError
@@ -63,8 +63,7 @@ def test_an_option_that_had_another_name_or_is_mistyped_is_answered_with_the_nam
 
 
 def test_a_wrong_value_is_told_in_one_line_where_nobody_reads_boxes():
-    line = [sys.executable, "-m", "unmask", "sample", "stories", "--length", "abc"]
-    out = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, timeout=120)
+    out = Forked("sample", "stories", "--length", "abc", LC_ALL="C").finish()
     assert out.returncode == 2
     assert out.stderr == "unmask: --length: 'abc' is not a whole number.\n"
 

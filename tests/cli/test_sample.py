@@ -3,15 +3,15 @@
 import json
 import os
 import pty
-import subprocess
-import sys
 from io import StringIO
+from select import select
 
 import pytest
 from rich.console import Console
 
 import tiny
 import unmask
+from forked import Forked
 from unmask.cli.main import main
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -24,11 +24,6 @@ KEYS = ["text", "tokens", "seed", "row", "calls", "sampler", "law", "seconds"]
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     return str(tiny.checkpoint(tmp_path_factory.mktemp("models") / "mdlm"))
-
-
-def command(*arguments, **options):
-    line = [sys.executable, "-m", "unmask", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
 
 
 def lines(out):
@@ -109,7 +104,7 @@ def test_a_mistake_exits_with_2(folder, capsys, arguments, told):
 
 @pytest.mark.slow
 def test_a_mistake_has_no_traceback_in_a_real_process(folder):
-    out = command("sample", folder, "--sampler", "ancestal")
+    out = Forked("sample", folder, "--sampler", "ancestal").finish()
     assert out.returncode == 2
     assert "Did you mean 'ancestral'?" in out.stderr
     assert "Traceback" not in out.stderr
@@ -124,28 +119,21 @@ def test_a_model_without_a_tokenizer_exits_with_2(tmp_path, capsys):
 @pytest.mark.slow
 def test_in_a_terminal_masks_are_shown_and_the_text_stays(folder):
     leader, follower = pty.openpty()
-    line = [sys.executable, "-m", "unmask", "sample", folder, "--length", "6", "--pace", "0.1"]
-    child = subprocess.Popen(line, stdout=follower, stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"})
+    words = ["sample", folder, "--length", "6", "--pace", "0.1"]
+    child, seen = Forked(*words, stdout=os.ttyname(follower), TERM="xterm"), b""
+    while child.poll() is None or select([leader], [], [], 0)[0]:
+        if select([leader], [], [], 0.05)[0]:
+            seen += os.read(leader, 4096)
     os.close(follower)
-    seen = b""
-    while True:
-        try:
-            part = os.read(leader, 4096)
-        except OSError:  # the child has gone
-            break
-        if not part:
-            break
-        seen += part
-    assert child.wait(60) == 0
-    child.stderr.close()
     os.close(leader)
+    assert child.returncode == 0
     assert "░".encode() in seen
     assert b"masks left" in seen
 
 
 @pytest.mark.slow
 def test_a_terminal_that_is_not_utf8_gets_an_escape_and_no_traceback(folder):
-    out = command("sample", folder, "--length", "3", "--stream", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    out = Forked("sample", folder, "--length", "3", "--stream", PYTHONIOENCODING="ascii").finish()
     assert out.returncode == 0
     assert r"\u2591" in out.stdout
 

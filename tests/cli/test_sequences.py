@@ -42,7 +42,7 @@ def test_a_masked_language_model_trains_and_reports_no_likelihood_and_others_sta
         capsys.readouterr()
         assert main(["evaluate", str(tmp_path / objective), str(text), "--rows", "4", "--json"]) == 0
         assert "bound on -log p" in json.loads(capsys.readouterr().out)["means"]
-        assert main(["sample", str(tmp_path / objective), "--length", "12"]) == 0
+        assert main(["sample", str(tmp_path / objective), "--length", "12", "--steps", "8"]) == 0
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_sedd_trains_a_caduceus_without_the_noise_level_as_input(strands, tmp_pa
     capsys.readouterr()
     assert main(["evaluate", str(out), str(text), "--rows", "4", "--json"]) == 0
     assert "score entropy" in json.loads(capsys.readouterr().out)["means"]
-    assert main(["sample", str(out), "--length", "12"]) == 0
+    assert main(["sample", str(out), "--length", "12", "--steps", "8"]) == 0
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
 
     def error_of(one):
         means, errors, inside = [], [], []
-        for seed in range(1, 151):
+        for seed in range(1, 76):
             nats, t = estimated(128, 64, seed, one)
             error, freedom = monte_carlo(nats, np.full_like(nats, 64), t)
             low, high = interval(nats.mean() / 64, error, freedom)

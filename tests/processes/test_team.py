@@ -1,28 +1,20 @@
 """evaluate and sample under torchrun: two processes say what one says."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 import tiny
+from forked import ranks
 
 pytestmark = pytest.mark.slow
-QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def ran(*arguments, processes=1):
-    """One command's output, alone or by torchrun."""
-    alone = [sys.executable, "-m", "unmask"]
-    many = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
-    start = alone if processes == 1 else [*many, "-m", "unmask"]
-    done = subprocess.run(
-        [*start, *map(str, arguments)], capture_output=True, text=True, timeout=200, env={**os.environ, **QUIET}
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What the processes of one command print."""
+    done = [process.finish() for process in ranks(processes, *arguments, TOKENIZERS_PARALLELISM="false")]
+    assert all(one.returncode == 0 for one in done), [one.stderr for one in done]
+    return "".join(one.stdout for one in done)
 
 
 def test_two_processes_measure_what_one_measures(tmp_path):

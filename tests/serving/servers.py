@@ -41,7 +41,7 @@ def serving(
             threading.Event().wait(0.01)
         yield address
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive(), "the server does not stop"
 
 

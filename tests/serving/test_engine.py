@@ -241,8 +241,8 @@ def test_closing_ends_what_runs_and_waits_and_refuses_what_comes():
         running, waiting = [await engine.enter(lambda: work(30, rows=2)) for _ in range(2)]
         ends = asyncio.gather(tokens(running), tokens(waiting), return_exceptions=True)
         await asyncio.sleep(0.05)
-        await asyncio.wait_for(engine.close(), 5)
-        found = await asyncio.wait_for(ends, 5)
+        await asyncio.wait_for(engine.close(), 120)
+        found = await asyncio.wait_for(ends, 120)
         with pytest.raises(Refusal):
             await engine.enter(lambda: work(3))
         return [error.status for error in found]

@@ -116,10 +116,10 @@ def test_a_block_model_is_served_as_it_is_drawn(tmp_path):
     model = load(saved(tmp_path / "m", objective=BlockDiffusion(size=4), reads_before=True))
     with serving(model, limits=Limits(tokens=80)) as address:
         body = {"prompt": "The quick", "max_tokens": 60, "seed": 7, "n": 2, "stop": None}
-        told = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
+        told = httpx.post(f"{address}/v1/completions", json=body, timeout=120).json()
         blanks = {"text": "The [3] fox [4] dog.", "seed": 3}
-        filled = httpx.post(f"{address}/v1/infill", json=blanks, timeout=60).json()
-        scored = httpx.post(f"{address}/v1/score", json={"texts": ["The quick brown fox"]}, timeout=60).json()
+        filled = httpx.post(f"{address}/v1/infill", json=blanks, timeout=120).json()
+        scored = httpx.post(f"{address}/v1/score", json={"texts": ["The quick brown fox"]}, timeout=120).json()
     drawn = unmask.sample(model, prompt="The quick", length=69, seed=7, n=2)
     assert [one["text"] for one in told["choices"]] == [one.text[9:] for one in drawn]
     assert told["law"] == drawn[0].law

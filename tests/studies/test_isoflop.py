@@ -40,6 +40,6 @@ def test_a_valley_outside_the_sizes_trained_is_not_used():
 def test_intervals_of_90_percent_cover_9_times_in_10():
     covered = [
         found.size.low <= A <= found.size.high
-        for found in (scaling("AR", curves(0.01, seed), draws=200, seed=seed) for seed in range(100))
+        for found in (scaling("AR", curves(0.01, seed), draws=100, seed=seed) for seed in range(50))
     ]
-    assert 80 <= sum(covered) <= 98
+    assert 38 <= sum(covered) <= 49

@@ -55,8 +55,15 @@ def test_every_scale_of_every_study_reads_and_plans(path, tmp_path):
         assert plan_tasks(study, StudyPlace(tmp_path, tmp_path), there=False)
 
 
+CHEAP = {"table2", "table3", "table8", "visible_keys"}  # the others take up to half a minute: `make long`
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*FILES, *OTHERS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem in CHEAP else pytest.mark.long) for path in [*FILES, *OTHERS]],
+    ids=lambda path: path.stem,
+)
 def test_smoke(path, tmp_path):
     assert main(["study", str(path), "--scale", "smoke", "--out", str(tmp_path), "--jobs", "0"]) == 0
     table = json.loads((tmp_path / "table.json").read_text())

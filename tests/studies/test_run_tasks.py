@@ -157,7 +157,7 @@ def test_a_name_in_the_markdown_table_is_no_html(tmp_path, capsys):
     assert "| MDLM &lt;b>&amp; |" in text
 
 
-@pytest.mark.parametrize("kilobytes", [1, 8])
+@pytest.mark.parametrize("kilobytes", [pytest.param(1, marks=pytest.mark.long), 8])
 def test_on_a_full_disk_finished_rows_are_kept_and_with_room_the_rest_goes_on(whole, tmp_path, kilobytes):
     path, out = written(tmp_path), tmp_path / "out"
     assert ran(path, out, "--rows", "MDLM") == 0
@@ -253,7 +253,7 @@ def test_kills_at_random_moments_and_two_jobs_give_the_same_table(whole, tmp_pat
     out, chance = tmp_path / "out", random.Random(5)
     command = [sys.executable, "-m", "unmask", "study", str(path), "--out", str(out), "--data-root", str(tmp_path)]
     kills = 0
-    while kills < 4:
+    while kills < 2:
         process = subprocess.Popen([*command, "--jobs", "2"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         began, done = time.monotonic(), finished(out)
         # Kill after some progress, whatever the speed of the machine.

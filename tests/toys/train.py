@@ -1,15 +1,8 @@
-"""`unmask` with the toys registered, for torchrun: python train.py train --objective.name toy-objective ..."""
-
-import os
-import sys
+"""`unmask` with the toys registered, for processes: main(["train", "--objective.name", "toy-objective"])."""
 
 import toys.backbone
 import toys.objective
-import toys.recurrent  # noqa: F401
+import toys.recurrent
 from unmask.cli.main import main
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # as `python -m unmask` ends: threads of torch.distributed can abort a process that shuts down
+__all__ = ["main", "toys"]

@@ -1,11 +1,8 @@
 """The command itself, in processes of its own: begun, killed, resumed, stopped, misused."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import Forked
 from training.small import Chain
 from unmask.cli.main import main
 from unmask.model.checkpoint import load
@@ -57,16 +55,11 @@ def text(tmp_path_factory) -> Path:
     return path
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "unmask", "train", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start(*arguments: str) -> Forked:
+    return Forked("train", *arguments)
 
 
-def finish(process: subprocess.Popen, code: int = 0) -> str:
+def finish(process: Forked, code: int = 0) -> str:
     said = process.communicate(timeout=200)[1]
     assert process.returncode == code, said
     return said
@@ -77,7 +70,7 @@ def lines(out: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
 
 
-def wait_for(what, process: subprocess.Popen) -> None:
+def wait_for(what, process: Forked) -> None:
     end = time.monotonic() + 150
     while not what():
         assert process.poll() is None, process.communicate()[1]

@@ -54,7 +54,9 @@ def unigram_entropy(model, texts):
     return float(-(share[share > 0] * np.log(share[share > 0])).sum())
 
 
-@pytest.mark.parametrize("objective", ["mdlm", "mlm", "sedd"])
+@pytest.mark.parametrize(
+    "objective", ["mdlm", *(pytest.param(name, marks=pytest.mark.long) for name in ("mlm", "sedd"))]
+)
 def test_tuning_on_a_hundred_sentences_beats_the_unigram_entropy(objective, hub, tmp_path, capsys):
     texts, other = sentences(100, 0), sentences(60, 1)
     (tmp_path / "train.txt").write_text("\n".join(texts))

@@ -21,7 +21,9 @@ def held_out():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.long] * (one == "d3pm")) for one in OBJECTIVES]
+)
 def test_a_few_hundred_steps_beat_the_unigram_entropy_and_approach_the_entropy(name):
     asked = replace(OBJECTIVES[name], steps=STEPS[name])
     asked = replace(asked, optim=replace(asked.optim, batch=64, lr=5e-3, ema=0.98))

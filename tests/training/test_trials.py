@@ -4,8 +4,6 @@ import csv
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,20 +95,6 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(asked, tmp_path, until):
     assert files(parts, *KEPT) == files(whole, *KEPT)
 
 
-KILLED = """
-import os, signal, sys
-from dataclasses import replace
-from unmask.settings import read_toml
-from unmask.training.state import steps_in
-from unmask.training.trials import TrialLog, opened, trials
-from unmask.training.tuning import Tuning
-
-asked = read_toml(sys.argv[1], Tuning())
-with opened(asked, print, resume=False) as (fitting, model, data):
-    for progress in trials(fitting, model, data, TrialLog()):
-        if progress.step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
 GUIDE = replace(SMALL, batch=4, eval_every=3, save_every=2, dropout=0.0, keep="last")
 
 
@@ -121,7 +105,8 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path,
     whole = replace(asked, out=str(tmp_path / "whole"))
     run(whole)
     (tmp_path / "asked.toml").write_text(dumps(asked))
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "asked.toml")], check=False)
+    ended = Forked(tmp_path / "asked.toml", program="training.killed_trials")
+    ended.communicate(timeout=240)
     assert ended.returncode == -signal.SIGKILL
     assert steps_in(tmp_path / "run" / "seed-1")[-1] == 4  # the last that was saved
     assert any("resumed at step 4" in line for line in run(asked, resume=True))

@@ -1,13 +1,11 @@
-"""What two processes do together, for test_many_processes.py: torchrun --nproc-per-node 2 two_ranks.py FOLDER
+"""What two processes do together, for test_many_processes.py: each runs `main([FOLDER])`.
 
 FOLDER/one holds checkpoints of one process. Each way of sharing writes its own to FOLDER/<way>, and rank 0 writes
 what was seen to FOLDER/seen.json.
 """
 
 import json
-import os
 import resource
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ from unmask.processes.team import Many, joined
 from unmask.training import state
 
 
-def main(folder: Path) -> None:
+def main(arguments: list[str]) -> None:
+    folder = Path(arguments[0])
     seen: dict[str, Any] = {}
     for way in ("ddp", "fsdp"):
         with joined(way, seconds=60) as team:
@@ -112,9 +111,3 @@ def everyone(team: Many, value: Any) -> list[Any]:
     found: list[Any] = [None] * team.world
     dist.all_gather_object(found, value)
     return found
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    sys.stderr.flush()
-    os._exit(0)  # as `python -m unmask` ends: threads of torch.distributed can abort a process that shuts down

@@ -216,6 +216,7 @@ def test_an_impossible_architecture_is_refused(wrong, words):
 
 
 COMPILED = """
+import sys
 from dataclasses import replace
 import torch
 from functools import partial
@@ -224,8 +225,9 @@ from model.worlds import KINDS, random_network, random_tokens
 from unmask.model.passes.whole import hidden_states
 
 torch.set_num_threads(1)
+compiled = partial(torch.compile, fullgraph=True, backend=sys.argv[1])
 net, tokens = random_network(replace(KINDS["modulated"], blocks=1), dtype=torch.float32), random_tokens(2, 9)
-trunk, head = torch.compile(partial(hidden_states, net), fullgraph=True), torch.compile(net.head, fullgraph=True)
+trunk, head = compiled(partial(hidden_states, net)), compiled(net.head)
 with torch.no_grad():
     print(distance(head(trunk(tokens)), net.head(hidden_states(net, tokens))))
 
@@ -244,14 +246,15 @@ print(max(distance(a, b) / (1 + b.abs().max().item()) for a, b in pairs))
 
 
 @pytest.mark.slow
-def test_trunk_and_head_compile_and_give_the_same_logits_and_gradients():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_trunk_and_head_compile_and_give_the_same_logits_and_gradients(backend):
     # In a process of its own, for the compiler warns of its own code, and shape checks are not there to be compiled.
     out = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED],
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, backend],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        timeout=280,
+        timeout=800,
     )
     assert out.returncode == 0, out.stderr
     far, far_gradients = map(float, out.stdout.split())

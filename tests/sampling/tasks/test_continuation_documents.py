@@ -11,6 +11,7 @@ from unmask.cli.main import main
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_samples_are_as_long_as_the_documents_and_nothing_is_glued(tmp_path):
     """Words between brackets, of two kinds: short ones of vowels, long ones of consonants."""

@@ -136,7 +136,7 @@ def given_of(tokens, parts, lengths):
 
 @pytest.mark.parametrize("sampler", samplers_for(MDLM()))
 def test_a_blank_behind_a_space_begins_with_it_and_the_text_stays_as_given(worded, sampler):
-    steps = 5 if sampler.startswith(("remask", "gibbs")) or sampler in ("groups", "every-step") else None
+    steps = 5 if sampler.startswith(("remask", "gibbs")) or sampler in ("groups", "every-step", "rdm") else None
     for one in unmask.infill(worded, "the [2] sat[1] on [1-2].", n=6, sampler=sampler, steps=steps):
         a, b, c = one.blanks
         if "\ufffd" not in one.text:  # bytes that are no character have no text of their own

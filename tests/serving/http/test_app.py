@@ -1,6 +1,5 @@
 """The API over real HTTP: answers, streams, and what is refused."""
 
-import contextlib
 import json
 import logging
 import re
@@ -94,7 +93,7 @@ def test_a_stream_of_continuous_diffusion_shows_the_rounded_text_of_every_step(s
     body = {"prompt": "ab", "max_tokens": 10, "seed": 3, "steps": 6}
     *moments, one = generate(model, Recipe(steps=6, seed=3), prompt="ab", length=12)
     texts = [model.tokenizer.decode(moment.step.canvas.tokens[0, 2:].tolist()) for moment in moments]
-    with httpx.Client(base_url=serve(model), timeout=30) as own:
+    with httpx.Client(base_url=serve(model), timeout=120) as own:
         asked = {**body, "stream": True, "events": "steps"}
         (_, begin), *steps, (_, end) = events(own.post("/v1/completions", json=asked))
         streamed = events(own.post("/v1/completions", json={**body, "stream": True}))
@@ -297,15 +296,15 @@ def test_a_full_queue_is_not_ready_and_a_network_that_hangs_is_not_alive(serve, 
 
 def test_every_sampler_the_server_names_works(client):
     for sampler in client.get("/v1/models").json()["data"][0]["samplers"]:
-        for steps in ([None] if not sampler["needs_steps"] else []) + ([4] if sampler["takes_steps"] else []):
-            body = {"prompt": "The ", "max_tokens": 5, "sampler": sampler["name"], "steps": steps, "seed": 1}
-            response = client.post("/v1/completions", json=body)
-            assert response.status_code == 200, (sampler, response.text)
-            assert response.json()["usage"]["completion_tokens"] == 5
+        steps = 4 if sampler["takes_steps"] else None
+        body = {"prompt": "The ", "max_tokens": 5, "sampler": sampler["name"], "steps": steps, "seed": 1}
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 200, (sampler, response.text)
+        assert response.json()["usage"]["completion_tokens"] == 5
 
 
 def test_without_the_key_nothing_but_the_page_is_open(serve, masked):
-    with httpx.Client(base_url=serve(masked, key="correct horse")) as client:
+    with httpx.Client(base_url=serve(masked, key="correct horse"), timeout=120) as client:
         assert client.get("/health").status_code == client.get("/").status_code == 200
         wrong = [
             {},
@@ -323,7 +322,7 @@ def test_without_the_key_nothing_but_the_page_is_open(serve, masked):
 
 
 def test_other_host_names_are_refused_where_only_some_are_known(serve, masked):
-    with httpx.Client(base_url=serve(masked, hosts=("127.0.0.1", "[::1]"))) as client:
+    with httpx.Client(base_url=serve(masked, hosts=("127.0.0.1", "[::1]")), timeout=120) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/health", headers={"host": "[::1]:80"}).status_code == 200
         assert client.get("/health", headers={"host": "evil.example"}).status_code == 421
@@ -332,7 +331,9 @@ def test_other_host_names_are_refused_where_only_some_are_known(serve, masked):
 def test_other_sites_are_let_in_only_when_named(serve, client, masked):
     asked = {"origin": "https://good.example", "access-control-request-method": "POST"}
     assert "access-control-allow-origin" not in client.options("/v1/completions", headers=asked).headers
-    with httpx.Client(base_url=serve(masked, origins=("https://good.example",), key="correct horse")) as open_one:
+    with httpx.Client(
+        base_url=serve(masked, origins=("https://good.example",), key="correct horse"), timeout=120
+    ) as open_one:
         allowed = open_one.options("/v1/completions", headers=asked)
         assert allowed.headers["access-control-allow-origin"] == "https://good.example"
         other = open_one.options("/v1/completions", headers={**asked, "origin": "https://evil.example"})
@@ -345,7 +346,7 @@ def test_a_full_queue_answers_429_and_nothing_is_lost(serve, slowed, masked):
 
     def ask(seed):
         body = {"prompt": "The ", "max_tokens": 20, "seed": seed}
-        found.append((seed, httpx.post(f"{address}/v1/completions", json=body, timeout=30)))
+        found.append((seed, httpx.post(f"{address}/v1/completions", json=body, timeout=120)))
 
     threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
     for thread in threads:
@@ -364,28 +365,27 @@ def test_a_full_queue_answers_429_and_nothing_is_lost(serve, slowed, masked):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_is_in_no_further_call(serve, slowed, stream):
-    model, calls = slowed(0.02)
-    address = serve(model)
+    model, calls = slowed(0.1)
+    host, port = serve(model).removeprefix("http://").split(":")
     body = {"prompt": "The ", "max_tokens": 40, "stream": stream, **({"events": "steps"} if stream else {})}
-    with (
-        contextlib.suppress(httpx.TimeoutException),
-        httpx.Client(timeout=10 if stream else 0.3) as client,
-        client.stream("POST", f"{address}/v1/completions", json=body) as response,
-    ):
-        for _ in zip(range(8), response.iter_lines(), strict=False):  # then goes away
-            pass
-    time.sleep(0.3)
-    made = len(calls)
+    text = json.dumps(body)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=120) as plug:
+        plug.sendall(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode())
+        while len(calls) < 2:
+            time.sleep(0.01)
+    made = -1  # the client has gone away
+    while made != len(calls):
+        made = len(calls)
+        time.sleep(0.5)
     assert 2 <= made < 36
-    time.sleep(0.2)
-    assert len(calls) == made
 
 
 def test_a_request_that_takes_too_long_is_told_so_also_in_a_stream(serve, slowed):
     address = serve(slowed(0.03)[0], limits=Limits(seconds=0.25))
     body = {"prompt": "The ", "max_tokens": 40}
-    assert httpx.post(f"{address}/v1/completions", json=body).status_code == 504
-    stream = httpx.post(f"{address}/v1/completions", json={**body, "stream": True})
+    assert httpx.post(f"{address}/v1/completions", json=body, timeout=120).status_code == 504
+    stream = httpx.post(f"{address}/v1/completions", json={**body, "stream": True}, timeout=120)
     last = stream.text.strip().split("\n\n")[-1]
     assert last.startswith("event: error\ndata: ")
     assert json.loads(last.split("data: ")[1])["error"]["code"] == "timeout"
@@ -405,7 +405,7 @@ def test_the_id_of_an_answer_is_in_the_log_and_in_a_header(client, caplog):
     numbers = [one.headers["x-request-id"] for one in (answer, refused)]
     assert answer.json()["id"] == f"cmpl-{numbers[0]}"
     assert numbers[0] != numbers[1]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end and not all(number in caplog.text for number in numbers):
         time.sleep(0.02)  # an answer is logged just after it is sent
     lines = [record.getMessage() for record in caplog.records if record.name == "unmask.serving"]
@@ -422,14 +422,14 @@ def test_an_address_with_one_more_slash_is_unknown_and_health_answers_to_head(cl
 
 @pytest.mark.parametrize("host", ["127.0.0.1:80@evil.example", "127.0.0.1:x", "127.0.0.1:80:80", "evil@127.0.0.1"])
 def test_a_host_with_more_than_a_name_and_a_port_is_refused(serve, masked, host):
-    with httpx.Client(base_url=serve(masked)) as client:
+    with httpx.Client(base_url=serve(masked), timeout=120) as client:
         assert client.get("/health", headers={"host": host}).status_code == 421
         assert client.get("/health", headers={"host": "127.0.0.1:80"}).status_code == 200
 
 
 def test_a_body_with_two_ends_is_refused_and_its_connection_closed(address):
     host, port = address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as plug:
+    with socket.create_connection((host, int(port)), timeout=120) as plug:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         plug.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
         answer = b"".join(iter(lambda: plug.recv(65536), b""))
@@ -445,7 +445,7 @@ def test_a_failure_inside_tells_nothing_to_the_client_and_no_prompt_to_the_log(
     monkeypatch.setattr(model.network, "head", lambda hidden: 1 / 0)
     address = serve(model, tracebacks=tracebacks)
     caplog.set_level(logging.DEBUG)
-    response = httpx.post(f"{address}/v1/completions", json={"prompt": "quick brown"})
+    response = httpx.post(f"{address}/v1/completions", json={"prompt": "quick brown"}, timeout=120)
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
     assert "ZeroDivision" not in response.text
@@ -466,14 +466,14 @@ def test_logs_hold_no_prompt_no_address_and_no_query(client, caplog):
 def test_an_autoregressive_model_continues_as_its_own_sampler_does(serve, causal):
     address = serve(causal)
     body = {"prompt": ["The ", "Once upon "], "max_tokens": 9, "seed": 4, "n": 2}
-    got = texts(httpx.post(f"{address}/v1/completions", json=body).json())
+    got = texts(httpx.post(f"{address}/v1/completions", json=body, timeout=120).json())
     for i, prompt in enumerate(body["prompt"]):
         drawn = sample(causal, n=2, length=1 + len(prompt) + 9, prompt=prompt, seed=4)
         end = [one.tokens[1 + len(prompt) :] for one in drawn]
         cut = [ids[: ids.index(causal.tokenizer.eos)] if causal.tokenizer.eos in ids else ids for ids in end]
         assert got[2 * i : 2 * i + 2] == [causal.tokenizer.decode(ids) for ids in cut]
     for path, wrong in (("/v1/infill", {"text": "a [3] b"}), ("/v1/completions", {"suffix": "b"})):
-        refused = httpx.post(f"{address}{path}", json=wrong)
+        refused = httpx.post(f"{address}{path}", json=wrong, timeout=120)
         assert refused.status_code == 400
         assert "of the objective ar" in refused.json()["error"]["message"]
 
@@ -509,7 +509,7 @@ def test_a_blank_behind_a_space_begins_with_it_whatever_is_drawn_beside_it(serve
     words = bpe([TEXT * 9], 320)
     model = load(saved(tmp_path / "words", tokenizer=words))
     body = {"text": "The [2] fox ___ over", "n": 5, "seed": 5}
-    with httpx.Client(base_url=serve(model), timeout=30) as client, ThreadPoolExecutor(4) as many:
+    with httpx.Client(base_url=serve(model), timeout=120) as client, ThreadPoolExecutor(4) as many:
         plain = client.post("/v1/infill", json=body).json()
         asked = [body, {**body, "text": "The[2] fox"}, {**body, "text": "The fox [4]", "seed": 6}, body]
         answers = list(many.map(lambda one: client.post("/v1/infill", json=one).json(), asked))
@@ -519,5 +519,5 @@ def test_a_blank_behind_a_space_begins_with_it_whatever_is_drawn_beside_it(serve
         assert re.fullmatch(r"(?s)The .+ fox .+ over", choice["text"])
         assert choice["tokens"][first]["id"] in words.spacers
     (python,) = infill(model, "The [2] fox", seed=5)
-    with httpx.Client(base_url=serve(model), timeout=30) as client:
+    with httpx.Client(base_url=serve(model), timeout=120) as client:
         assert texts(client.post("/v1/infill", json={"text": "The [2] fox", "seed": 5}).json()) == [python.text]

@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with serving(model, name="bert") as address, httpx.Client(base_url=address, timeout=60) as found:
+    with serving(model, name="bert") as address, httpx.Client(base_url=address, timeout=120) as found:
         yield found
 
 

@@ -26,7 +26,7 @@ def tuned(masked, tmp_path):
 def test_labels_are_those_of_python(serve, tuned):
     model = tuned(Answer(("bad", "good")))
     ours = Predictor.load(model.folder).predict(TEXTS)
-    with httpx.Client(base_url=serve(model), timeout=30) as client:
+    with httpx.Client(base_url=serve(model), timeout=120) as client:
         found = client.post("/v1/classify", json={"texts": TEXTS}).json()
         assert found["labels"] == client.get("/v1/models").json()["data"][0]["classes"] == ["bad", "good"]
         for one, said in zip(found["data"], ours, strict=True):
@@ -52,7 +52,7 @@ def test_labels_are_those_of_python(serve, tuned):
 
 def test_a_number_is_answered(serve, tuned):
     model = tuned(Answer((), 2.0, 0.5))
-    with httpx.Client(base_url=serve(model), timeout=30) as client:
+    with httpx.Client(base_url=serve(model), timeout=120) as client:
         (one,) = client.post("/v1/classify", json={"texts": ["The dog"]}).json()["data"]
     assert one["label"] is None
     assert one["number"] == pytest.approx(Predictor.load(model.folder).predict(["The dog"])[0].number, abs=1e-5)
@@ -60,7 +60,7 @@ def test_a_number_is_answered(serve, tuned):
 
 def test_single_texts_for_a_classifier_of_pairs_are_refused(serve, tuned):
     model = tuned(Answer(("bad", "good")), Trained(True))
-    with httpx.Client(base_url=serve(model), timeout=30) as client:
+    with httpx.Client(base_url=serve(model), timeout=120) as client:
         assert client.post("/v1/classify", json={"texts": [["The dog", "a"]]}).status_code == 200
         answer = client.post("/v1/classify", json={"texts": ["The dog"]})
     assert answer.status_code == 400

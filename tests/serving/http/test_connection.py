@@ -123,7 +123,7 @@ def test_a_client_that_reads_nothing_is_cut_off(serve, masked, caplog):
     caplog.set_level(logging.INFO, logger="unmask")
     address = serve(masked, limits=Limits(delivery=0.3))
     asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    size = len(httpx.get(f"{address}/openapi.json").content)
+    size = len(httpx.get(f"{address}/openapi.json", timeout=120).content)
     plug = connected(address, asked * 200, window=4096)
     until(lambda: "a client that does not read was cut off" in caplog.text)
     assert len(rest(plug)) < 200 * size

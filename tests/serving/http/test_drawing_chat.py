@@ -126,7 +126,7 @@ def test_a_model_without_turns_is_404_and_says_what_to_do(masked):
     ],
 )
 def test_mistakes_are_400_in_words(theirs, body):
-    refused = httpx.post(f"{str(theirs.base_url).rstrip('/')}/chat/completions", json=body, timeout=60)
+    refused = httpx.post(f"{str(theirs.base_url).rstrip('/')}/chat/completions", json=body, timeout=120)
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["message"]
 

@@ -276,7 +276,7 @@ def test_the_slider_shows_tokens_that_were_masked_again(visit, client, tmp_path:
 
 def test_the_slider_shows_rounded_text_that_was_replaced_at_every_step(visit, tmp_path: Path):
     model = model_of(tmp_path / "m", Plaid(embed=4))
-    with serving(model) as at, httpx.Client(base_url=at, timeout=30) as own:
+    with serving(model) as at, httpx.Client(base_url=at, timeout=120) as own:
         page = visit(at=at)
         page.wait_for_selector("#sampler option", state="attached")
         page.fill("#steps", "6")
@@ -335,7 +335,7 @@ def test_the_models_defaults_are_shown_and_drawn_by(visit, serve, masked):
     told = masked.with_sampling(sampler="threshold:tau=0.4", top_p=0.6, no_repeat=3)
     address = serve(told)
     page = drawn(visit(at=address))
-    answer = httpx.post(f"{address}/v1/infill", json={"text": TEXT, "seed": 3}, timeout=60).json()
+    answer = httpx.post(f"{address}/v1/infill", json={"text": TEXT, "seed": 3}, timeout=120).json()
     assert "top-p 0.6, no-repeat 3" in answer["law"]
     assert shown(page) == answer["choices"][0]["text"]
     assert page.locator("#sampler option").first.text_content() == "default (threshold:tau=0.4)"

@@ -31,7 +31,7 @@ def bytes_address(bytewise):
 
 
 def ask(address, path, **body):
-    return httpx.post(f"{address}{path}", json=body, timeout=60)
+    return httpx.post(f"{address}{path}", json=body, timeout=120)
 
 
 def test_a_completion_of_openai_s_client_is_valid_and_the_stream_is_the_same(bytes_address):

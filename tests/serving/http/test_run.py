@@ -39,7 +39,7 @@ from unmask.serving.settings import ServerSettings
 def stopped(process: subprocess.Popen) -> str:
     """What a server that is told to stop has written to its log."""
     process.send_signal(signal.SIGTERM)
-    return process.communicate(timeout=30)[1]
+    return process.communicate(timeout=120)[1]
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_when_told_to_stop_it_finishes_what_is_under_way_and_lets_nobody_in(mask
     body = {"prompt": "The ", "max_tokens": 44, "n": 16, "sampler": "entropy", "seed": 1, "stream": True}
     with command(str(masked.folder)) as (process, address):
         with httpx.stream(
-            "POST", f"{address}/v1/completions", json={**body, "events": "steps"}, timeout=30
+            "POST", f"{address}/v1/completions", json={**body, "events": "steps"}, timeout=120
         ) as stream:
             lines = stream.iter_lines()
             next(lines)
@@ -57,7 +57,7 @@ def test_when_told_to_stop_it_finishes_what_is_under_way_and_lets_nobody_in(mask
                 httpx.get(f"{address}/health", timeout=2)
             rest = list(lines)
         assert rest[-2] == "data: [DONE]"
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode in (0, -signal.SIGTERM)
         assert "Traceback" not in errors
         assert "The " not in errors
@@ -97,11 +97,11 @@ def test_requests_that_outlast_the_grace_are_told_so_and_do_not_keep_the_server_
     streamed = {**asked, "stream": True, "events": "steps"}
     with contextlib.ExitStack() as later, ThreadPoolExecutor() as threads:
         with serving(slowed(1.0)[0], grace=1) as address:  # 44 calls take 44 s
-            client = later.enter_context(httpx.Client(base_url=address, timeout=60))
+            client = later.enter_context(httpx.Client(base_url=address, timeout=120))
             stream = later.enter_context(client.stream("POST", "/v1/completions", json=streamed))
             lines = stream.iter_lines()
             assert next(lines) == "event: begin"
-            whole = threads.submit(httpx.post, f"{address}/v1/completions", json=asked, timeout=60)
+            whole = threads.submit(httpx.post, f"{address}/v1/completions", json=asked, timeout=120)
             while "unmask_live_requests 2.0" not in client.get("/metrics").text:
                 time.sleep(0.02)
         answer, rest = whole.result(), list(lines)
@@ -132,12 +132,12 @@ def test_threads_that_never_end_do_not_keep_the_server_up(masked, number, code):
     with command(str(masked.folder), "--grace", "1", program=("-c", STUCK)) as (process, address):
         with ThreadPoolExecutor() as threads:
             body = {"prompt": "The ", "pattern": "[a-z]+"}
-            answer = threads.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=60)
+            answer = threads.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=120)
             while "stuck" not in process.stderr.readline():
                 pass
             process.send_signal(number)
             assert answer.result().status_code == 503
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=120)[1]
         assert process.returncode == code
         assert "Traceback" not in errors
 
@@ -173,7 +173,7 @@ def test_a_worker_that_dies_is_replaced_with_its_numbers_and_all_end_with_their_
         wait_for(lambda: len(worker_ids(process)) == 2)
         before = worker_ids(process)
         streamed = {**body, "stream": True, "events": "steps"}
-        with httpx.stream("POST", f"{address}/v1/completions", json=streamed, timeout=60) as stream:
+        with httpx.stream("POST", f"{address}/v1/completions", json=streamed, timeout=120) as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: begin"
             wait_for(lambda: re.search(r"unmask_(live|waiting)_requests 1", numbers(address)))
@@ -204,12 +204,13 @@ def texts(address: str, times: int = 12) -> set[str]:
     body, found = {"prompt": "The ", "max_tokens": 20, "seed": 3}, set()
     for _ in range(times):
         with contextlib.suppress(httpx.TransportError):
-            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=30)
+            answer = httpx.post(f"{address}/v1/completions", json=body, timeout=120)
             found.add(answer.json()["choices"][0]["text"])
     return found
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 def test_a_replaced_worker_serves_the_model_of_the_start_though_the_run_has_another_best(run_folder):
     with command(str(run_folder), "--workers", "2") as (process, address):
@@ -225,6 +226,7 @@ def test_a_replaced_worker_serves_the_model_of_the_start_though_the_run_has_anot
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 def test_a_worker_that_cannot_start_leaves_the_others_alone_and_is_tried_again(run_folder):
     away = run_folder.parent / "away"
@@ -328,7 +330,7 @@ def test_workers_take_the_defaults_of_a_model_in_memory_and_refuse_one_without_a
 def numbers(address: str) -> str:
     """The metrics, or nothing while no worker answers."""
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{address}/metrics", timeout=60).text
+        return httpx.get(f"{address}/metrics", timeout=120).text
     return ""
 
 
@@ -336,15 +338,15 @@ def numbers(address: str) -> str:
 def test_several_processes_answer_behind_one_port_alike_and_add_up_their_numbers(masked):
     body = {"prompt": "The ", "max_tokens": 10, "seed": 3}
     with command(str(masked.folder), "--workers", "2", "--name", "two") as (process, address):
-        answers = [httpx.post(f"{address}/v1/completions", json=body, timeout=30).json() for _ in range(12)]
+        answers = [httpx.post(f"{address}/v1/completions", json=body, timeout=120).json() for _ in range(12)]
         assert {answer["choices"][0]["text"] for answer in answers} == {answers[0]["choices"][0]["text"]}
         assert answers[0]["model"] == "two"
         counted = 'unmask_requests_total{route="/v1/completions",status="200"} 12.0'
         for _ in range(100):  # an answer is counted just after it is sent
-            if counted in httpx.get(f"{address}/metrics").text:
+            if counted in httpx.get(f"{address}/metrics", timeout=120).text:
                 break
             time.sleep(0.02)
-        assert counted in httpx.get(f"{address}/metrics").text
+        assert counted in httpx.get(f"{address}/metrics", timeout=120).text
         said = stopped(process)
         assert said.startswith("unmask: loading ")
         assert "Traceback" not in said
@@ -355,10 +357,10 @@ def test_the_key_comes_from_a_file_or_the_environment(masked, tmp_path):
     key = tmp_path / "key"
     key.write_text("correct horse\n")
     with command(str(masked.folder), "--key-file", str(key), UNMASK_API_KEY="another key") as (_, address):
-        assert httpx.get(f"{address}/v1/models").status_code == 401
+        assert httpx.get(f"{address}/v1/models", timeout=120).status_code == 401
         right = {"authorization": "Bearer correct horse"}
-        assert httpx.get(f"{address}/v1/models", headers=right).status_code == 200
-        assert httpx.get(f"{address}/health", headers={"host": "evil.example"}).status_code == 421
+        assert httpx.get(f"{address}/v1/models", headers=right, timeout=120).status_code == 200
+        assert httpx.get(f"{address}/health", headers={"host": "evil.example"}, timeout=120).status_code == 421
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_text_scores_the_same_whatever_stands_beside_it(client):
 
 
 def test_an_autoregressive_models_score_is_exact(serve, causal):
-    with httpx.Client(base_url=serve(causal)) as client:
+    with httpx.Client(base_url=serve(causal), timeout=120) as client:
         (found,) = score(client, texts=["lazy fox"])
     ids = [causal.tokenizer.bos, *causal.tokenizer.encode("lazy fox")]
     log_p = causal.log_probs(torch.tensor([ids]))[0]

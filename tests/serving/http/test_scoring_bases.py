@@ -15,7 +15,7 @@ def test_the_tokens_are_those_that_are_scored(serve, tmp_path):
     dna = vocabulary.dna()
     network = network_of(CaduceusSpec(vocab=dna.size, length=16, width=16, blocks=1))
     model = load(save(tmp_path / "m", network, mask=dna.mask, objective="mlm", tokenizer=dna))
-    with httpx.Client(base_url=serve(model), timeout=60) as client:
+    with httpx.Client(base_url=serve(model), timeout=120) as client:
         answer = client.post("/v1/score", json={"texts": ["ACGNN"], "passes": 2})
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"][0]["tokens"] == 3

@@ -39,7 +39,7 @@ def adapters(base):
 
 def ask(address, name, seed):
     body = {"model": name, "prompt": "ab", "max_tokens": 8, "seed": seed}
-    reply = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()
+    reply = httpx.post(f"{address}/v1/completions", json=body, timeout=120).json()
     assert reply["model"] == (name or "tiny")
     return reply["choices"][0]["text"]
 
@@ -58,13 +58,15 @@ def test_every_request_gets_the_answer_of_its_own_model_whoever_else_asks(base, 
             together = list(pool.map(lambda case: ask(address, *case), cases))
         for (name, seed), text in zip(cases, together, strict=True):
             assert text == alone[name or "tiny"][seed], (name, seed)
-        listed = httpx.get(f"{address}/v1/models").json()["data"]
+        listed = httpx.get(f"{address}/v1/models", timeout=120).json()["data"]
         assert [one["id"] for one in listed] == ["tiny", "one", "two"]
-        assert httpx.get(f"{address}/v1/models/two").json()["id"] == "two"
+        assert httpx.get(f"{address}/v1/models/two", timeout=120).json()["id"] == "two"
         texts = {"texts": ["ab", "cd"], "passes": 8, "seed": 0}
-        scores = [httpx.post(f"{address}/v1/score", json={**texts, "model": name}).json() for name in names[:3]]
+        scores = [
+            httpx.post(f"{address}/v1/score", json={**texts, "model": name}, timeout=120).json() for name in names[:3]
+        ]
         assert len({one["data"][0]["nats"] for one in scores}) == 3
-        missing = httpx.post(f"{address}/v1/completions", json={"model": "three", "prompt": "a"})
+        missing = httpx.post(f"{address}/v1/completions", json={"model": "three", "prompt": "a"}, timeout=120)
         assert missing.status_code == 404
         assert "Known: one, tiny, two." in missing.json()["error"]["message"]
 
