@@ -59,7 +59,7 @@ ACROSS = {
     "serving/http": {"balancer", "fuzz", "openai", "page"},
     "studies": {"paper"},
     "training": {"command", "configs", "learning", "many_processes"},
-    "": {"design_page", "extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply"},
+    "": {"design_page", "extend", "floors", "paper_map", "readme", "recipes", "results_page", "supply", "typecheck"},
 }
 
 

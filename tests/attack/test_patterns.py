@@ -7,10 +7,10 @@ from attack.patterns import attempt, outcome
 
 @pytest.mark.slow
 def test_a_few_hostile_patterns_are_refused_or_obeyed(tmp_path):
-    told = [outcome(seed) for seed in range(12)]
+    told = [outcome(seed) for seed in range(24)]
     assert [one for one in told if "failed:" in one] == []
-    assert sum(one.endswith("done") for one in told) > 1, "some are obeyed"
-    assert sum("refused:" in one for one in told) > 1, "and some refused"
+    assert sum(one.endswith("done") for one in told) > 3, "some are obeyed"
+    assert sum("refused:" in one for one in told) > 3, "and some refused"
 
 
 @pytest.mark.attack

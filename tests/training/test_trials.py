@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import Forked
 from tiny import LETTERS, checkpoint
 from unmask.errors import UserError
 from unmask.files import fingerprint
