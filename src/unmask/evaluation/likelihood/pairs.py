@@ -20,7 +20,7 @@ class Accuracy:
 
     name: str
     pairs: int
-    pair_accuracy: float
+    accuracy: float
     standard_error: float  # over pairs
 
 
