@@ -26,7 +26,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.clean import CleanRows
