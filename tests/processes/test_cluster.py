@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -134,13 +135,35 @@ def shards(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "shards").glob("*.bin"))}
 
 
-@cluster
-def test_shards_are_the_same_though_a_worker_is_killed_and_a_node_lost(nodes, tmp_path, capsys):
-    texts = tmp_path / "texts"
-    texts.mkdir()
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Text enough that its preparation can be disturbed."""
+    folder = tmp_path_factory.mktemp("texts")
     for number in range(6):
         documents = (f"{i} {number} " + "a dog and a cat. " * 400 for i in range(300))
-        (texts / f"{number}.txt").write_text("\n\n".join(documents))
+        (folder / f"{number}.txt").write_text("\n\n".join(documents))
+    return folder
+
+
+@cluster
+def test_shards_are_the_same_though_the_command_is_killed_and_typed_again(nodes, texts, tmp_path, capsys):
+    words = ["prepare", str(texts), "--tokenizer", "byte", "--characters", "100000"]
+    output(capsys, *words, "--out", tmp_path / "here", "--workers", 1)
+    words += ["--out", str(tmp_path / "there"), "--on", "ray"]
+    driver = subprocess.Popen([sys.executable, "-m", "unmask", *words], stderr=subprocess.PIPE)
+    while not list((tmp_path / "there").rglob("*.bin")):
+        assert driver.poll() is None, driver.stderr.read()
+        time.sleep(0.01)
+    driver.kill()
+    driver.communicate()
+    finished = len(shards(tmp_path / "there"))
+    output(capsys, *words)
+    assert finished < len(shards(tmp_path / "here"))
+    assert shards(tmp_path / "here") == shards(tmp_path / "there")
+
+
+@cluster
+def test_shards_are_the_same_though_a_worker_is_killed_and_a_node_lost(nodes, texts, tmp_path, capsys):
     more = ("--tokenizer", "byte", "--characters", "100000")
     output(capsys, "prepare", texts, "--out", tmp_path / "here", "--workers", 1, *more)
     third = nodes.add_node(num_cpus=2)
