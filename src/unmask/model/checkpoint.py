@@ -140,7 +140,10 @@ def assumed_dialect(path: str | Path) -> str:
     """The dialect of a base to train, where its files look like those of several families: the autoregressive one."""
     if stated := stated_for(path):
         return stated
-    files, layout = recognised(find(path)[0])
+    folder = find(path)[0]
+    if is_adapter(folder):
+        return base_dialect(folder)
+    files, layout = recognised(folder)
     return layout.base(files)
 
 
