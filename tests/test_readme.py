@@ -70,7 +70,7 @@ def test_every_import_in_the_docs_works():
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how/*.md"))]
 COMMAND = re.compile(r"(unmask|torchrun|python|pip|make|curl|srun) ")
-NEEDED = 33  # lines and blocks that say what they need and our tests do not have: the hub, a cluster, a Ctrl-C
+NEEDED = 36  # lines and blocks that say what they need and our tests do not have: the hub, a cluster, a Ctrl-C
 ELSEWHERE = {"extend.md": "tests/test_extend.py runs its commands, with its files as a package"}
 ENDLESS = {"serve": "until it is stopped", "study": "trains many models; tests/studies runs such files"}
 # What makes a command of the docs small; a value replaces the one that is given.

@@ -4,9 +4,9 @@ import os
 
 import pytest
 import torch
-from unmask.model.description import describe
 
 import unmask
+from unmask.cli.inspect import describe
 from unmask.model.checkpoint import load
 from unmask.model.passing import Causal, Pass
 
