@@ -4,8 +4,10 @@ import builtins
 import os
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.registry import _registry
 
 import stores
 from unmask import storage
@@ -124,6 +126,7 @@ def test_a_package_that_is_missing_is_said(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(_registry, "s3", raising=False)  # known from other tests
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(
@@ -135,8 +138,6 @@ def test_a_package_that_is_missing_is_said(monkeypatch):
 
 
 def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, monkeypatch):
-    import fsspec
-
     system = fsspec.core.url_to_fs(bucket)[0]
     path = f"{system._strip_protocol(bucket)}/../evil"
     monkeypatch.setattr(type(system), "find", lambda *_, **__: {path: {"type": "file", "size": 1}})
