@@ -6,7 +6,6 @@ import io
 import lzma
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import zstandard
 
 from attack.readers import attempt
 from confined import confined, failures
+from full_disk import files_at_most
 from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus import decompress
@@ -220,8 +220,8 @@ def test_a_disk_that_is_full_at_any_moment_leaves_nothing_half_written(size, tmp
     source.write_text(STORY * 20)
 
     def use():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        assert main(prepare(source, out)) == 2
+        with files_at_most(size):
+            assert main(prepare(source, out)) == 2
 
     assert confined(use) == "done"
     assert not (out / "manifest.json").exists()
@@ -234,10 +234,10 @@ def test_a_full_disk_leaves_a_film_as_it_was_and_no_part_of_a_checkpoint(tmp_pat
     (tmp_path / "film.html").write_text("before")
 
     def use():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
         film = ["sample", "stories", "--prompt", "Once", "--length", "8", "--film", str(tmp_path / "film.html")]
-        assert main(film) == 2
-        assert main(["convert", "stories", str(tmp_path / "copy")]) == 2
+        with files_at_most(1_000):
+            assert main(film) == 2
+            assert main(["convert", "stories", str(tmp_path / "copy")]) == 2
 
     assert confined(use) == "done"
     assert [path.name for path in tmp_path.iterdir()] == ["film.html"]

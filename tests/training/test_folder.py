@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load
 
+from full_disk import files_at_most
 from training.small import Chain
 from unmask import settings as toml
 from unmask.cli.main import main
@@ -298,12 +298,8 @@ def test_odd_curves_are_no_hindrance(out, odd):
 @pytest.mark.parametrize("limit", [200, 3_000, 20_000])
 def test_a_disk_that_is_full_is_an_error_and_with_room_the_run_goes_on(tmp_path, text, capsys, limit):
     out = tmp_path / "run"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # no file can grow beyond this, as on a full disk
-    try:
+    with files_at_most(limit):
         code = train(out, "--data", str(text), "--steps", "2", "--resume")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     said = capsys.readouterr().err
     assert (code, "could not write" in said) == (2, True), said
     assert not [path for path in out.rglob(".*") if is_draft(path) or path.suffix == ".lock"]

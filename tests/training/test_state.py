@@ -1,4 +1,3 @@
-import resource
 import shutil
 from dataclasses import replace
 
@@ -6,6 +5,7 @@ import pytest
 import torch
 
 import unmask.model.checkpoint
+from full_disk import files_at_most
 from toys.objective import Toy
 from toys.recurrent import RecurrentSpec
 from training.small import MASK, Chain, network, settings
@@ -104,13 +104,8 @@ def test_a_full_disk_is_an_error_and_the_last_good_checkpoint_stays(tmp_path):
     state = begin(network(asked), asked)
     good = save(tmp_path, state, Point(step=1))
     before = {path: path.read_bytes() for path in good.iterdir()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # no file can grow beyond this, as on a full disk
-    try:
-        with pytest.raises(UserError, match="could not write"):
-            save(tmp_path, state, Point(step=2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_at_most(20_000), pytest.raises(UserError, match="could not write"):
+        save(tmp_path, state, Point(step=2))
     assert disk.steps_in(tmp_path) == [1]
     assert {path: path.read_bytes() for path in good.iterdir()} == before
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]

@@ -5,14 +5,14 @@ what was seen to FOLDER/seen.json.
 """
 
 import json
-import resource
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from full_disk import files_at_most
 from training.runs import HALF, STEPS, begun, others, save, scored, steps
 from unmask.errors import UserError
 from unmask.processes import sharding
@@ -63,16 +63,12 @@ def values(current: state.State) -> list[torch.Tensor]:
 def full_disk(team: Many, out: Path, current: state.State) -> list[str]:
     """What each process hears when one of those that write cannot: the last, for one of them."""
     writers = team.world if team.way == "fsdp" else 1
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     told = ""
-    try:
-        if team.rank == writers - 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        save(out, current, STEPS + 1, team)
-    except UserError as error:
-        told = str(error)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_at_most(20_000) if team.rank == writers - 1 else nullcontext():
+        try:
+            save(out, current, STEPS + 1, team)
+        except UserError as error:
+            told = str(error)
     return everyone(team, told)
 
 

@@ -18,6 +18,7 @@ from unmask.errors import UserError, how_many
 from unmask.processes.team import Team
 
 T = TypeVar("T")
+TOKENS = ". If it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token of the head."
 RETRIES = 5  # of a task whose worker or node died
 
 
@@ -135,7 +136,8 @@ def connected(on: str) -> Iterator[Cluster | None]:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"no Ray cluster answers at {address or 'this machine'}: {reason}") from None
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else TOKENS
+        raise UserError(f"no Ray cluster answers at {address or 'this machine'}: {reason}{hint}") from None
     try:
         nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         yield Cluster(max(1, sum(nodes)), max(nodes, default=0))
