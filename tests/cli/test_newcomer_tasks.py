@@ -3,12 +3,26 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
-from unmask.cli.main import FOLDER, GROUPS, RENAMED, main, usage, verbs
+from unmask.cli.help import options
+from unmask.cli.main import FOLDER, GROUPS, RENAMED, main, named_default, usage, verbs
+from unmask.cli.names import NAMES, listed_names, names_of
+from unmask.cli.stored_help import read_stored
+from unmask.cli.write_help import component_choices
+from unmask.diffusion.objective import OBJECTIVES
+from unmask.errors import UserError
+from unmask.evaluation.likelihood.estimators import estimator
 from unmask.model.backbone import BACKBONES
 from unmask.sampling.policy import POLICIES
+from unmask.sampling.stale import CACHES
+from unmask.text.corpus.chat_template import ChatTemplate
+from unmask.text.corpus.detokenize import detokenizer
+from unmask.text.corpus.documents import FileLayout
+from unmask.text.layout import LAYOUTS
+from unmask.text.tokens.vocabulary import build_tokenizer
 
 TASKS = {  # what a person wants, in words that the right verb's line has: the verb and its group
     "train a model on my own texts": ("train", "Train a model"),
@@ -90,25 +104,103 @@ def test_a_verb_of_old_answers_with_the_command_to_type(verb, capsys):
     assert RENAMED[verb].split()[1] in verbs()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "registry"),
-    [(["sample", "stories", "--sampler", "help"], POLICIES), (["train", "--model.name", "help"], BACKBONES)],
+def free(*flags):
+    """Flags whose values nobody has registered: files, texts, addresses, names of things on this machine."""
+    return {f"--{flag}" for flag in flags}
+
+
+FREE = free(
+    *("config", "out", "init", "data-root", "pairs", "pair", "test", "valid", "train", "intervals"),  # files
+    *("classifier", "adapter", "drafter", "prompts"),  # models, and files
+    *("field", "given", "answer", "by", "key", "label", "split", "classifier-label"),  # what a file has
+    *("prompt", "until", "system", "separator", "pattern", "one-of", "form", "json-schema"),  # texts
+    *("host", "hosts", "name", "origins", "on", "launcher", "license", "part"),  # machines, owners
+    *("rows", "scale"),  # of the study's file, whose names an error lists
+    *("adapter.targets", "model.complement"),  # layers and ids of a model
 )
-def test_help_as_a_name_lists_every_member_with_a_line(arguments, registry, capsys):
-    assert main(arguments) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
-    assert set(registry) <= lines.keys()
-    assert all(len(line.split()) > 2 for line in lines.values())
+REPOSITORY = ("push", "--to")
+OF_A_MODEL = ("quality", "--tokenizer")
+
+
+def flags_with_words():
+    """Every flag of a verb or a component that takes something else than a number, a path or a choice."""
+    for verb in verbs():
+        module = import_module(f"unmask.cli.{verb}")
+        for arguments in component_choices(module):
+            own, groups = options(module.Settings, named_default(module, arguments), "")
+            for line, _, positional in [*own, *(one for _, group in groups for one in group)]:
+                *flags, last = line.split(", ")
+                flag, _, metavar = last.partition(" ")
+                if not positional and metavar and not re.fullmatch(r"(N|X|PATH|\{.*\})( \.\.)?", metavar):
+                    yield from ((verb, one) for one in (*flags, flag))
+
+
+def test_a_flag_that_takes_a_name_answers_help_and_no_other_one_is_forgotten():
+    for verb, flag in sorted(set(flags_with_words())):
+        bare = flag.replace("--text.", "--")
+        known = listed_names(verb, [flag, "help"])
+        if bare in FREE or (verb, flag) in (REPOSITORY, OF_A_MODEL):
+            assert known is None, (verb, flag)
+        else:
+            assert known is not None, (
+                f"{verb} {flag}: register its names in cli/names.py, or say here that it has none"
+            )
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_help_as_a_name_lists_every_member_with_a_line(key, capsys):
+    flag = key.split()[-1]
+    verb = key.split()[0] if " " in key else next(verb for verb in verbs() if flag in read_stored()[verb]["flags"])
+    assert main([verb, flag, "help"]) == 0
+    option, *shown = capsys.readouterr().out.splitlines()
+    assert option.startswith("-")
+    assert flag in option
+    lines = {line.split()[0]: line for line in shown}
+    assert list(lines) == list(names_of(verb, flag))
+    assert all(len(line.split()) > 1 for line in lines.values()), "a line about each"
+    assert max(map(len, shown)) <= 180, "a line about it, not what a dataclass writes"
+
+
+def test_the_names_are_those_that_the_code_takes():
+    assert set(POLICIES) == set(names_of("sample", "--sampler")) == set(names_of("frontier", "--samplers"))
+    assert set(BACKBONES) == set(names_of("train", "--model.name"))
+    assert set(CACHES) == set(names_of("chat", "--cache"))
+    assert set(LAYOUTS) == set(names_of("evaluate", "--pack")) == set(names_of("train", "--text.pack"))
+    for kind in set(names_of("prepare", "--tokenizer")):
+        assert build_tokenizer(kind, ["some text"], size=300).size
+    for name in names_of("evaluate", "--detokenize"):
+        assert detokenizer(name)("a text")
+    for order in names_of("evaluate", "--policy"):
+        assert estimator("duel", policy=order).policy == order
+    for unit in names_of("train", "--documents"):
+        assert FileLayout(documents=unit)
+    for name in names_of("train", "--template"):
+        assert ChatTemplate.named(name).text
+
+
+def test_every_estimator_that_some_objective_takes_is_listed_and_no_other():
+    taken = set()
+    for name in OBJECTIVES:
+        with pytest.raises(UserError) as refused:
+            estimator("nonsense", objective=name)
+        taken |= set(str(refused.value).partition("Known: ")[2].rstrip(".").split(", "))
+    assert set(names_of("evaluate", "--estimator")) == taken
 
 
 @pytest.mark.parametrize(
-    "flag", ["--objective.name", "--objective.schedule", "--objective.times", "--optim.name", "--text.pack"]
+    ("words", "choice"),
+    [
+        (["train", "--recipe", "help"], "warm"),
+        (["classify", "--schedule=help"], "cosine"),
+        (["train", "--optim.schedule", "help"], "constant"),
+        (["quality", "x", "--check", "help"], "steps"),
+    ],
 )
-def test_the_names_of_training_are_listed_too(flag, capsys):
-    assert main(["train", flag, "help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) >= 4
-    assert max(map(len, lines)) <= 140, "a line about it, not what a dataclass writes"
+def test_choices_are_listed_too_and_of_this_flag(words, choice, capsys):
+    assert main(words) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert choice in shown
+    assert "log-linear" not in shown, "a schedule of noise is no schedule of learning rates"
 
 
 def test_help_as_a_text_is_a_text(capsys):

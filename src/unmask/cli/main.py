@@ -9,11 +9,9 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stderr, suppress
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -22,45 +20,12 @@ import tyro
 
 from unmask import __version__
 from unmask.cli.help import help_text
+from unmask.cli.names import listed_names
 from unmask.cli.numbers import numbers
 from unmask.cli.stored_help import check_flags, stored_help
 from unmask.errors import UserError, unknown
 from unmask.plugins import take_plugins
-from unmask.registry import Registry, own_fields
 from unmask.untrusted import printable
-
-REGISTRIES = {  # the last words of a flag, and where its names are registered
-    "sampler": "unmask.sampling.policy:POLICIES",
-    "samplers": "unmask.sampling.policy:POLICIES",
-    "objective.name": "unmask.diffusion.objective:OBJECTIVES",
-    "model.name": "unmask.model.backbone:BACKBONES",
-    "optim.name": "unmask.training.optim:OPTIMIZERS",
-    "pack": "unmask.text.layout:LAYOUTS",
-    "schedule": "unmask.diffusion.schedule:SCHEDULES",
-    "times": "unmask.diffusion.times:TIMES",
-}
-
-
-def asked_list(arguments: Sequence[str]) -> str | None:
-    """The list that a command line asks for; None: it asks for none."""
-    for flag, value in pairwise(arguments):
-        name = next((name for name in REGISTRIES if flag.endswith((f"-{name}", f".{name}"))), None)
-        if value == "help" and flag.startswith("--") and name is not None:
-            module, _, variable = REGISTRIES[name].partition(":")
-            return "\n".join(members(getattr(import_module(module), variable), flag))
-    return None
-
-
-def members(registry: Registry[object], flag: str) -> Iterator[str]:
-    """Every member with a line about it and the fields that can be set, in the order of the alphabet."""
-    yield f"{flag} NAME" + ("[:FIELD=VALUE,..]" if registry.inline else "") + f": the {registry.kind}"
-    entries = [registry.entry(name) for name in sorted(registry)]
-    width = max(len(entry.name) for entry in entries)
-    for entry in entries:
-        about = entry.about or (entry.kind.__doc__ or "").split("\n")[0].rstrip(".")
-        fields = ", ".join(own_fields(entry.kind)) if registry.inline else ""
-        yield f"  {entry.name:<{width}}  {about}" + (f" ({fields})" if fields else "")
-
 
 FOLDER = Path(__file__).parent
 GROUPS = {  # what a person wants, and the verbs for it, the common ones first
@@ -129,7 +94,7 @@ def dispatch(arguments: list[str]) -> int:
         raise UserError(f"`unmask {verb}` has another name now: {RENAMED[verb]}")
     if verb not in verbs():
         raise unknown("verb", verb, verbs())
-    if "help" in rest and (names := asked_list(rest)) is not None:
+    if any(word.endswith("help") for word in rest) and (names := listed_names(verb, rest)) is not None:
         print(names)
         return 0
     if (text := stored_help(verb, rest)) is not None:

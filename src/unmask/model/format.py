@@ -109,6 +109,11 @@ class Format(ABC):
 FORMATS: Registry[Format] = Registry("checkpoint format", room="unmask.model.formats", group="unmask.formats")
 
 
+def written_formats() -> dict[str, str]:
+    """The formats that can be written, with a line about each."""
+    return {name: FORMATS.entry(name).about for name in FORMATS if FORMATS[name].config is not Format.config}
+
+
 def recognised(folder: Path, dialect: str | None = None) -> tuple[Files, Format]:
     """A folder's files, and the format that recognises them; `dialect`: its name, where a user gave it."""
     if folder.suffix == SUFFIX:

@@ -32,6 +32,10 @@ class Device:
     link: float  # bytes per second to the others in its machine, each way
     network: float = 50e9  # bytes per second to other machines, each way
 
+    @property
+    def title(self) -> str:
+        return f"{self.memory / 1e9:g} GB, {self.rate / 1e12:g} TFLOPS, {self.link / 1e9:g} GB/s to its neighbours"
+
 
 DEVICES = {
     "H100": Device(80e9, 989e12, 450e9),

@@ -80,6 +80,10 @@ class Metric:
     kinds: tuple[str, ...] = ("two classes", "several classes")
     lower: bool = False  # lower is better
 
+    @property
+    def title(self) -> str:
+        return (self.of.__doc__ or "").rstrip(".")
+
     def better(self, one: float, other: float | None) -> bool:
         return other is None or (one < other if self.lower else one > other)
 

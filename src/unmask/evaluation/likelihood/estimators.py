@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.diffusion.certainty import CERTAINTY, even_share, surest
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM, row_log_probs
-from unmask.diffusion.objective import Objective, objective_of
+from unmask.diffusion.objective import OBJECTIVES, Objective, objective_of
 from unmask.diffusion.rows import row_nats, rows_where
 from unmask.diffusion.schedule import LogLinear, Schedule, complete, shown_sigma
 from unmask.diffusion.times import Count, away_from_zero
@@ -29,7 +29,12 @@ from unmask.random import Noise, keys
 from unmask.registry import Registry, own_fields
 from unmask.shapes import Network
 
-POLICIES = (*CERTAINTY, "left")
+POLICIES = {  # orders in which `duel` reveals
+    "confidence": "the most confident positions first",
+    "margin": "positions with the largest probability margin first",
+    "entropy": "positions of lowest entropy first",
+    "left": "from left to right",
+}
 LAST = 1e-3  # the estimator `time` draws no t below this: there it takes one step
 BOUND = "upper bound on -log p"
 
@@ -90,6 +95,22 @@ def estimator(
     entry = ESTIMATORS.entry(name)
     values = {"schedule": schedule, "policy": policy, "reveal": reveal, "budget": budget}
     return entry.make(**{key: values[key] for key in own_fields(entry.kind) if key in values})
+
+
+def estimator_names() -> dict[str, str]:
+    """Every estimator with a line about it: of all masked language models, or of the objectives that compute it."""
+    own: dict[str, list[str]] = {}
+    for objective in OBJECTIVES:
+        for name in OBJECTIVES.usual(objective).estimators():
+            own.setdefault(name, []).append(objective)
+    masked = {"count": "the bound by the number of masks", "steps": "the bound of --steps steps"}
+    masked |= {name: ESTIMATORS.entry(name).about for name in ESTIMATORS}
+    shared = {name: f"masked language models: {about}" for name, about in masked.items()}
+    return shared | {
+        name: f"{', '.join(of)}: {OBJECTIVES.usual(of[0]).estimators()[name].means}"
+        for name, of in own.items()
+        if name not in masked
+    }
 
 
 @dataclass(frozen=True)

@@ -156,13 +156,15 @@ SUITE = (
 )
 
 
+SETS = {one.name: one for one in SUITE}
+
+
 def chosen_sets(names: tuple[str, ...]) -> list[TextSet]:
     """The sets of these names; without names, all."""
-    known = {one.name: one for one in SUITE}
     for name in names:
-        if name not in known:
-            raise unknown("text of the suite", name, known)
-    return [known[name] for name in names] if names else list(SUITE)
+        if name not in SETS:
+            raise unknown("text of the suite", name, SETS)
+    return [SETS[name] for name in names] if names else list(SUITE)
 
 
 def find_file(one: TextSet, root: Path) -> tuple[Path, Local] | None:

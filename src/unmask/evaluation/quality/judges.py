@@ -1,8 +1,4 @@
-"""Judges: causal language models that score samples, in nats per token.
-
-    runs/ar, stories-ar      an autoregressive unmask model, trained here or shipped with the package
-    gpt2-large, folder/      any causal model that transformers loads, from the hub or a folder: safetensors only
-    folder/model.gguf        a GGUF file, through transformers
+"""Judges: causal language models that score samples, in nats per token. `JUDGES` says what can be one.
 
 Rows of a batch are padded at their ends, which a causal model does not see, so batching changes no number.
 """
@@ -30,6 +26,12 @@ from unmask.model.model import Model, shipped_models
 from unmask.model.passes.whole import hidden_states
 from unmask.model.weights import FILE
 
+JUDGES = {
+    "stories-ar": "the autoregressive model of stories that is shipped with the package",
+    "FOLDER": "an autoregressive unmask model, or a causal model that transformers loads: safetensors only",
+    "NAME": "such a model on the hub: gpt2-large",
+    "FILE.gguf": "a GGUF file, through transformers",
+}
 BUDGET = 2048  # tokens in a forward pass
 NEEDS = f"this judge needs transformers: {install('eval')}"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import TemplateError, nodes, pass_context
 from jinja2.exceptions import SecurityError
@@ -48,11 +48,24 @@ FILTERS = (
 )
 FILTERS += " reject map int items safe"
 MARKED = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # TRL's marks of what is learned: it is known here
+
+
+class NamedTemplate(NamedTuple):
+    title: str
+    text: str
+
+
 NAMED = {
-    "roles": "{{ bos_token }}{% for message in messages %}{{ message.role }}\n{{ message.content }}{{ eos_token }}"
-    "{% endfor %}{% if add_generation_prompt %}assistant\n{% endif %}",
-    "chatml": "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "roles": NamedTemplate(
+        "the role in a line before each message, an eos after it",
+        "{{ bos_token }}{% for message in messages %}{{ message.role }}\n{{ message.content }}{{ eos_token }}"
+        "{% endfor %}{% if add_generation_prompt %}assistant\n{% endif %}",
+    ),
+    "chatml": NamedTemplate(
+        "<|im_start|>, the role in a line, the message, <|im_end|>",
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    ),
 }
 
 
@@ -234,7 +247,7 @@ class ChatTemplate:
     def named(cls, word: str) -> "ChatTemplate":
         """A template by its name (roles, chatml), from a jinja file, or as a text of its own."""
         if word in NAMED:
-            return cls(NAMED[word])
+            return cls(NAMED[word].text)
         if "{" in word:
             return cls(word)
         if not Path(word).is_file():

@@ -55,12 +55,13 @@ LM1B: list[Rule] = [
 ]
 
 
-def _by(rules: list[Rule]) -> Callable[[str], str]:
+def _by(about: str, rules: list[Rule]) -> Callable[[str], str]:
     def detokenize(text: str) -> str:
         for pattern, new in rules:
             text = pattern.sub(new, text)
         return text
 
+    detokenize.__doc__ = about
     return detokenize
 
 
@@ -80,11 +81,11 @@ def letters(text: str) -> str:
 
 
 DETOKENIZERS: dict[str, Callable[[str], str]] = {
-    "wikitext": _by(WIKITEXT),
-    "ptb": _by(PTB),
-    "lm1b": _by(LM1B),
+    "wikitext": _by("WikiText: joined words and marks, headings, numbers", WIKITEXT),
+    "ptb": _by("Penn Treebank: joined words, numbers, '?' for unknown words", PTB),
+    "lm1b": _by("One Billion Words: joined marks, quotes and brackets", LM1B),
     "lambada": lambada,
-    "scientific": _by([*WIKITEXT, *LM1B]),
+    "scientific": _by("PubMed and arXiv: those of WikiText, then of One Billion Words", [*WIKITEXT, *LM1B]),
     "letters": letters,
 }
 

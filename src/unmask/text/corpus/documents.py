@@ -21,7 +21,13 @@ from unmask.text.corpus.turns import Exchange, exchanges, exchanges_in
 
 PIECE = 1 << 16  # characters; longer documents are yielded in pieces of about this size
 SEPARATOR = "<|endoftext|>"
-UNITS = ("auto", "file", "line", "paragraph", "separator")
+UNITS = {
+    "auto": "split at the separator if the file has one, else the whole file",
+    "file": "the whole file is one document",
+    "line": "each line is a document",
+    "paragraph": "what is between blank lines is a document",
+    "separator": "what is between separators is a document",
+}
 
 
 class Piece(NamedTuple):

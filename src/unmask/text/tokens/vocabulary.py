@@ -15,7 +15,6 @@ from unmask.text.tokens.tokenizer import Tokenizer
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
 SPECIALS = [END, PAD, MASK]
-KINDS = ("byte", "character", "bpe", "dna", "protein", "caduceus", "text8")
 BASES = DNA.letters + DNA.any
 AMBIGUOUS = "RYSWKMBDHV"  # the IUPAC letters for "one of several bases", written N here
 RARE = "BJOUZ"  # one of two amino acids (B, J, Z), or one of the two rare ones (O, U): written X here
@@ -23,18 +22,9 @@ RARE = "BJOUZ"  # one of two amino acids (B, J, Z), or one of the two rare ones 
 
 def build_tokenizer(kind: str, texts: Iterable[str] = (), *, size: int = 4096) -> Tokenizer:
     """A tokenizer by the name of its kind; `texts` are read only by character and bpe, `size` by bpe."""
-    makers: dict[str, Callable[[], Tokenizer]] = {
-        "byte": byte,
-        "character": lambda: character(texts),
-        "bpe": lambda: bpe(texts, size),
-        "dna": dna,
-        "protein": protein,
-        "caduceus": caduceus,
-        "text8": text8,
-    }
     if kind not in KINDS:
         raise unknown("tokenizer", kind, KINDS)
-    return makers[kind]()
+    return character(texts) if kind == "character" else bpe(texts, size) if kind == "bpe" else KINDS[kind]()
 
 
 def byte() -> Tokenizer:
@@ -108,6 +98,11 @@ def text8() -> Tokenizer:
     core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     ids = {role: special.index(f"[{role.upper()}]") for role in ("mask", "pad", "bos", "eos")}
     return Tokenizer(core, **ids)
+
+
+KINDS: dict[str, Callable[..., Tokenizer]] = {
+    one.__name__: one for one in (byte, character, bpe, dna, protein, caduceus, text8)
+}
 
 
 def _letterwise(alphabet: list[str], *, unknown: str | None = None) -> tokenizers.Tokenizer:
