@@ -2,10 +2,10 @@
 
     python bench/any_order.py --out docs/records/any_order_speed.json
 
-All have one network, that of `stories` (256 x 6, 2,048 tokens) with random weights: what a token costs does not depend
-on what it says. Every writer draws exactly from its own law, one token per call, but `groups`, which draws several.
-All write in turns, and times are processor times of one thread, so that a busy machine hits them alike. Long texts of
-MDLM slide a window of 128 tokens forward by 64; the others read the whole text from their memory.
+All have one network, that of `stories` (256 x 6, 2,048 tokens) with random weights: what a token costs does not
+depend on what it says. Every writer draws exactly from its own law, one token per call, but `groups`, which draws
+several. All write in turns, and times are processor times of one thread, so that a busy machine hits them alike. Long
+texts of MDLM slide a window of 128 tokens forward by 64; the others read the whole text from their memory.
 """
 
 import json
@@ -80,7 +80,8 @@ def main(settings: Settings) -> None:
                 speed = rows * length / median(seconds)
                 table.append({"length": length, "rows": rows, "writer": name, "tokens_per_second": speed})
                 table[-1].update(of_autoregressive=ratio, of_mdlm=over)
-                print(f"{length} x {rows}  {name:24} {speed:8.1f} tokens/s  {ratio:.2f} of AR  {over:.2f} of MDLM", flush=True)
+                shares = f"{ratio:.2f} of AR  {over:.2f} of MDLM"
+                print(f"{length} x {rows}  {name:24} {speed:8.1f} tokens/s  {shares}", flush=True)
     if settings.out:
         Path(settings.out).write_text(json.dumps({"rounds": settings.rounds, "table": table}, indent=2) + "\n")
 
