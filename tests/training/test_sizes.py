@@ -7,6 +7,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
+from unmask.training.optimizers.adamw import AdamW
 from unmask.training.optimizers.auto import Auto
 from unmask.training.settings import Text, Train, settle_training
 from unmask.training.sizes import (
@@ -14,8 +15,11 @@ from unmask.training.sizes import (
     EACH,
     FEWEST,
     LADDER,
+    LARGE,
+    MANY,
     PASSES,
     inner_parameters,
+    optimizer_for,
     packed_for,
     seconds_per_step,
     size_run,
@@ -81,6 +85,29 @@ def test_a_network_to_start_from_keeps_its_size():
     slow = found(settle_training(Train(init="somewhere")), init=replace(init, width=384))
     assert one.model == slow.model == ASKED.model  # it is not used: the network is that of the checkpoint
     assert slow.steps < one.steps / 4
+
+
+def test_a_large_network_to_start_from_takes_fewer_rows_at_a_time_and_more_steps():
+    asked = settle_training(Train(init="somewhere", optim=AdamW()))
+    large = Architecture(width=512, blocks=12, heads=8, vocab=VOCAB, tied=True)
+    slow = found(asked, init=large, rows=10**6)
+    assert slow.optim.batch < found(asked, init=replace(large, width=64)).optim.batch
+    assert slow.steps >= MANY
+    assert found(asked, init=large, rows=10**6, minutes=0.01).optim.batch == 1
+    assert found(asked, init=large, rows=10**6, given={"optim.batch"}).optim.batch == asked.optim.batch
+
+
+def test_a_network_to_start_from_has_the_optimizer_that_suits_its_size():
+    asked = settle_training(Train(init="somewhere"))
+    small = Architecture(width=128, blocks=4, heads=4, vocab=VOCAB, tied=True)
+    large, short = replace(small, width=1024, blocks=12), replace(asked, text=replace(asked.text, length=16))
+    assert optimizer_for(asked, small) == asked
+    assert (asked.optim.name, optimizer_for(short, large).optim.name) == ("muon", "adamw")
+    assert optimizer_for(short, large).optim.lr == LARGE
+    assert optimizer_for(short, large, given={"optim.lr"}).optim.lr == asked.optim.lr
+    assert optimizer_for(short, large, given={"optim.name"}) == short
+    adapter = replace(short, adapter=replace(short.adapter, rank=4))
+    assert optimizer_for(adapter, large) == adapter
 
 
 def test_processes_share_a_batch_equally():

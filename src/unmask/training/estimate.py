@@ -103,17 +103,23 @@ def step_rate(
     vocab: int,
     mask: int,
     init: Spec | None = None,
-    steps: int = 3,
+    seconds: float = 60.0,
 ) -> float:
-    """The rate with which `estimate` is right for this run: the first steps of each phase are done and forgotten."""
-    flops = seconds = 0.0
+    """The rate with which `estimate` is right for this run: the first steps of each phase are done and forgotten.
+
+    Three steps after the first, which is slower; or one, if they take more than `seconds`.
+    """
+    flops = total = 0.0
     for phase in phases(settings):
         spec = spec_of(settings, phase, vocab=vocab) if init is None else continue_spec(init, settings, phase)
-        done = islice(trial_steps(settings, batch, phase, spec, mask=mask), steps + 1)
-        pace = sorted(progress.seconds for progress in done)[(steps + 1) // 2]
+        paces: list[float] = []
+        for progress in islice(trial_steps(settings, batch, phase, spec, mask=mask), 4):
+            paces.append(progress.seconds)
+            if len(paces) > 1 and sum(paces) > seconds:
+                break
         flops += phase.steps * estimate(settings, spec, phase, rows=rows, rate=1.0).flops
-        seconds += phase.steps * pace
-    return flops / (USUAL_SHARE * seconds)
+        total += phase.steps * sorted(paces)[len(paces) // 2 if len(paces) > 2 else 0]
+    return flops / (USUAL_SHARE * total)
 
 
 def trial_steps(

@@ -13,7 +13,7 @@ from unmask.training.data import document_lengths, has_pairs, has_regions, open_
 from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
 from unmask.training.phases import continue_spec, phases, spec_of
 from unmask.training.settings import Train
-from unmask.training.sizes import ASIDE, packed_for, seconds_per_step, size_run, tuning_encoder
+from unmask.training.sizes import ASIDE, optimizer_for, packed_for, seconds_per_step, size_run
 
 TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads is tried
 
@@ -34,8 +34,8 @@ def fit_settings(order: Order, team: Team, say: Callable[[str], None], asked: Tr
     spec = starting_spec(asked)
     lengths, regions, pairs = document_lengths(folder), has_regions(folder), has_pairs(folder)
     asked = packed_for(asked, lengths, given=order.given, framed=spec.framed, regions=regions, pairs=pairs)
-    if spec.framed and asked.init:
-        asked = tuning_encoder(asked, given=order.given)
+    if asked.init:
+        asked = optimizer_for(asked, spec, given=order.given)
     if chosen:
         layout = training_layout(asked.text.pack, Marks(0, 0), framed=spec.framed)
         say(layout.chosen.format(length=asked.text.length))
@@ -63,7 +63,13 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
     batches = open_data(guess, folder).batches.at
     with computing_with(threads_of(guess)):
         rate = step_rate(
-            guess, batches, rows=data.rows, vocab=data.tokenizer.size, mask=data.tokenizer.mask, init=init
+            guess,
+            batches,
+            rows=data.rows,
+            vocab=data.tokenizer.size,
+            mask=data.tokenizer.mask,
+            init=init,
+            seconds=60 * order.minutes * ASIDE,
         )
     chosen = sizes(guess, rate, {*order.given, "model.width", "optim.batch"})
     chosen = replace(chosen, run=replace(chosen.run, minutes=order.minutes))
@@ -101,9 +107,8 @@ def threads_by_trial(asked: Train, folder: Path, most: int) -> int:
 
 
 def size_line(asked: Train, minutes: float) -> str:
-    shape = " ".join(
-        f"{name} {getattr(asked.model, name)}" for name in ("width", "blocks") if hasattr(asked.model, name)
-    )
+    named = [name for name in ("width", "blocks") if hasattr(asked.model, name)]
+    shape = asked.init or " ".join(f"{name} {getattr(asked.model, name)}" for name in named)
     return (
         f"chosen for about {duration(60 * minutes)}: {shape}, {asked.steps} steps of {asked.optim.batch} rows. "
         "If the machine turns out slower, there will be fewer steps."

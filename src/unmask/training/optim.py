@@ -53,7 +53,7 @@ class Optim(ABC):
 
     batch: int = 32  # rows per step, over all processes
     micro: int = 0  # rows per forward pass; 0: all rows of the process
-    lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw and with --init
+    lr: float = 0.0  # peak learning rate; 0: 5e-3 for muon, 1e-3 for adamw, with --init by the network
     schedule: Literal["constant", "cosine", "linear"] = "cosine"  # learning rate after the warm-up
     warmup: int = 100  # steps of linear warm-up
     floor: float = 0.1  # share of lr at the last step, for cosine and linear

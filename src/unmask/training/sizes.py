@@ -26,10 +26,12 @@ HEAD = 32  # features of an attention head
 EACH = 4  # training tokens per parameter that a network needs
 PASSES = 50  # most passes over the data
 TOKENS = 2048  # of a step, and twice as many from width 192 on
+MANY = 100  # steps for which a run from --init takes fewer rows at a time
 TIMES = 5  # validations of a run
 ASIDE = 0.1  # share of the time for validation, previews and checkpoints
 RARE = 2000  # bytes of text per id of a bpe vocabulary
-TUNING = "adamw", 2e-4  # optimizer and learning rate of an encoder, unless others are given
+ENCODER, LARGE = 2e-4, 5e-4  # learning rates with --init: of an encoder, and of a network too large for Muon
+DEAR = 2e11  # FLOPs of an update that are never too many: some seconds of one core
 SMALLEST, LARGEST = 512, 4096  # bpe vocabularies
 
 
@@ -76,11 +78,20 @@ def packed_for(
     return replace(asked, text=replace(text, pack=pack, length=length))
 
 
-def tuning_encoder(asked: Train, *, given: Collection[str] = ()) -> Train:
-    """The settings of a run that starts from an encoder: AdamW at a learning rate that keeps what it has learned."""
-    name, lr = TUNING
-    optim = asked.optim if "optim.name" in given else OPTIMIZERS.turned(asked.optim, name)
-    return replace(asked, optim=optim if "optim.lr" in given else replace(optim, lr=lr))
+def optimizer_for(asked: Train, spec: Spec, *, given: Collection[str] = ()) -> Train:
+    """The settings of a run that starts from a network of `spec`, with the optimizer that suits it.
+
+    AdamW for an encoder, at a learning rate that keeps what it has learned, and for a large network on few tokens a
+    step, of which Muon's products would cost more than a third of what its passes do.
+    """
+    passes = cost.training_flops(spec, length=asked.text.length) * asked.optim.batch * asked.text.length
+    dear = not asked.adapter.rank and asked.optim.flops(spec) > max(DEAR, passes / 3)
+    if "optim.name" not in given and (spec.framed or dear):
+        asked = replace(asked, optim=OPTIMIZERS.turned(asked.optim, "adamw"))
+    elif not spec.framed:
+        return asked
+    rate = ENCODER if spec.framed else LARGE
+    return asked if "optim.lr" in given else replace(asked, optim=replace(asked.optim, lr=rate))
 
 
 def size_run(
@@ -105,9 +116,15 @@ def size_run(
     best: Train | None = None
     for model in networks(asked.model, given, fixed=init is not None):
         batch = asked.optim.batch if "optim.batch" in given else batch_for(model, asked.text.length, rows, world)
-        one = replace(asked, model=model, optim=replace(asked.optim, batch=batch))
-        pace = seconds_per_step(one, rows=rows, vocab=vocab, rate=rate, init=init)
-        steps = max(FEWEST, int(min(60 * minutes * (1 - ASIDE) / pace, PASSES * rows / batch)))
+        while True:
+            one = replace(asked, model=model, optim=replace(asked.optim, batch=batch))
+            pace = seconds_per_step(one, rows=rows, vocab=vocab, rate=rate, init=init)
+            steps = int(min(60 * minutes * (1 - ASIDE) / pace, PASSES * rows / batch))
+            # A network that was given cannot be smaller, but its steps can.
+            if steps >= MANY or init is None or "optim.batch" in given or batch % (2 * world):
+                break
+            batch //= 2
+        steps = max(FEWEST, steps)
         one = with_steps(one, steps, given)
         if best is None or steps * batch * asked.text.length >= EACH * inner_parameters(model, asked.text.length):
             best = one
