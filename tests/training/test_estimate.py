@@ -19,3 +19,17 @@ def test_without_an_interval_no_preview_is_due():
     clock = PreviewClock(0, now=lambda: now[0])
     now[0] = 1e9
     assert not clock.due()
+
+
+def test_a_run_of_a_given_time_affords_previews_of_at_most_a_tenth_of_it():
+    now = [0.0]
+    clock = PreviewClock(60, now=lambda: now[0])
+    now[0] = 30.0
+    assert clock.affords(3.0)
+    assert not clock.affords(3.1)
+    with clock:
+        now[0] += 6
+    now[0] = 80.0
+    assert not clock.affords(0.1)  # the first took longer than was guessed
+    now[0] = 90.0
+    assert clock.affords()

@@ -149,7 +149,11 @@ class PreviewClock:
         self.began = self.now()
 
     def due(self) -> bool:
-        return self.every > 0 and self.now() - self.began >= max(self.every, 10 * self.took)
+        return self.every > 0 and self.now() - self.began >= self.every and self.affords()
+
+    def affords(self, guess: float = 0.0) -> bool:
+        """Whether a preview is at most a tenth of the time since the last; `guess`: the seconds of the first."""
+        return self.now() - self.began >= 10 * (self.took or guess)
 
     def __enter__(self) -> None:
         self.began = self.now()

@@ -159,7 +159,8 @@ class Log:
         self.record({"step": step, "valid": score.bound, "error": score.error})
         unit = "nats per token" if self.likelihood else "nats per predicted token, not a likelihood"
         several = f" ({self.name} phase)" if len(phases(self.asked)) > 1 else ""
-        self.say(f"step {step}  validation{several} {score.bound:.4f} ± {score.error:.4f} {unit}")
+        error = f" ± {score.error:.4f}" if score.error else ""  # one row has no error bar
+        self.say(f"step {step}  validation{several} {score.bound:.4f}{error} {unit}")
 
     def preview(self, model: Model, prompt: Sequence[int] = ()) -> None:
         """Show a few samples, drawn as `unmask sample` will draw them; a long grid is shortened."""

@@ -28,6 +28,7 @@ PASSES = 50  # most passes over the data
 TOKENS = 2048  # of a step, and twice as many from width 192 on
 MANY = 100  # steps for which a run from --init takes fewer rows at a time
 TIMES = 5  # validations of a run
+FEW = 4  # rows of a validation, at least: an error bar needs several
 ASIDE = 0.1  # share of the time for validation, previews and checkpoints
 RARE = 2000  # bytes of text per id of a bpe vocabulary
 ENCODER, LARGE = 2e-4, 5e-4  # learning rates with --init: of an encoder, and of a network too large for Muon
@@ -174,7 +175,7 @@ def with_steps(asked: Train, steps: int, given: Collection[str]) -> Train:
         "optim.warmup": min(100, max(1, steps // 10)),
         "optim.ema": round(min(0.999, max(0.9, 1 - 10 / steps)), 4),
         "run.eval_every": often,
-        "run.eval_rows": min(asked.run.eval_rows, max(asked.optim.batch, rows)),
+        "run.eval_rows": min(asked.run.eval_rows, max(FEW, asked.optim.batch, rows)),
         "run.save_every": often,
     }
     tables: dict[str, dict[str, Any]] = {"optim": {}, "run": {}}

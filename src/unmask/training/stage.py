@@ -87,10 +87,17 @@ class Stage:
                 point = replace(point, best=score.bound, error=score.error, best_step=point.step)
         if halt:
             return point
-        if run.preview and (evaluate or self.clock.due()):
+        if run.preview and (self.clock.due() or (evaluate and self.has_time_to_show(progress))):
             with self.clock:
                 preview(self)
         return on_time(job, point)
+
+    def has_time_to_show(self, progress: Progress) -> bool:
+        """Whether a run of a given time has enough of it for a preview, which reads each token many times."""
+        run, length = self.job.asked.run, self.current.learner.backbone.spec.length
+        # A pass without gradients costs a third of a step's, and there is one for each token.
+        guess = run.preview * length**2 * progress.seconds / (3 * progress.tokens)
+        return not self.job.deadline.seconds or self.clock.affords(guess)
 
     def over(self, point: Point) -> bool:
         return point.plan is not None and point.plan != self.job.asked.steps
