@@ -12,7 +12,7 @@ from model.golden import FOLDER, arrays_of, relative
 from unmask.errors import UserError
 from unmask.model.backbones.transformer_xl import TransformerXL, TransformerXLSpec, align_distances
 from unmask.model.cost import parameters
-from unmask.model.formats.transformer_xl import AUTHORS, read_config
+from unmask.model.formats.transformer_xl import Authors
 from unmask.model.passes.segments import segment
 from unmask.model.passes.whole import hidden_states, read_on
 from unmask.model.passing import Causal, Empty, Pass
@@ -24,7 +24,7 @@ TOLERANCE = 1e-5
 def recorded(name: str) -> TransformerXL:
     path = FOLDER / "baselines" / f"txl_{name}.safetensors"
     with safe_open(path, "pt") as file:
-        spec = read_config(json.loads(file.metadata()["config"]), AUTHORS, separate=False).spec
+        spec = Authors().spec(json.loads(file.metadata()["config"]))
     network = TransformerXL(spec).eval()
     network.load_state_dict({key: w for key, w in load_file(path).items() if key not in network.copies})
     return network

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from unmask.model.formats.dialect import Dialect, Keys
+from unmask.model.formats.dialect import Dialect
+from unmask.model.formats.keys import Keys
 
 LLAMA_KEYS: Keys = {
     "vocab": "vocab_size",

@@ -5,70 +5,59 @@ begins at the one after the id of the padding.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
-from unmask.model.format import FORMATS, Files
-from unmask.model.formats.encoder import SIZES, EncoderFormat, activation, sizes
-from unmask.model.formats.keys import check_fixed, number, whole
+from unmask.model.format import FORMATS, Files, Found
+from unmask.model.formats.encoder import SIZES, EncoderFormat, activation
+from unmask.model.formats.keys import Keys, check_fixed, padded_vocab, whole
 
 POSITIONS, ALIBI = "max_position_embeddings", "alibi_starting_size"  # the second: a key that only MosaicBERT has
 ENCODER = {"is_decoder": False, "add_cross_attention": False}
 PLAIN = {"offset": 0, "alibi": False, "gated": False, "joined": False, "embedding": 0, "shared": False}
 HEAD = "cls.predictions.transform."
+SIZED: Keys = {
+    **SIZES,
+    "segments": ("type_vocab_size", 2),
+    "eps": ("layer_norm_eps", 1e-12),
+    "dropout": ("hidden_dropout_prob", 0.1),
+}
 
 
 class BertFormat(EncoderFormat):
     """A relative of BERT: what its config.json calls the fields of a `BertSpec`, and which of them are fixed."""
 
     outside = ("cls.",)
-    sizes: ClassVar[Mapping[str, str]] = SIZES
-    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {  # fields by their key, with its default
-        "segments": ("type_vocab_size", 2),
-        "eps": ("layer_norm_eps", 1e-12),
-        "dropout": ("hidden_dropout_prob", 0.1),
-    }
+    fields: ClassVar[Keys] = {**SIZED, "length": POSITIONS, "positions": POSITIONS}
     activation: ClassVar[tuple[str, str]] = ("hidden_act", "gelu")  # its key, and the default
     attention_dropout: ClassVar[str] = "attention_probs_dropout_prob"
-    fields: ClassVar[Mapping[str, Any]] = {}  # fields that have one value in this family
-    fixed: ClassVar[Mapping[str, Any]] = {**ENCODER, "position_embedding_type": "absolute"}  # keys that have
-    stated: ClassVar[Mapping[str, Any]] = {}  # those that are written
+    values: ClassVar[Mapping[str, Any]] = {}  # fields that have one value in this family
+    assumed: ClassVar[Mapping[str, Any]] = {**ENCODER, "position_embedding_type": "absolute"}  # fixed, never written
 
-    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
-        check_fixed(config, {**self.fixed, **self.stated})
-        known: dict[str, Any] = sizes(config, self.sizes)
-        for field, (key, usual) in self.numbers.items():
-            known[field] = whole(config, key, usual) if isinstance(usual, int) else number(config, key, usual)
-        known |= {"tanh": activation(config, *self.activation), "pooled": pooled}
-        return BertSpec(**{**known, **self.positions(config), **self.fields})
+    def read(self, files: Files) -> Found:
+        found = super().read(files)
+        pooled = any(self.renamed(name) == "backbone.pooler.dense.weight" for name in files.tensors)
+        return replace(found, spec=replace(found.spec, pooled=pooled))
 
-    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The fields that say how long a text can be."""
-        positions = whole(config, POSITIONS)
-        return {"positions": positions, "length": positions}
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        check_fixed(config, self.assumed)
+        return {"tanh": activation(config, *self.activation), **self.values}
 
-    def keys(self, spec: Any) -> dict[str, Any]:
-        self.check_fields(spec, **{**PLAIN, **self.fields})
-        if "segments" in self.numbers and not spec.segments:
+    def other_keys(self, spec: Any) -> dict[str, Any]:
+        self.check_fields(spec, **{**PLAIN, **self.values})
+        if "segments" in self.fields and not spec.segments:
             raise UserError("a BERT has segments: this network has none.")
         return {
-            **{key: getattr(spec, field) for field, key in self.sizes.items()},
-            self.sizes["inner"]: spec.hidden,
-            **{key: getattr(spec, field) for field, (key, _) in self.numbers.items()},
             self.activation[0]: "gelu_new" if spec.tanh else "gelu",
             self.attention_dropout: spec.dropout,
-            **self.stated,
-            **self.position_keys(spec),
         }
-
-    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
-        return {POSITIONS: spec.reach}
 
 
 @FORMATS.register("bert", "the BERT checkpoints of transformers")
-class Bert(BertFormat):
+class PlainBert(BertFormat):
     kinds = ("bert",)
     architecture = "BertForMaskedLM"
     prefix = "bert."
@@ -90,21 +79,22 @@ class MosaicBert(BertFormat):
         "#.mlp.layernorm.": "#.output.LayerNorm.",
     }
     dropped = (*EncoderFormat.dropped, "encoder.alibi")
-    fields: ClassVar[Mapping[str, Any]] = {"alibi": True, "gated": True, "joined": True, "tanh": False}
-    fixed: ClassVar[Mapping[str, Any]] = ENCODER
+    fields: ClassVar[Keys] = {**SIZED, "length": ALIBI}
+    values: ClassVar[Mapping[str, Any]] = {"alibi": True, "gated": True, "joined": True, "tanh": False}
+    assumed: ClassVar[Mapping[str, Any]] = ENCODER
 
     def matches(self, files: Files) -> bool:
         return super().matches(files) and ALIBI in files.config
 
-    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         if activation(config):
             raise UserError("config.json says that GELU is approximated by tanh: MosaicBERT has the exact one.")
-        return {"length": whole(config, ALIBI), "vocab": -(-whole(config, "vocab_size") // 8) * 8}
+        return {**super().others(config), "vocab": padded_vocab(config)}
 
-    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
+    def other_keys(self, spec: Any) -> dict[str, Any]:
         if spec.vocab % 8:
             raise UserError(f"the layout {self.name!r} has vocabularies that are a multiple of 8, not {spec.vocab}.")
-        return {ALIBI: spec.length, self.attention_dropout: 0.0}
+        return {**super().other_keys(spec), self.attention_dropout: 0.0}
 
 
 @FORMATS.register("albert", "the ALBERT checkpoints of transformers")
@@ -131,23 +121,18 @@ class Albert(BertFormat):
         "pooler.": "pooler.dense.",
     }
     outside = ("predictions.",)
-    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {
-        **BertFormat.numbers,
+    fields: ClassVar[Keys] = {
+        **BertFormat.fields,
+        "embedding": "embedding_size",
         "dropout": ("hidden_dropout_prob", 0.0),
     }
     activation = ("hidden_act", "gelu_new")
-    fields: ClassVar[Mapping[str, Any]] = {"shared": True}
-    stated: ClassVar[Mapping[str, Any]] = {"num_hidden_groups": 1, "inner_group_num": 1}
-
-    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
-        return {**super().positions(config), "embedding": whole(config, "embedding_size")}
+    values: ClassVar[Mapping[str, Any]] = {"shared": True}
+    fixed: ClassVar[Mapping[str, Any]] = {"num_hidden_groups": 1, "inner_group_num": 1}
 
     def check_fields(self, spec: Spec, **wanted: Any) -> None:
         assert isinstance(spec, BertSpec)
         super().check_fields(spec, **wanted | {"embedding": spec.embedded})
-
-    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
-        return {POSITIONS: spec.reach, "embedding_size": spec.embedding}
 
 
 @FORMATS.register("distilbert", "the DistilBERT checkpoints of transformers")
@@ -173,23 +158,22 @@ class DistilBert(BertFormat):
         "vocab_projector.bias": "cls.predictions.bias",
     }
     outside = ("vocab_",)
-    sizes: ClassVar[Mapping[str, str]] = {
+    fields: ClassVar[Keys] = {
         "vocab": "vocab_size",
         "width": "dim",
         "blocks": "n_layers",
         "heads": "n_heads",
         "inner": "hidden_dim",
+        "dropout": ("dropout", 0.1),
+        "length": (POSITIONS, 512),
+        "positions": (POSITIONS, 512),
     }
-    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {"dropout": ("dropout", 0.1)}
     activation = ("activation", "gelu")
     attention_dropout = "attention_dropout"
-    fields: ClassVar[Mapping[str, Any]] = {"segments": 0, "eps": 1e-12, "pooled": False}
-    fixed: ClassVar[Mapping[str, Any]] = {}
+    values: ClassVar[Mapping[str, Any]] = {"segments": 0, "eps": 1e-12, "pooled": False}
+    assumed: ClassVar[Mapping[str, Any]] = {}
     # With sinusoids their table, which is in the files, would be learned here.
-    stated: ClassVar[Mapping[str, Any]] = {"sinusoidal_pos_embds": False}
-
-    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
-        return super().positions({POSITIONS: 512, **config})
+    fixed: ClassVar[Mapping[str, Any]] = {"sinusoidal_pos_embds": False}
 
 
 @FORMATS.register("roberta", "the RoBERTa checkpoints of transformers")
@@ -204,15 +188,16 @@ class Roberta(BertFormat):
         "lm_head.bias": "cls.predictions.bias",
     }
     outside = ("lm_head.",)
-    numbers: ClassVar[Mapping[str, tuple[str, float]]] = {**BertFormat.numbers, "segments": ("type_vocab_size", 1)}
+    fields: ClassVar[Keys] = {**SIZED, "segments": ("type_vocab_size", 1)}
 
-    def positions(self, config: Mapping[str, Any]) -> dict[str, int]:
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         offset = whole(config, "pad_token_id", 1) + 1
         positions = max(1, whole(config, POSITIONS) - offset)
-        return {"positions": positions, "length": positions, "offset": offset}
+        return {**super().others(config), "positions": positions, "length": positions, "offset": offset}
 
     def check_fields(self, spec: Spec, **wanted: Any) -> None:
         super().check_fields(spec, **wanted | {"offset": 2})
 
-    def position_keys(self, spec: BertSpec) -> dict[str, Any]:
-        return {"pad_token_id": spec.offset - 1, POSITIONS: spec.offset + (spec.reach or 0)}
+    def other_keys(self, spec: Any) -> dict[str, Any]:
+        positions = {"pad_token_id": spec.offset - 1, POSITIONS: spec.offset + (spec.reach or 0)}
+        return {**super().other_keys(spec), **positions}

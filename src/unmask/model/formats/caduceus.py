@@ -4,7 +4,8 @@ The two strands of PS are exchanged before every layer if the config says `fused
 and not otherwise: one name, two networks. Tensors that are tied may be missing.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,56 +14,56 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.caduceus import CaduceusSpec
-from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.keys import check_fixed, flag, number, whole
-from unmask.model.formats.mamba import layer_sizes
+from unmask.model.format import FORMATS, Files, Found
+from unmask.model.formats.encoder import TRAINED
+from unmask.model.formats.keys import Keys, padded_vocab
+from unmask.model.formats.mamba import layer_sizes, ssm_of
 from unmask.model.formats.official import mask_of
+from unmask.model.formats.table import TableFormat
 from unmask.text.tokens.vocabulary import caduceus
 
-KIND = "caduceus"
-FIXED = {"rms_norm": True, "bidirectional": True}
 COMBINE: dict[str, Literal["add", "multiply"]] = {"add": "add", "ew_multiply": "multiply"}
 MASKS = {12: 3, 16: 3}  # the id of [MASK] in the tokenizer of Caduceus, by the size of its vocabulary
 PAIRS = "7-10 8-9"  # A-T and C-G in that tokenizer
 MAP = "word_embeddings.complement_map"
-TRAINED = "unmask_objective"  # written by unmask; published checkpoints are masked language models
 
 
 @FORMATS.register("caduceus", "the Caduceus checkpoints, PS and Ph")
-class CaduceusLayout(Format):
+class CaduceusLayout(TableFormat):
     """`model_type` caduceus; every tensor but the head under `caduceus.backbone.`."""
 
-    def matches(self, files: Files) -> bool:
-        return not files.note and files.kind == KIND
+    kinds = ("caduceus",)
+    architecture = "CaduceusForMaskedLM"
+    backbone = CaduceusSpec
+    causal = False
+    fields: ClassVar[Keys] = {
+        "width": "d_model",
+        "blocks": "n_layer",
+        "shared": ("bidirectional_weight_tie", True),
+        "equivariant": ("rcps", False),
+        "exchange": ("fused_add_norm", True),
+        "tied": ("tie_word_embeddings", True),
+        "eps": ("norm_epsilon", 1e-5),
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {"rms_norm": True, "bidirectional": True}
 
-    def read(self, files: Files) -> Found:
-        config = files.config
-        check_fixed(config, FIXED)
-        real, multiple = whole(config, "vocab_size"), whole(config, "pad_vocab_size_multiple", 8)
-        vocab = -(-real // multiple) * multiple
-        strategy = config.get("bidirectional_strategy") or "add"
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        vocab, strategy = padded_vocab(config), config.get("bidirectional_strategy") or "add"
         if strategy not in COMBINE:
             raise UserError(f"config.json says bidirectional_strategy = {strategy!r:.60}: unmask knows {[*COMBINE]}.")
-        equivariant = flag(config, "rcps", False)
-        spec = CaduceusSpec(
-            vocab=vocab,
-            width=whole(config, "d_model"),
-            blocks=whole(config, "n_layer"),
-            combine=COMBINE[strategy],
-            shared=flag(config, "bidirectional_weight_tie", True),
-            equivariant=equivariant,
-            exchange=flag(config, "fused_add_norm", True),
-            complement=pairs_of(config.get("complement_map"), vocab) if equivariant else "",
-            tied=flag(config, "tie_word_embeddings", True),
-            eps=number(config, "norm_epsilon", 1e-5),
-            **layer_sizes(config),
-        )
+        pairs = pairs_of(config.get("complement_map"), vocab) if config.get("rcps") else ""
+        return {"vocab": vocab, "combine": COMBINE[strategy], "complement": pairs, **layer_sizes(config)}
+
+    def read(self, files: Files) -> Found:
+        config, spec = files.config, self.spec(files.config)
+        assert isinstance(spec, CaduceusSpec)
+        real = config["vocab_size"]
         if "mask_index" not in config and real not in MASKS:
             raise UserError(
                 f"config.json has no mask_index, and its vocabulary of {real} is not that of Caduceus's tokenizer: "
                 "add the id of the tokenizer's mask as mask_index."
             )
-        objective = fitting(self, OBJECTIVES.entry(str(config.get(TRAINED, "mlm"))).make())
+        objective = self.check_objective(OBJECTIVES.entry(str(config.get(TRAINED, "mlm"))).make())
         mask = mask_of({"mask_index": MASKS.get(real), **config}, spec)
         published = real in MASKS and mask == MASKS[real] and spec.complement in ("", PAIRS)
         return Found(spec, mask, objective, tokenizer=caduceus() if published else None)
@@ -70,7 +71,11 @@ class CaduceusLayout(Format):
     def renamed(self, name: str) -> str | None:
         if name.endswith("complement_map"):  # the config has it
             return None
-        name = name.removeprefix("caduceus.").replace(".submodule.", ".").replace("lm_head.lm_head.", "lm_head.")
+        name = (
+            name.removeprefix("caduceus.backbone.")
+            .replace(".submodule.", ".")
+            .replace("lm_head.lm_head.", "lm_head.")
+        )
         return super().renamed(name.replace("word_embeddings.embedding.", "word_embeddings."))
 
     def written(self, name: str, spec: Spec) -> str:
@@ -94,44 +99,19 @@ class CaduceusLayout(Format):
         return {name: torch.tensor(complements(spec)) for name in names}
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
-        if not isinstance(spec, CaduceusSpec):
-            raise UserError(f"the layout {self.name!r} holds the backbone 'caduceus' only, not {spec.name!r}.")
+        return {**super().config(spec, objective, mask=mask, dtype=dtype), TRAINED: objective.name}
+
+    def other_keys(self, spec: Any) -> dict[str, Any]:
         if spec.cond:
             raise UserError(f"the layout {self.name!r} has no modulation by the noise level, and this network has.")
-        fitting(self, objective)
         return {
-            "model_type": KIND,
-            "architectures": ["CaduceusForMaskedLM"],
-            "d_model": spec.width,
-            "n_layer": spec.blocks,
             "vocab_size": spec.vocab,
             "pad_vocab_size_multiple": 1,
-            "ssm_cfg": {
-                "d_state": spec.state,
-                "d_conv": spec.kernel,
-                "expand": spec.expand,
-                "dt_rank": spec.size.rank,
-            },
-            **FIXED,
-            "fused_add_norm": spec.exchange,
+            "ssm_cfg": ssm_of(spec),
             "residual_in_fp32": False,
-            "norm_epsilon": spec.eps,
             "bidirectional_strategy": {ours: theirs for theirs, ours in COMBINE.items()}[spec.combine],
-            "bidirectional_weight_tie": spec.shared,
-            "rcps": spec.equivariant,
             "complement_map": {str(i): j for i, j in enumerate(complements(spec))} if spec.equivariant else None,
-            "tie_word_embeddings": spec.tied,
-            "mask_index": mask,
-            TRAINED: objective.name,
-            "torch_dtype": dtype,
         }
-
-
-def fitting(layout: Format, objective: Objective) -> Objective:
-    """The objective, if its network predicts hidden tokens from visible ones, as a masked language model does."""
-    if not objective.facts.masked_lm:
-        raise UserError(f"the layout {layout.name!r} cannot record that the objective is {objective.name!r}.")
-    return objective
 
 
 def complements(spec: CaduceusSpec) -> list[int]:

@@ -22,8 +22,8 @@ from unmask.model.backbones.rotary import THETA
 from unmask.model.format import FORMATS, STATED, Files, Format, Found
 from unmask.model.formats.dialect import Dialect
 from unmask.model.formats.dialects import DIALECTS
-from unmask.model.formats.encoder import swapped
-from unmask.model.formats.keys import check_fixed, flag, number, whole
+from unmask.model.formats.keys import check_fixed, flag, number, read_fields, whole
+from unmask.model.formats.table import swapped
 
 MASK = "mask_token_id"
 
@@ -74,14 +74,8 @@ class Published(Format):
 
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the spec that config.json has, apart from the vocabulary."""
-        found: dict[str, Any] = {}
-        for name, key in self.dialect.keys.items():
-            key, usual = key if isinstance(key, tuple) else (key, None)
-            given = config if config.get(key) is not None else {}
-            readers: dict[type, Any] = {bool: flag, float: number, int: whole}
-            if name != "vocab":
-                absent = usual == 0 and not given
-                found[name] = 0 if absent else readers[type(getattr(DecoderSpec(), name))](given, key, usual)
+        given = {key: value for key, value in config.items() if value is not None}
+        found = read_fields(given, {name: key for name, key in self.dialect.keys.items() if name != "vocab"})
         longest = self.dialect.trained or found["length"]
         return found | {"length": min(found["length"], longest)}
 
@@ -123,7 +117,7 @@ def same_kind(kind: str | None) -> list[str]:
 
 def check_another(d: Dialect, config: Mapping[str, Any]) -> None:
     """Refuse a network of this model_type that is something else."""
-    check_fixed({key: value for key, value in config.items() if value is not None}, d.fixed)
+    check_fixed(config, d.fixed)
     if config.get("num_experts") or config.get("num_local_experts"):
         raise UserError("config.json describes a mixture of experts, which unmask does not support.")
     if d.name == "dream" and ("block_size" in config or config.get("architectures") == ["DreamForCausalLM"]):

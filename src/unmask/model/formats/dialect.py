@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Keys = Mapping[str, str | tuple[str, Any]]  # a field of the spec: its key in config.json, perhaps with a default
+from unmask.model.formats.keys import Keys
 
 
 @dataclass(frozen=True)

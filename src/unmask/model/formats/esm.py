@@ -2,24 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from unmask.diffusion.mdlm import MDLM
 from unmask.errors import UserError
-from unmask.model.backbone import Spec
 from unmask.model.backbones.esm import EsmSpec
 from unmask.model.backbones.rotary import THETA
 from unmask.model.format import FORMATS, Files, Found
-from unmask.model.formats.encoder import SIZES, EncoderFormat, sizes
-from unmask.model.formats.keys import check_fixed, flag, number, whole
+from unmask.model.formats.encoder import SIZES, EncoderFormat
+from unmask.model.formats.keys import Keys, flag
 
-FIXED = {
-    "position_embedding_type": "rotary",
-    "emb_layer_norm_before": False,
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "rope_theta": THETA,
-}
 PAD = 1  # in the vocabulary of ESM
 DPLM = {"dialect": "dplm", "sampling": {"sampler": "rdm", "steps": 500}}  # its authors' sampler
 
@@ -31,6 +23,19 @@ class EsmLayout(EncoderFormat):
     kinds = ("esm",)
     architecture = "EsmForMaskedLM"
     backbone = EsmSpec
+    fields: ClassVar[Keys] = {
+        **SIZES,
+        "length": ("max_position_embeddings", 1026),
+        "eps": ("layer_norm_eps", 1e-5),
+        "dropout": ("hidden_dropout_prob", 0.0),
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "position_embedding_type": "rotary",
+        "emb_layer_norm_before": False,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "rope_theta": THETA,
+    }
     prefix = "esm."
     head = "lm_head."
     outside = ("lm_head.",)
@@ -47,34 +52,21 @@ class EsmLayout(EncoderFormat):
         found = super().read(files)
         return replace(found, objective=MDLM(), settings=dict(DPLM)) if "dplm_type" in files.config else found
 
-    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get("position_embedding_type") != "rotary":
             raise UserError("config.json describes an ESM without rotary positions: unmask supports ESM-2 only.")
-        check_fixed({key: value for key, value in config.items() if value is not None}, FIXED)
         if config.get("is_folding_model"):
             raise UserError("config.json describes a model that folds proteins: unmask supports its encoder only.")
         zeroed = flag(config, "token_dropout", False)
         mask = config.get("mask_token_id", config.get("mask_index"))
         if zeroed and type(mask) is not int:
             raise UserError("config.json has no mask_token_id, and with token_dropout the network needs it.")
-        return EsmSpec(
-            **sizes(config),
-            length=whole(config, "max_position_embeddings", 1026),
-            mask=int(mask) if zeroed and mask is not None else -1,
-            eps=number(config, "layer_norm_eps", 1e-5),
-            dropout=number(config, "hidden_dropout_prob", 0.0),
-        )
+        return {"mask": int(mask) if zeroed and mask is not None else -1}
 
-    def keys(self, spec: Any) -> dict[str, Any]:
+    def other_keys(self, spec: Any) -> dict[str, Any]:
         return {
-            **{key: getattr(spec, field) for field, key in SIZES.items()},
-            "intermediate_size": spec.hidden,
-            "max_position_embeddings": spec.length,
             "pad_token_id": PAD,
             "token_dropout": spec.mask >= 0,
             **({"mask_token_id": spec.mask} if spec.mask >= 0 else {}),
-            "layer_norm_eps": spec.eps,
-            "hidden_dropout_prob": spec.dropout,
             "attention_probs_dropout_prob": spec.dropout,
-            **FIXED,
         }

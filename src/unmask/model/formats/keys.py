@@ -5,10 +5,31 @@ from typing import Any
 
 from unmask.errors import UserError
 
+Keys = Mapping[str, str | tuple[str, Any]]  # a field of the spec: its key in config.json, perhaps with a default
+FOLLOWING = {"inner": "hidden", "head": "features", "embed": "embedded", "positions": "reach"}  # a field that may be
+# 0, and the property that then follows from other fields
+
+
+def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """Fields of a spec: whole numbers, or what the default of their key is."""
+    found: dict[str, Any] = {}
+    for field, entry in keys.items():
+        key, usual = entry if isinstance(entry, tuple) else (entry, None)
+        reader: Any = flag if isinstance(usual, bool) else number if isinstance(usual, float) else whole
+        found[field] = reader(config, key, usual) if usual is None or key in config else usual
+    return found
+
+
+def written_fields(spec: Any, keys: Keys) -> dict[str, Any]:
+    """The keys of a config.json for these fields of a spec."""
+    known = {field: entry if isinstance(entry, str) else entry[0] for field, entry in keys.items()}
+    return {key: getattr(spec, FOLLOWING.get(field, field)) for field, key in known.items()}
+
 
 def check_fixed(table: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Refuse other values than these; null stands for a key that is missing."""
     for key, value in fixed.items():
-        if table.get(key, value) != value:
+        if table.get(key) is not None and table[key] != value:
             raise UserError(
                 f"config.json says {key} = {table[key]!r:.60}: unmask supports only networks with {value!r}."
             )
@@ -36,3 +57,9 @@ def number(table: Mapping[str, Any], key: str, usual: float) -> float:
     if type(value) not in (int, float):
         raise UserError(f"config.json says {key} = {value!r:.60}: it must be a number.")
     return float(value)
+
+
+def padded_vocab(config: Mapping[str, Any]) -> int:
+    """The rows of the embedding: the vocabulary, up to the next multiple."""
+    multiple = whole(config, "pad_vocab_size_multiple", 8)
+    return -(-whole(config, "vocab_size") // multiple) * multiple

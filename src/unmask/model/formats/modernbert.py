@@ -4,21 +4,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from unmask.errors import UserError
-from unmask.model.backbone import Spec
 from unmask.model.backbones.modernbert import ModernBertSpec
 from unmask.model.format import FORMATS
-from unmask.model.formats.encoder import SIZES, EncoderFormat, sizes
-from unmask.model.formats.keys import check_fixed, number, whole
+from unmask.model.formats.encoder import SIZES, EncoderFormat
+from unmask.model.formats.keys import Keys, check_fixed, number, whole
 
-FIXED = {
-    "attention_bias": False,
-    "mlp_bias": False,
-    "norm_bias": False,
-    "classifier_bias": False,
-    "decoder_bias": True,
-    "hidden_activation": "gelu",
-    "classifier_activation": "gelu",
-}
 FULL, LOCAL = "full_attention", "sliding_attention"
 EVERY = "global_attn_every_n_layers"
 
@@ -30,6 +20,18 @@ class ModernBertLayout(EncoderFormat):
     kinds = ("modernbert",)
     architecture = "ModernBertForMaskedLM"
     backbone = ModernBertSpec
+    fields: ClassVar[Keys] = {
+        **SIZES,
+        "length": ("max_position_embeddings", 8192),
+        "window": ("local_attention", 128),
+        "eps": ("norm_eps", 1e-5),
+        "dropout": ("mlp_dropout", 0.0),
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+        "decoder_bias": True,
+        **dict.fromkeys(("hidden_activation", "classifier_activation"), "gelu"),
+    }
     prefix = "model."
     head = "prediction."
     names: ClassVar[Mapping[str, str]] = {
@@ -42,36 +44,19 @@ class ModernBertLayout(EncoderFormat):
     }
     outside = ("head.", "decoder.")
 
-    def spec(self, config: Mapping[str, Any], *, pooled: bool) -> Spec:
-        check_fixed(config, FIXED)
+    def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         theta, local_theta = (theta_of(config, kind) for kind in (FULL, LOCAL))
-        return ModernBertSpec(
-            **sizes(config),
-            length=whole(config, "max_position_embeddings", 8192),
-            window=whole(config, "local_attention", 128),
-            every=every_of(config),
-            theta=theta,
-            local_theta=local_theta,
-            eps=number(config, "norm_eps", 1e-5),
-            dropout=number(config, "mlp_dropout", 0.0),
-        )
+        return {"every": every_of(config), "theta": theta, "local_theta": local_theta}
 
-    def keys(self, spec: Any) -> dict[str, Any]:
-        kinds = [LOCAL if number % spec.every else FULL for number in range(spec.blocks)]
+    def other_keys(self, spec: Any) -> dict[str, Any]:
         return {
-            **{key: getattr(spec, field) for field, key in SIZES.items()},
-            "intermediate_size": spec.hidden,
-            "max_position_embeddings": spec.length,
-            "local_attention": spec.window,
-            "layer_types": kinds,
+            "layer_types": [LOCAL if number % spec.every else FULL for number in range(spec.blocks)],
             "rope_parameters": {
                 FULL: {"rope_type": "default", "rope_theta": spec.theta},
                 LOCAL: {"rope_type": "default", "rope_theta": spec.local_theta},
             },
-            "norm_eps": spec.eps,
-            **dict.fromkeys(("mlp_dropout", "attention_dropout", "embedding_dropout"), spec.dropout),
+            **dict.fromkeys(("attention_dropout", "embedding_dropout"), spec.dropout),
             **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
-            **FIXED,
         }
 
 

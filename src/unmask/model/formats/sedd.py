@@ -13,14 +13,15 @@ from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
 from unmask.model.format import FORMATS, Files, Format, Found
-from unmask.model.formats.keys import check_fixed, number, whole
+from unmask.model.formats.keys import Keys, check_fixed, read_fields, whole
 
-SIZES = {
+SIZES: Keys = {
     "width": "hidden_size",
     "blocks": "n_blocks",
     "heads": "n_heads",
     "cond": "cond_dim",
     "length": "length",
+    "dropout": ("dropout", 0.0),
 }
 EPS = 1e-3  # of the log-linear schedule, in its authors' code
 
@@ -39,13 +40,7 @@ class SeddLayout(Format):
         check_fixed(noise, {"type": "loglinear"})
         check_fixed(model, {"type": "ddit", "scale_by_sigma": True})
         mask = whole(config, "tokens")
-        sizes: dict[str, Any] = {field: whole(model, key) for field, key in SIZES.items()}
-        spec = Architecture(
-            vocab=mask + 1,
-            **sizes,
-            dropout=number(model, "dropout", 0.0),
-            time_conditioning=True,
-        )
+        spec = Architecture(vocab=mask + 1, **read_fields(model, SIZES), time_conditioning=True)
         settings = {"dialect": "sedd", "sampling": {"sampler": "ancestral", "steps": 1024}}
         return Found(spec, mask, MDLM(schedule=LogLinear(EPS)), settings)
 
