@@ -164,7 +164,9 @@ def test_tests_mirror_the_source():
     for path in tests.rglob("test_*.py"):
         folder, name = path.parent.relative_to(tests).as_posix(), path.stem.removeprefix("test_")
         folder = "" if folder == "." else folder
-        if folder in ("attack", "contracts", "bench", "reference") or name in ACROSS.get(folder, set()):
+        if folder in ("attack", "contracts", "bench", "experiments", "reference") or name in ACROSS.get(
+            folder, set()
+        ):
             continue
         modules = {one.stem for one in (HOUSE / folder).glob("*.py")}
         assert any(name == one or name.startswith(f"{one}_") for one in modules), (

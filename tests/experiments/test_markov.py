@@ -1,4 +1,4 @@
-"""The Markov chains of bench/markov.py are mixtures of their orders, against counts by hand."""
+"""The Markov chains of experiments/markov.py are mixtures of their orders, against counts by hand."""
 
 from collections import Counter
 from importlib.util import module_from_spec, spec_from_file_location
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FILE = spec_from_file_location("markov", Path(__file__).parents[2] / "bench" / "markov.py")
+FILE = spec_from_file_location("markov", Path(__file__).parents[2] / "experiments" / "markov.py")
 markov = module_from_spec(FILE)
 FILE.loader.exec_module(markov)
 

@@ -1,4 +1,4 @@
-"""bench/encoders.py counts right predictions at hidden tokens alone, and its probe is a logistic regression."""
+"""experiments/encoders.py counts right predictions at hidden tokens alone, and its probe is a logistic regression."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,7 +11,7 @@ from unmask.diffusion.clean import CleanRows
 from unmask.errors import UserError
 from unmask.random import Noise
 
-FILE = spec_from_file_location("encoders", Path(__file__).parents[2] / "bench" / "encoders.py")
+FILE = spec_from_file_location("encoders", Path(__file__).parents[2] / "experiments" / "encoders.py")
 encoders = module_from_spec(FILE)
 FILE.loader.exec_module(encoders)
 

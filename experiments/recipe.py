@@ -1,7 +1,7 @@
 """How much time our default recipe needs for what the reference's recipe reaches in some minutes.
 
-    python bench/recipe.py stories/ articles/ --minutes 20       hours at most; folders or files of text, or prepared
-    python bench/recipe.py stories/ --minutes 20 --shares 0.25 --seeds 1 2 3
+    python experiments/recipe.py stories/ articles/ --minutes 20    hours at most; text, or what is prepared
+    python experiments/recipe.py stories/ --minutes 20 --shares 0.25 --seeds 1 2 3
 
 Of each corpus one run has the reference's recipe: AdamW from scratch, the bound's weights, the modulated network with
 dropout, a constant learning rate. Then come whole runs of our defaults over growing shares of that time, until one of

@@ -1,4 +1,4 @@
-"""bench/control.py from end to end, at toy size."""
+"""experiments/control.py from end to end, at toy size."""
 
 import json
 import runpy
@@ -15,7 +15,7 @@ from unmask.text.tokens.vocabulary import byte
 
 pytestmark = pytest.mark.slow
 
-BENCH = Path(__file__).parents[2] / "bench"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def model(folder, objective):
@@ -30,7 +30,7 @@ def model(folder, objective):
 
 def run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["control.py", *arguments])
-    runpy.run_path(str(BENCH / "control.py"), run_name="__main__")
+    runpy.run_path(str(EXPERIMENTS / "control.py"), run_name="__main__")
 
 
 def test_the_sudoku_study_runs_and_keeps_networks_and_record(tmp_path, monkeypatch, capsys):

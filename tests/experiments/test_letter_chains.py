@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FILE = spec_from_file_location("letter_chains", Path(__file__).parents[2] / "bench" / "letter_chains.py")
+FILE = spec_from_file_location("letter_chains", Path(__file__).parents[2] / "experiments" / "letter_chains.py")
 letter_chains = module_from_spec(FILE)
 FILE.loader.exec_module(letter_chains)
 

@@ -1,4 +1,4 @@
-"""bench/recipe.py from text to its record."""
+"""experiments/recipe.py from text to its record."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "recipe.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "recipe.py"
 
 
 @pytest.mark.slow

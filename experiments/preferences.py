@@ -1,6 +1,6 @@
 """Preferences by DPO on a toy task: `stories` comes to prefer sad endings of a sentence, which it finds less likely.
 
-    python bench/preferences.py --seeds 3 --out docs/records/preferences.json
+    python experiments/preferences.py --seeds 3 --out docs/records/preferences.json
 
 Trained on some subjects, measured on others: the margin log p(preferred) − log p(other), before and after.
 """

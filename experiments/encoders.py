@@ -1,7 +1,7 @@
 """What tuning does to an encoder: its bound, its skill as a masked language model, and what its vectors hold.
 
-    python bench/encoders.py my_bert runs/mdlm runs/mlm --text held_out.txt --documents line --out before_after.json
-    python bench/encoders.py my_bert runs/mdlm --text held_out.txt --probe SST-2 MRPC --data-root DATA
+    python experiments/encoders.py my_bert runs/mdlm runs/mlm --text held_out.txt --documents line --out result.json
+    python experiments/encoders.py my_bert runs/mdlm --text held_out.txt --probe SST-2 MRPC --data-root DATA
 
 For each model, on the same rows: the any-order bound in nats per token; the share of hidden tokens whose most likely
 prediction is right, with 15 % of each row hidden, all of them masks; and with --probe the dev score of a logistic

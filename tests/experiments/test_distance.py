@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FILE = spec_from_file_location("distance", Path(__file__).parents[2] / "bench" / "distance.py")
+FILE = spec_from_file_location("distance", Path(__file__).parents[2] / "experiments" / "distance.py")
 distance = module_from_spec(FILE)
 FILE.loader.exec_module(distance)
 

@@ -1,6 +1,6 @@
 """Fine-tune a pre-trained network and the same one with new weights on SST-2; draws docs/pictures/classify.png.
 
-python bench/classify.py --data-root DATA [--rows 600] [--seeds 1] [--out runs/bench-classify]
+python experiments/classify.py --data-root DATA [--rows 600] [--seeds 1] [--out runs/experiments-classify]
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", default="runs/bench-classify")
+    parser.add_argument("--out", default="runs/experiments-classify")
     asked = parser.parse_args()
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8), constrained_layout=True)
     for name, scratch in NAMES.items():

@@ -1,6 +1,6 @@
 """What Markov chains of letters reach on the text of configs/studies/letters.toml, in bits per letter.
 
-    python bench/letter_chains.py runs/letters/data/*/text
+    python experiments/letter_chains.py runs/letters/data/*/text
 
 Chains of order 0 to 4 are counted on the whole of train.txt and tested on the whole of test.txt.
 """

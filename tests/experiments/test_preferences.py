@@ -8,7 +8,7 @@ import pytest
 import tiny
 import unmask
 
-DPO = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "preferences.py"))
+DPO = runpy.run_path(str(Path(__file__).parents[2] / "experiments" / "preferences.py"))
 TRAINED = [("cab a", "cab e"), ("fed a", "fed e"), ("bad a", "bad e")]
 HELD_OUT = [("had a", "had e"), ("face a", "face e")]
 

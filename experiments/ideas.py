@@ -1,7 +1,7 @@
 """Ideas for the default recipe, each tried alone: the bound after the same steps, and the time of a step.
 
-    python bench/ideas.py stories/ --out runs/ideas                 every idea, three seeds: 40 minutes of one core
-    python bench/ideas.py stories/ --out runs/ideas --only relu2    finished runs are kept, killed ones go on
+    python experiments/ideas.py stories/ --out runs/ideas  every idea, three seeds: 40 minutes of one core
+    python experiments/ideas.py stories/ --out runs/ideas --only relu2  finished runs are kept, killed ones go on
 
 Ideas are patches of the transformer here, not options of the package: what wins moves there. Runs are `unmask train`
 with its defaults on a small network; a seed gives every idea the same rows and noise, so differences are paired by

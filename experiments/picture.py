@@ -1,6 +1,6 @@
 """The moving picture of README: a story of `stories` as it emerges from masks.
 
-python bench/picture.py docs/pictures/story.gif
+python experiments/picture.py docs/pictures/story.gif
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The distance of diffusion to AR by compute: what configs/studies/words.toml measured, and the paper's two points.
 
-    python bench/distance.py runs/words/table.json --out docs/pictures/distance.png
+    python experiments/distance.py runs/words/table.json --out docs/pictures/distance.png
 
 The paper's points are the logarithms of the ratios of its Table 1 (MDLM to AR, 33 and 327 billion tokens, 110 million
 parameters), at six FLOPs per parameter and token.

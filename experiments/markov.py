@@ -1,6 +1,6 @@
 """What Markov chains of order k reach on the regions of a FASTA file, for comparison with networks (Table 6).
 
-    python bench/markov.py DATA/dna configs/paper/table6.bed
+    python experiments/markov.py DATA/dna configs/paper/table6.bed
 
 p(x | its k bases before) is a mixture of all orders up to k (Witten-Bell): an order counts as much as its context has
 been seen, against the number of different bases that followed it. Counted on train, measured on test. N ends a

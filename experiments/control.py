@@ -1,13 +1,13 @@
 """Control on real tasks: where masked diffusion beats left-to-right generation, and where it does not.
 
-    python bench/control.py                                       4x4 Sudoku on puzzles made here, some minutes
-    python bench/control.py sudoku4 --data benchmarks/sudoku      tested on the usual files
-    python bench/control.py sudoku9 --data benchmarks/sudoku
-    python bench/control.py infill --model runs/stories --ar runs/stories-ar --texts stories/test.txt --judge gpt2
-    python bench/control.py keywords --model runs/stories --ar runs/stories-ar --judge gpt2
-    python bench/control.py remask --model runs/stories --judge gpt2
-    python bench/control.py all ...                               all of them
-    python bench/control.py view --records docs/records/sudoku9.json --out runs/sudoku9   a page and a picture
+    python experiments/control.py                                       4x4 Sudoku on puzzles made here, some minutes
+    python experiments/control.py sudoku4 --data benchmarks/sudoku      tested on the usual files
+    python experiments/control.py sudoku9 --data benchmarks/sudoku
+    python experiments/control.py infill --model runs/stories --ar runs/stories-ar --texts test.txt --judge gpt2
+    python experiments/control.py keywords --model runs/stories --ar runs/stories-ar --judge gpt2
+    python experiments/control.py remask --model runs/stories --judge gpt2
+    python experiments/control.py all ...                               all of them
+    python experiments/control.py view --records docs/records/sudoku9.json --out runs/sudoku9   a page and a picture
 
 Tables go to standard output, progress to standard error, a record to --json FILE. With --out
 FOLDER each table is also written as those of `unmask study` are: Markdown, HTML with a picture, PNG and JSON.
