@@ -22,10 +22,10 @@ from unmask.model.model import Model
 from unmask.model.room import check_room
 from unmask.random import Dice, gaussians, keys
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Sliding, Span, Whole, Windows, draw_tokens
+from unmask.sampling.masked import InWindows, Sliding, Span, Whole, Windows, draw_tokens
 from unmask.sampling.policies.gaussian import Move, VectorSteps
 from unmask.sampling.policy import PolicyView
-from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 HELD = 1 << 40  # numbers of the draws for given text begin here
@@ -46,11 +46,12 @@ class Denoising:
 
 @PROCESSES.register("continuous", "continuous diffusion: noise becomes vectors, and vectors become tokens")
 @dataclass(frozen=True)
-class ContinuousProcess(Process):
+class ContinuousProcess(InWindows):
     """Continuous diffusion under a policy of steps."""
 
     name: ClassVar[str] = "continuous"
     needs: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    settled: ClassVar[bool] = False
 
     objective: Continuous
     network: Any  # a backbone
@@ -70,14 +71,6 @@ class ContinuousProcess(Process):
                 "one by one. For a pattern use rejection: --reject N (reject=N in Python)."
             )
         return cls(objective, model.network, policy, windows or Whole(), options, model.parts, model.state)
-
-    @property
-    def law(self) -> str:
-        return self.policy.law
-
-    @property
-    def settled(self) -> bool:
-        return False
 
     @cached_property
     def path(self) -> Path:
@@ -134,9 +127,6 @@ class ContinuousProcess(Process):
         x = self.objective.clean(tokens.masked_fill(tokens == state.canvas.mask, 0), self.parts)
         noise = gaussians(state.key, HELD + state.calls, tuple(z.shape[1:]))
         return torch.where(given[..., None], (alpha(gamma) * x + sigma(gamma) * noise).to(z.dtype), z)
-
-    def done(self, state: Denoising) -> bool:
-        return not state.spans
 
     def window(self, state: Denoising) -> NoisyWindow:
         """What the network is shown in the next call."""
@@ -223,9 +213,6 @@ class ContinuousProcess(Process):
         likely = logits.log_softmax(-1)
         log_probs = likely.gather(-1, tokens[:, None]).squeeze(-1)
         return replace(state, canvas=canvas.with_tokens(rounded)), Committed(at, tokens, log_probs, likely)
-
-    def canvas(self, state: Denoising) -> Canvas:
-        return state.canvas
 
 
 def free_in(canvas: Canvas, span: Span) -> Bool[Tensor, "b l"]:

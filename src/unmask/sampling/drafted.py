@@ -22,7 +22,7 @@ from unmask.random import TOKEN, Dice
 from unmask.sampling.autoregressive import AutoregressiveProcess, check_prompts
 from unmask.sampling.fitting import process_for
 from unmask.sampling.logits import LogitOptions, inverse_cdf
-from unmask.sampling.masked import Masked, Work, ask, commit, enter_window
+from unmask.sampling.masked import Masked, OverMasked, Work, ask, commit, enter_window
 from unmask.sampling.policy import Policy, PolicyView
 from unmask.sampling.process import Ask, Committed, NetworkAnswer, Process, answer
 from unmask.text.prompt.canvas import Canvas
@@ -96,20 +96,16 @@ class DraftedWork:
 
 
 @dataclass(frozen=True)
-class Drafted(Process):
+class Drafted(OverMasked):
     """Autoregressive sampling whose passes check proposals."""
 
     name: ClassVar[str] = "drafted"
-    inner: Masked
+    masked: Masked
     drafter: Drafter
 
     @property
-    def law(self) -> str:
-        return self.inner.law
-
-    @property
-    def scope(self) -> str:
-        return self.inner.scope
+    def inner(self) -> Masked:
+        return self.masked
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> DraftedWork:
         check_prompts(canvas)
@@ -125,9 +121,6 @@ class Drafted(Process):
         span, room = state.work.spans[0], state.work.canvas.hidden
         left = (room[:, span.first : span.last].sum(1) - 1).clamp(min=0).tolist()  # the last token needs no proposal
         return replace(state, drafter=own, drafts=tuple(d[:n] for d, n in zip(drafts, left, strict=True)))
-
-    def done(self, state: DraftedWork) -> bool:
-        return self.inner.done(state.work)
 
     def ask(self, state: DraftedWork) -> Ask | None:
         asked = self.inner.ask(state.work)
@@ -173,9 +166,6 @@ class Drafted(Process):
         start, tokens = memory.filled - read.x.shape[1], read.x[0]
         same = (text[start : memory.filled] == tokens).int().cumprod(0)
         return memory.until(start + int(same.sum()))
-
-    def canvas(self, state: DraftedWork) -> Canvas:
-        return state.work.canvas
 
 
 def next_blank(canvas: Canvas) -> Int[Tensor, " b"]:

@@ -319,9 +319,27 @@ def enter_window_if_done(work: Work) -> Work:
     return work if bool(work.canvas.hidden[:, first:last].any()) else enter_window(work)
 
 
+class InWindows(Process):
+    """A process of a policy, whose states hold the text and the windows that are still to fill."""
+
+    policy: Any
+
+    @property
+    def law(self) -> str:
+        law: str = self.policy.law
+        return law
+
+    def done(self, state: Any) -> bool:
+        return not state.spans
+
+    def canvas(self, state: Any) -> Canvas:
+        canvas: Canvas = state.canvas
+        return canvas
+
+
 @PROCESSES.register("masked", "masked diffusion: blanks become tokens in the order of a policy")
 @dataclass(frozen=True)
-class Masked(Process):
+class Masked(InWindows):
     """Masked diffusion under a policy."""
 
     name: ClassVar[str] = "masked"
@@ -333,10 +351,6 @@ class Masked(Process):
     @classmethod
     def of(cls, *, policy: Policy, options: LogitOptions, windows: Windows | None, model: Any) -> "Masked":
         return cls(policy, windows or Whole(), options)
-
-    @property
-    def law(self) -> str:
-        return self.policy.law
 
     @property
     def scope(self) -> str:
@@ -352,9 +366,6 @@ class Masked(Process):
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Work:
         return begin(canvas, self.policy, seed=seed, ids=ids, windows=self.windows, options=self.options)
 
-    def done(self, state: Work) -> bool:
-        return state.done
-
     def ask(self, state: Work) -> Ask | None:
         return ask(state)
 
@@ -364,9 +375,6 @@ class Masked(Process):
     def remembered(self, state: Work, asked: Ask, answer: NetworkAnswer, work: Work) -> Work:
         """The state with this work: nothing is remembered."""
         return work
-
-    def canvas(self, state: Work) -> Canvas:
-        return state.canvas
 
 
 class OverMasked(Process):

@@ -7,6 +7,7 @@ So the order in which tokens were read is the one in which they were drawn, as i
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -20,10 +21,10 @@ from unmask.model.passes.aimed import aim_at, check_aimed
 from unmask.model.passing import Empty, Memory, Pass, Rule
 from unmask.sampling.any_order import UNREAD, AnyOrderProcess, OrderedWork, to_read
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import Whole, Windows, Work
+from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
 from unmask.sampling.policy import Policy
-from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -38,7 +39,7 @@ class ReadingOrder:
 
 @PROCESSES.register("one-stream", "any-order networks of one stream: each token is read with the place of the next")
 @dataclass(frozen=True)
-class OneStreamProcess(Process):
+class OneStreamProcess(OverMasked):
     """Any-order generation under a policy, in one stream."""
 
     name: ClassVar[str] = "one-stream"
@@ -61,27 +62,16 @@ class OneStreamProcess(Process):
     def ordered(self) -> AnyOrderProcess:
         return AnyOrderProcess(self.policy, self.windows, self.options, self.cached)
 
-    @property
-    def law(self) -> str:
-        return self.policy.law
-
-    @property
-    def scope(self) -> str:
-        return self.ordered.scope
-
-    @property
-    def settled(self) -> bool:
-        return self.ordered.settled
+    @cached_property
+    def inner(self) -> Masked:
+        return Masked(self.policy, self.windows, self.options)
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> OrderedWork:
         begun = self.ordered.begin(canvas, seed=seed, ids=ids)
         return replace(begun, aims=torch.full_like(canvas.tokens, UNREAD))
 
-    def done(self, state: OrderedWork) -> bool:
-        return self.ordered.done(state)
-
     def ask(self, state: OrderedWork) -> Ask | None:
-        asked = self.ordered.inner.ask(state.work)
+        asked = self.inner.ask(state.work)
         if asked is None:
             return None
         passes = tuple(self.reading_pass(state, asked, i, blanks) for i, blanks in enumerate(blanks_of(asked)))
@@ -121,7 +111,7 @@ class OneStreamProcess(Process):
         )
 
     def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
-        work, brought = self.ordered.inner.commit(state.work, asked, answer)
+        work, brought = self.inner.commit(state.work, asked, answer)
         return self.remembered(state, asked, answer, work), brought
 
     def remembered(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
@@ -132,9 +122,6 @@ class OneStreamProcess(Process):
             own = self.reading(state, asked, i, blanks)
             aims[int(asked.live[i]), own.places] = own.aims
         return replace(self.ordered.remembered(state, asked, answer, work), aims=aims)
-
-    def canvas(self, state: OrderedWork) -> Canvas:
-        return state.work.canvas
 
 
 def blanks_of(asked: Ask) -> tuple[Int[Tensor, " _"], ...]:

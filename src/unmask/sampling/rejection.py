@@ -34,6 +34,7 @@ class Rejection(Process):
     """A process whose rows are drawn until they match."""
 
     name: ClassVar[str] = "rejection"
+    settled: ClassVar[bool] = False
     process: Process
     constraint: Constraint
     tries: int
@@ -41,10 +42,6 @@ class Rejection(Process):
     @property
     def law(self) -> str:
         return self.process.law
-
-    @property
-    def settled(self) -> bool:
-        return False
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Trying:
         self.constraint.check(canvas)

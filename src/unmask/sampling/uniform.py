@@ -18,10 +18,10 @@ from unmask.errors import UserError
 from unmask.model.model import Model
 from unmask.random import ORDER, TOKEN, Dice, keys
 from unmask.sampling.logits import LogitOptions, inverse_cdf
-from unmask.sampling.masked import Span, Whole, Windows, seen_hidden
+from unmask.sampling.masked import InWindows, Span, Whole, Windows, seen_hidden
 from unmask.sampling.policies.uniform import UniformSteps
 from unmask.sampling.policy import PolicyView
-from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer, Process
+from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 
@@ -39,11 +39,12 @@ class Scrambled:
 
 @PROCESSES.register("uniform", "uniform diffusion: random tokens, redrawn step by step")
 @dataclass(frozen=True)
-class UniformProcess(Process):
+class UniformProcess(InWindows):
     """Uniform diffusion under a policy of steps."""
 
     name: ClassVar[str] = "uniform"
     needs: ClassVar[frozenset[str]] = frozenset({"kernel"})
+    settled: ClassVar[bool] = False
     kernel: Kernel
     policy: UniformSteps = field(default_factory=UniformSteps)
     windows: Windows = field(default_factory=Whole)
@@ -59,14 +60,6 @@ class UniformProcess(Process):
         kernel = model.objective.kernel(model.parts)
         assert kernel is not None
         return cls(kernel, policy, windows or Whole(), options)
-
-    @property
-    def law(self) -> str:
-        return self.policy.law
-
-    @property
-    def settled(self) -> bool:
-        return False
 
     def begin(self, canvas: Canvas, *, seed: int = 0, ids: Int[Tensor, " b"] | None = None) -> Scrambled:
         tokens = canvas.tokens
@@ -85,9 +78,6 @@ class UniformProcess(Process):
         u = Dice(state.key).grid(canvas.tokens.shape[1], ORDER)
         x = torch.where(free, self.kernel.prior(u, mask=canvas.mask), canvas.tokens)
         return replace(state, spans=spans, free=free, x=x, step=0)
-
-    def done(self, state: Scrambled) -> bool:
-        return not state.spans
 
     def ask(self, state: Scrambled) -> Ask | None:
         if not state.spans:
@@ -128,9 +118,6 @@ class UniformProcess(Process):
         step = self.kernel.log_step(log_p.double(), KernelStep(x_t, s, t, state.canvas.mask))
         column = asked.rows % asked.tokens.shape[1]
         return inverse_cdf(step, asked.view.dice.at(asked.row, column, asked.view.clock[asked.row], TOKEN))
-
-    def canvas(self, state: Scrambled) -> Canvas:
-        return state.canvas
 
 
 def blanks(canvas: Canvas, span: Span) -> Bool[Tensor, "b l"]:
