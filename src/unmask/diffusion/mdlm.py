@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -162,3 +162,42 @@ class MDLM(Objective):
 
     def log_probs(self, logits: RowLogits, x_t: Tokens, *, mask: int) -> RowLogits:
         return log_probs(logits, x_t, mask=mask)
+
+
+class NoisyPass(NamedTuple):
+    """A pass of the network over noisy rows, with what it costs."""
+
+    x_t: Int[Tensor, "b l"]
+    rows: Int[Tensor, " n"]  # flat positions of the masks
+    logits: Float[Tensor, "n v"]
+    ce: Float[Tensor, "b l"]
+    weight: Float[Tensor, "b 1"]
+
+
+@dataclass(frozen=True)
+class BoundByMDLM(Objective):
+    """An objective with a loss of its own, whose reported bound is MDLM's. Train it from a model (`--init`)."""
+
+    schedule: Schedule = LogLinear()  # α_t, for networks that take the noise level
+
+    @property
+    def bound(self) -> MDLM:
+        return MDLM(self.schedule, times=Count())
+
+    @property
+    def means(self) -> str:
+        return self.bound.means
+
+    def estimators(self) -> Mapping[str, Objective]:
+        return self.bound.estimators()
+
+    def noisy_pass(self, network: Network, clean: CleanRows) -> NoisyPass:
+        """The pass that the bound takes, which the loss uses too."""
+        seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def watched(x_t: Tensor, sigma: Tensor, rows: Tensor) -> Tensor:
+            seen.append((x_t, rows, network(x_t, sigma, rows)))
+            return seen[-1][2]
+
+        ce, weight = by_count(watched, clean, schedule=self.schedule)
+        return NoisyPass(*seen[0], ce, weight[:, None])

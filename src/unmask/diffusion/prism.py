@@ -9,7 +9,6 @@ The best q_i is the probability that the token is right, given the text that the
 hides tokens of low quality again. Everything else, the bound and all other samplers, is MDLM's. [PRISM]
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,56 +18,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.mdlm import MDLM, by_count, row_log_probs
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.mdlm import BoundByMDLM, row_log_probs
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats
 from unmask.diffusion.rows import spread
-from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
+from unmask.diffusion.schedule import shown_sigma
 from unmask.diffusion.self_distillation import inverse_cdf_of
-from unmask.diffusion.times import Count
 from unmask.settings import at_least
 from unmask.shapes import Network
 
 
 @OBJECTIVES.register("prism", "mdlm that also learns which drawn tokens are wrong, for the sampler prism")
 @dataclass(frozen=True)
-class LearnedQuality(Objective):
+class LearnedQuality(BoundByMDLM):
     """Masked diffusion with the quality of drawn tokens. Train it from a model (`--init`)."""
 
     facts: ClassVar[Facts] = Facts(gives=frozenset({"masks", "conditionals", "quality"}), optimizer="muon")
 
-    schedule: Schedule = LogLinear()  # α_t, for networks that take the noise level
     quality: float = 1.0  # weight of the quality in the loss, beside cross-entropy on the data
 
     def __post_init__(self) -> None:
         at_least(0, quality=self.quality)
 
-    @property
-    def means(self) -> str:
-        return self.bound.means
-
-    @property
-    def bound(self) -> MDLM:
-        return MDLM(self.schedule, times=Count())
-
-    def estimators(self) -> Mapping[str, Objective]:
-        return self.bound.estimators()
-
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """MDLM's numbers, and the cross-entropy of the quality of tokens that are drawn from the same pass."""
-        seen: list[tuple[Tensor, Tensor, Tensor]] = []
-
-        def noisy(x_t: Tensor, sigma: Tensor, rows: Tensor) -> Tensor:
-            seen.append((x_t, rows, network(x_t, sigma, rows)))
-            return seen[-1][2]
-
-        ce, weight = by_count(noisy, clean, schedule=self.schedule)
-        x_t, rows, logits = seen[0]
+        x_t, rows, logits, ce, weight = self.noisy_pass(network, clean)
         at, y = self.guesses(clean, x_t, rows, row_log_probs(logits.detach(), mask=clean.mask))
         share = (y == clean.mask).sum(1) / clean.free.sum(1).clamp(min=1)
         z = network(y, shown_sigma(self.schedule, share), at)[:, clean.mask]
         right = (y == clean.x0).flatten()[at]
         wrong = F.binary_cross_entropy_with_logits(z, right.to(z), reduction="none")
-        return Nats(2 * ce + self.quality * spread(wrong, at, y), weight[:, None] * ce)
+        return Nats(2 * ce + self.quality * spread(wrong, at, y), weight * ce)
 
     def guesses(
         self, clean: CleanRows, x_t: Int[Tensor, "b l"], rows: Int[Tensor, " n"], log_p: Float[Tensor, "n v"]

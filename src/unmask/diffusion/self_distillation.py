@@ -11,7 +11,6 @@ network whose later calls know more than its earlier ones. And no single call ca
 distribution keeps a distance from the true one. The bound that is reported is MDLM's.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,23 +19,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
-from unmask.diffusion.mdlm import MDLM, by_count, row_log_probs
-from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
+from unmask.diffusion.mdlm import BoundByMDLM, row_log_probs
+from unmask.diffusion.objective import OBJECTIVES, Facts, Nats
 from unmask.diffusion.rows import spread
-from unmask.diffusion.schedule import LogLinear, Schedule, shown_sigma
-from unmask.diffusion.times import Count
+from unmask.diffusion.schedule import shown_sigma
 from unmask.settings import at_least, check_shares
 from unmask.shapes import Network
 
 
 @OBJECTIVES.register("sdtt", "self-distillation: one call learns what several calls of the same network say")
 @dataclass(frozen=True)
-class SelfDistillation(Objective):
+class SelfDistillation(BoundByMDLM):
     """Few calls for a text. Train it from a model (`--init`)."""
 
     facts: ClassVar[Facts] = Facts(optimizer="muon")
 
-    schedule: Schedule = LogLinear()  # α_t, for networks that take the noise level
     calls: int = 16  # calls in which the student is to write a whole text
     teacher: int = 2  # calls of the teacher in the place of one of the student's
     data: float = 0.1  # share of the loss that is cross-entropy on the data; 1: no distillation
@@ -46,33 +43,15 @@ class SelfDistillation(Objective):
         at_least(2, teacher=self.teacher)
         check_shares(data=self.data)
 
-    @property
-    def means(self) -> str:
-        return self.bound.means
-
-    @property
-    def bound(self) -> MDLM:
-        return MDLM(self.schedule, times=Count())
-
-    def estimators(self) -> Mapping[str, Objective]:
-        return self.bound.estimators()
-
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """The distance to what the network says a little later; the bound of the same rows."""
-        seen: list[tuple[Tensor, Tensor, Tensor]] = []
-
-        def student(x_t: Tensor, sigma: Tensor, rows: Tensor) -> Tensor:
-            seen.append((x_t, rows, network(x_t, sigma, rows)))
-            return seen[-1][2]
-
-        ce, weight = by_count(student, clean, schedule=self.schedule)
-        x_t, rows, logits = seen[0]
+        x_t, rows, logits, ce, weight = self.noisy_pass(network, clean)
         if self.data == 1:
-            return Nats(2 * ce, weight[:, None] * ce)
+            return Nats(2 * ce, weight * ce)
         now = row_log_probs(logits, mask=clean.mask)
         later = self.targets(network, clean, x_t, rows, now.detach())
         distance = spread(divergence(later, now, mask=clean.mask), rows, clean.x0)
-        return Nats(2 * (self.data * ce + (1 - self.data) * distance), weight[:, None] * ce)
+        return Nats(2 * (self.data * ce + (1 - self.data) * distance), weight * ce)
 
     @torch.no_grad()
     def targets(
