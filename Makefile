@@ -58,7 +58,7 @@ newcomer: $(VENV)/.dev
 
 # The stored help texts, after a change of a verb's settings; a test says when they are old.
 help: $(VENV)/.dev
-	$(BIN)/python -m unmask.cli.write_help
+	$(BIN)/python tests/write_help.py
 
 mutations: $(VENV)/.dev
 	$(BIN)/python tests/mutations.py

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,8 +78,11 @@ def test_help_and_a_mistyped_option_import_no_torch(arguments):
 
 
 def test_the_stored_help_is_that_of_the_settings():
-    code = "import json, sys; from unmask.cli.write_help import help_of_verbs; json.dump(help_of_verbs(), sys.stdout)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    code = "import json, sys; from write_help import help_of_verbs; json.dump(help_of_verbs(), sys.stdout)"
+    tests = Path(__file__).parents[1]
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tests, timeout=240
+    )
     assert stored_help.read_stored() == json.loads(out.stdout), (
         "run `make help`"
     )  # without the components of other tests

@@ -11,7 +11,6 @@ from unmask.cli.help import options
 from unmask.cli.main import FOLDER, GROUPS, RENAMED, main, named_default, usage, verbs
 from unmask.cli.names import NAMES, listed_names, names_of
 from unmask.cli.stored_help import read_stored
-from unmask.cli.write_help import component_choices
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.estimators import estimator
@@ -23,6 +22,7 @@ from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.layout import LAYOUTS
 from unmask.text.tokens.vocabulary import build_tokenizer
+from write_help import component_choices
 
 TASKS = {  # what a person wants, in words that the right verb's line has: the verb and its group
     "train a model on my own texts": ("train", "Train a model"),

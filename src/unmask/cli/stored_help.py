@@ -1,8 +1,8 @@
 """Help and flags of every verb, stored beside the code: `unmask VERB --help` and a mistyped flag need no torch.
 
 The settings of a verb are the components themselves, so reading them imports torch: two seconds for a page of text.
-`make help` writes help.json from the settings (write_help.py), and a test compares the two. Where components of a
-user's own could add flags (plugins, other packages), nothing stored is used.
+`make help` writes help.json from the settings (tests/write_help.py), and a test compares the two. Where components of
+a user's own could add flags (plugins, other packages), nothing stored is used.
 """
 
 import json
