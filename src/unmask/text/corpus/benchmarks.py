@@ -117,75 +117,59 @@ def class_folders(folder: Path) -> list[Example]:
     return rows
 
 
-def glue(
-    name: str,
-    title: str,
-    columns: Columns,
-    hub: Columns,
-    rows: tuple[int, int, int],
-    metrics: tuple[str, ...] = ("accuracy",),
-    **more: Any,
-) -> Benchmark:
+def glue(name: str, title: str, columns: tuple[Columns, ...], rows: tuple[int, int, int], **more: Any) -> Benchmark:
+    """A task of GLUE: the columns of its files and those of the hub, and the examples of each split."""
     config = str(more.pop("config", name.lower().replace("-", "")))
     counts = dict(zip(("train", "valid", "test"), rows, strict=True))
     options: dict[str, Any] = {"protocol": "glue", "published": counts, "files": PARTS, **more}
-    return Benchmark(name, title, "glue", columns, DataSet(GLUE_HUB, config), hub, metrics, **options)
+    own, hub = columns
+    return Benchmark(name, title, "glue", own, DataSet(GLUE_HUB, config), hub, **options)
 
 
 PARTS = {"train": "train", "valid": "dev", "test": "test"}
-TWO = Columns("sentence1", "sentence2", "label")
+ONE, TWO = Columns("sentence", "", "label"), Columns("sentence1", "sentence2", "label")
 ENTAILED = ("entailment", "not_entailment")
 THREE = ("entailment", "neutral", "contradiction")
+UNNAMED = Columns("4", "", "2")  # CoLA's columns
 GLUE = (
     glue(
         "CoLA",
         "Corpus of Linguistic Acceptability: is the sentence grammatical?",
-        Columns("sentence", "", "label"),
-        Columns("sentence", "", "label"),
+        (ONE, ONE),
         (8551, 1043, 1063),
-        ("matthews", "accuracy"),
-        without_header={"train": Columns("4", "", "2"), "valid": Columns("4", "", "2")},
+        metrics=("matthews", "accuracy"),
+        without_header={"train": UNNAMED, "valid": UNNAMED},
     ),
-    glue(
-        "SST-2",
-        "Stanford Sentiment Treebank: is the review positive?",
-        Columns("sentence", "", "label"),
-        Columns("sentence", "", "label"),
-        (67349, 872, 1821),
-    ),
+    glue("SST-2", "Stanford Sentiment Treebank: is the review positive?", (ONE, ONE), (67349, 872, 1821)),
     glue(
         "MRPC",
         "Microsoft Research Paraphrase Corpus: do both sentences say the same?",
-        Columns("#1 String", "#2 String", "Quality"),
-        TWO,
+        (Columns("#1 String", "#2 String", "Quality"), TWO),
         (3668, 408, 1725),
-        ("f1", "accuracy"),
+        metrics=("f1", "accuracy"),
     ),
     glue(
         "STS-B",
         "Semantic Textual Similarity: how similar are the sentences, from 0 to 5?",
-        Columns("sentence1", "sentence2", "score"),
-        TWO,
+        (Columns("sentence1", "sentence2", "score"), TWO),
         (5749, 1500, 1379),
-        ("spearman", "pearson"),
+        metrics=("spearman", "pearson"),
         number=True,
         bounds=(0.0, 5.0),
     ),
     glue(
         "QQP",
         "Quora Question Pairs: do both ask the same?",
-        Columns("question1", "question2", "is_duplicate"),
-        Columns("question1", "question2", "label"),
+        tuple(Columns("question1", "question2", label) for label in ("is_duplicate", "label")),
         (363846, 40430, 390965),
-        ("f1", "accuracy"),
+        metrics=("f1", "accuracy"),
         broken=True,
     ),
     *(
         glue(
             f"MNLI-{kind}",
             f"Multi-Genre Natural Language Inference, {kind}: does the second sentence follow from the first?",
-            Columns("sentence1", "sentence2", "gold_label"),
-            Columns("premise", "hypothesis", "label"),
+            (Columns("sentence1", "sentence2", "gold_label"), Columns("premise", "hypothesis", "label")),
             (392702, rows, tests),
             folder="MNLI",
             files={"train": "train", "valid": f"dev_{kind}", "test": f"test_{kind}"},
@@ -197,31 +181,25 @@ GLUE = (
     glue(
         "QNLI",
         "Question Natural Language Inference: does the sentence answer the question?",
-        Columns("question", "sentence", "label"),
-        Columns("question", "sentence", "label"),
+        (Columns("question", "sentence", "label"),) * 2,
         (104743, 5463, 5463),
         labels=ENTAILED,
     ),
     glue(
         "RTE",
         "Recognizing Textual Entailment: does the second sentence follow from the first?",
-        TWO,
-        TWO,
+        (TWO, TWO),
         (2490, 277, 3000),
         labels=ENTAILED,
     ),
-    glue("WNLI", "Winograd schemas; left out of most averages", TWO, TWO, (635, 71, 146)),
+    glue("WNLI", "Winograd schemas; left out of most averages", (TWO, TWO), (635, 71, 146)),
 )
 
 
 def genomic(name: str, train: int, test: int, length: int) -> Benchmark:
+    own, hub = Columns("sequence", "", "label"), Columns("seq", "", "label")
     return Benchmark(
-        name,
-        "Genomic Benchmarks",
-        "genomic_benchmarks",
-        Columns("sequence", "", "label"),
-        DataSet(f"{GENOMIC_HUB}{name}"),
-        Columns("seq", "", "label"),
+        *(name, "Genomic Benchmarks", "genomic_benchmarks", own, DataSet(f"{GENOMIC_HUB}{name}"), hub),
         protocol="caduceus",
         published={"train": train, "test": test},
         length=length,
