@@ -138,7 +138,8 @@ def show(steps: Iterator[Step]) -> None:
         for step in steps:
             if time.monotonic() - last > 10:
                 last = time.monotonic()
-                print(f"{_share(step)}{step.line}", file=sys.stderr)
+                share = f"{100 * step.bytes / step.total:.0f} %, " if step.total else ""
+                print(f"{share}{step.line}", file=sys.stderr)
         return
     columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %  {task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
@@ -146,10 +147,6 @@ def show(steps: Iterator[Step]) -> None:
         for step in steps:
             shown = step.line
             progress.update(task, completed=step.bytes, total=step.total or None, description=shown)
-
-
-def _share(step: Step) -> str:
-    return f"{100 * step.bytes / step.total:.0f} %, " if step.total else ""
 
 
 def summary(out: Path, name: str) -> Iterator[str]:

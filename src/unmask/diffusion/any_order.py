@@ -45,6 +45,7 @@ class AnyOrder(Objective):
     """Prediction in random orders. A share of the rows is read from left to right, at first all of them."""
 
     facts: ClassVar[Facts] = Facts(gives=GIVES, optimizer="muon", asked=1.0)
+    means: ClassVar[str] = "upper bound on -log p, the mean over random orders of the chain rule"
 
     left: float = 0.1  # share of the training rows that are read from left to right
     ramp: float = 0.25  # steps in which that share falls from 1, or below 1 their share of a run's; 0: from the start
@@ -54,10 +55,6 @@ class AnyOrder(Objective):
             raise UserError(f"left is a share of the rows, from 0 to 1; saw {self.left:g}.")
         if self.ramp < 0:
             raise UserError(f"ramp must be at least 0; saw {self.ramp:g}.")
-
-    @property
-    def means(self) -> str:
-        return "upper bound on -log p, the mean over random orders of the chain rule"
 
     def for_steps(self, steps: int) -> "AnyOrder":
         return replace(self, ramp=steps_of_ramp(self.ramp, steps))
@@ -99,10 +96,7 @@ class LeftToRightLikelihood(AnyOrder):
 
     name: ClassVar[str] = "left-to-right"
     facts: ClassVar[Facts] = Facts(gives=GIVES, exact=True, asked=1.0)
+    means: ClassVar[str] = "exact: -log p of each token after those before it, written from left to right"
 
     left: float = 1.0
     ramp: float = 0.0
-
-    @property
-    def means(self) -> str:
-        return "exact: -log p of each token after those before it, written from left to right"

@@ -25,10 +25,7 @@ class Autoregressive(Objective):
         sampler="autoregressive",
         optimizer="muon",
     )
-
-    @property
-    def means(self) -> str:
-        return "exact: -log p of each token after those before it"
+    means: ClassVar[str] = "exact: -log p of each token after those before it"
 
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token, at the position of the predicted token; there is no noise.

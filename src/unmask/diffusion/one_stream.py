@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.diffusion.any_order import AnyOrder, reading_ranks
+from unmask.diffusion.any_order import AnyOrder, LeftToRightLikelihood, reading_ranks
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import row_nats, rows_where, spread
@@ -28,10 +28,7 @@ class OneStream(AnyOrder):
     """Prediction in random orders, in one stream. The first token of a row is given, as for autoregression."""
 
     facts: ClassVar[Facts] = Facts(gives=GIVES, optimizer="muon", asked=1.0)
-
-    @property
-    def leads(self) -> bool:
-        return True
+    leads: ClassVar[bool] = True
 
     def estimators(self) -> Mapping[str, Objective]:
         return {self.name: replace(self, left=0.0, ramp=0.0), OneStreamLeftToRight.name: OneStreamLeftToRight()}
@@ -52,15 +49,7 @@ class OneStream(AnyOrder):
 
 
 @dataclass(frozen=True)
-class OneStreamLeftToRight(OneStream):
+class OneStreamLeftToRight(LeftToRightLikelihood, OneStream):
     """The exact likelihood of writing from left to right with the same network."""
 
-    name: ClassVar[str] = "left-to-right"
     facts: ClassVar[Facts] = Facts(gives=GIVES, exact=True, asked=1.0)
-
-    left: float = 1.0
-    ramp: float = 0.0
-
-    @property
-    def means(self) -> str:
-        return "exact: -log p of each token after those before it, written from left to right"

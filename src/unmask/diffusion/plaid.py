@@ -244,6 +244,7 @@ class Plaid(Continuous):
         sampler="gaussian",
         unused=frozenset({"embedding"}),
     )
+    means: ClassVar[str] = "upper bound on -log p, continuous time and space, self-conditioned"
 
     embed: int = 16  # numbers of a token's vector
     conditioned: float = 0.25  # share of rows that are self-conditioned in training; all are in evaluation
@@ -258,10 +259,6 @@ class Plaid(Continuous):
             raise UserError(f"conditioned must be a share from 0 to 1; saw {self.conditioned}.")
         if self.ramp < 0:
             raise UserError(f"ramp must be 0 (no ramp), a share of the steps or their number; saw {self.ramp}.")
-
-    @property
-    def means(self) -> str:
-        return "upper bound on -log p, continuous time and space, self-conditioned"
 
     def for_steps(self, steps: int) -> "Plaid":
         return replace(self, ramp=steps_of_ramp(self.ramp, steps))

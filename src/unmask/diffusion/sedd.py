@@ -36,13 +36,12 @@ class SEDD(Objective):
     facts: ClassVar[Facts] = Facts(
         gives=frozenset({"masks", "scores"}), loss_needs_sigma=True, network_wants_sigma=True, sampler="analytic"
     )
+    means: ClassVar[str] = (
+        "SEDD's score entropy: a bound on -log p less the noise levels that schedule and times leave out"
+    )
 
     schedule: Schedule = LogLinear()  # α_t; must stay above 0, because scores vanish there
     times: Times = Stratified()  # stratified:low=0, bell:mean=0,spread=1,floor=0.2
-
-    @property
-    def means(self) -> str:
-        return "SEDD's score entropy: a bound on -log p less the noise levels that schedule and times leave out"
 
     def kernel(self, parts: Mapping[str, nn.Module] | None = None) -> Absorbing:
         return Absorbing(self.schedule, whole=False)

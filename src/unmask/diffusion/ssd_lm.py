@@ -256,12 +256,11 @@ class CrossEntropy(Objective):
 
     facts: ClassVar[Facts] = replace(SSDLM.facts, likelihood=False)
     name: ClassVar[str] = "cross-entropy"
+    means: ClassVar[str] = (
+        "cross-entropy of a noisy block, the training loss: not a likelihood, and not a bound on -log p"
+    )
 
     model: SSDLM
-
-    @property
-    def means(self) -> str:
-        return "cross-entropy of a noisy block, the training loss: not a likelihood, and not a bound on -log p"
 
     def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         loss = self.model.nats(network, clean).loss

@@ -46,7 +46,9 @@ class Adapter:
 
     def layers(self, network: Backbone) -> dict[str, nn.Linear]:
         """The layers of a network that get an update, by name; refuses targets and ranks that do not fit."""
-        known = {name: one for name, one in network.named_modules() if type(one) is nn.Linear and has_weight(one)}
+        known = {
+            name: one for name, one in network.named_modules() if type(one) is nn.Linear and one.weight is not None
+        }
         for target in self.targets:
             if not any(fits(name, target) for name in known):
                 raise unknown("linear layer of this network", target, short_names(known))
@@ -70,10 +72,6 @@ class Adapter:
     def parameters(self, network: Backbone) -> int:
         """The number of weights of its updates."""
         return sum(self.rank * (one.in_features + one.out_features) for one in self.layers(network).values())
-
-
-def has_weight(layer: nn.Linear) -> bool:
-    return layer.weight is not None  # a tied head has none of its own
 
 
 def fits(name: str, target: str) -> bool:

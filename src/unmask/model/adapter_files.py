@@ -114,15 +114,11 @@ def read_adapter(folder: Path, network: Backbone) -> LowRankUpdates:
                     "adapter belongs to another base, or its config to another adapter."
                 )
     with torch.device("meta"):
-        updates = LowRankUpdates(network, adapter_for(adapter, names))
+        updates = LowRankUpdates(network, replace(adapter, targets=tuple(names)))
     stored = load_file(path)
     tensors = {key(m, name): stored[stored_name(m, name)].to(torch.float32) for name in names for m in ENDS}
     updates.load_state_dict(tensors, assign=True)
     return updates.to(network.device).eval().requires_grad_(False)
-
-
-def adapter_for(adapter: Adapter, names: list[str]) -> Adapter:
-    return Adapter(adapter.rank, adapter.alpha, adapter.dropout, tuple(names))
 
 
 def layers_in(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

@@ -201,7 +201,7 @@ class Engine:
 
     def patience(self) -> int:
         """Seconds until a refused request may try again: the recent duration of a request."""
-        return max(1, min(60, round(self.metrics.seconds_of_a_request())))
+        return max(1, min(60, round(self.metrics.recent)))
 
     async def run(self) -> None:
         """Tick until closed."""

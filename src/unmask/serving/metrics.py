@@ -45,9 +45,6 @@ class Metrics:
         if status == 200 and route in ("/v1/completions", "/v1/infill", "/v1/score", "/v1/classify"):
             self.recent += 0.1 * (seconds - self.recent)
 
-    def seconds_of_a_request(self) -> float:
-        return self.recent
-
     def text(self) -> bytes:
         """All metrics, in Prometheus's format."""
         if not os.environ.get(SHARED):

@@ -121,7 +121,7 @@ def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[s
         "threads": study.threads,
         "budget": budget_of(study),
         "columns": [asdict(column) for column in study.columns],
-        "compare": compared_to(study),
+        "compare": dict(study.compare) or None,
         "picture": dict(study.picture),
         "fits": fits_of(study, rows),
         "rows": rows,
@@ -142,10 +142,6 @@ def fits_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         return []
     names = [column.name for column in study.columns]
     return fit_scaling(rows, names.index(study.picture.get("y", names[0])))
-
-
-def compared_to(study: Study) -> dict[str, Any] | None:
-    return dict(study.compare) or None
 
 
 def row_of(

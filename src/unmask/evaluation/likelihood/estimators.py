@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -163,11 +163,9 @@ class ByTime(Estimator):
     in discrete time, so this is a bound too.
     """
 
-    schedule: Schedule = LogLinear()
+    means: ClassVar[str] = f"{BOUND}, continuous time, by t, with one step below {LAST:g}"
 
-    @property
-    def means(self) -> str:
-        return f"{BOUND}, continuous time, by t, with one step below {LAST:g}"
+    schedule: Schedule = LogLinear()
 
     def nats(self, network: Network, clean: CleanRows) -> Tensor:
         at_last = complete(self.schedule, torch.tensor([LAST], dtype=torch.float64)).weight
@@ -216,14 +214,12 @@ class ByOrder(Estimator):
 class Pseudo(Estimator):
     """−log p(x_i | all others), one token hidden at a time, at the mean noise level of a row with one mask."""
 
+    means: ClassVar[str] = "pseudo-likelihood: each token given all others; not a likelihood, for ranking only"
+
     budget: int = 8192  # the most tokens of a forward pass
 
     chance = False
     likelihood = False
-
-    @property
-    def means(self) -> str:
-        return "pseudo-likelihood: each token given all others; not a likelihood, for ranking only"
 
     def nats(self, network: Network, clean: CleanRows) -> Tensor:
         places, free = torch.arange(clean.x0.shape[1], device=clean.x0.device), clean.free.sum(1)

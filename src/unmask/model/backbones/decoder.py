@@ -34,6 +34,8 @@ Turning = tuple[Turns, Turns]  # rotations of keys, and of queries
 class DecoderSpec(Spec):
     """The shape of a decoder."""
 
+    warms: ClassVar[bool] = True
+
     vocab: int = derived(1)  # ids, the mask included
     length: int = derived(128)  # positions of a training row; rotary positions let other lengths run
     width: int = 256  # features per position
@@ -109,10 +111,6 @@ class DecoderSpec(Spec):
     @property
     def before(self) -> bool:
         return self.reads_before
-
-    @property
-    def warms(self) -> bool:
-        return True
 
     @property
     def limit(self) -> int | None:

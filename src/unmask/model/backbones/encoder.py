@@ -5,6 +5,7 @@ They see both sides, take no noise level, and were trained with a first and a la
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,16 +22,13 @@ from unmask.text.tokens.export import Inputs
 class EncoderSpec(Spec):
     """The shape of an encoder. A subclass is a frozen dataclass."""
 
+    framed: ClassVar[bool] = True
     heads: int
     blocks: int
 
     @property
     def abilities(self) -> Abilities:
         return Abilities(ATTENTION, memory=True, positions=True)
-
-    @property
-    def framed(self) -> bool:
-        return True
 
     @property
     def inputs(self) -> Inputs:

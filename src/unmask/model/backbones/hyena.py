@@ -7,6 +7,7 @@ Fourier transforms, so the time of a row grows as l log l. Position i is predict
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,8 @@ SLOWEST, FASTEST, TARGET, FLOOR = 1.5, 0.3, 0.01, 0.05  # windows: decay to TARG
 @dataclass(frozen=True)
 class HyenaSpec(Spec):
     """The shape of a Hyena."""
+
+    abilities: ClassVar[Abilities] = Abilities(frozenset({Causal}), memory=True)
 
     vocab: int = derived(1)  # ids, the mask included
     length: int = derived(1024)  # positions of a training row
@@ -53,10 +56,6 @@ class HyenaSpec(Spec):
             raise UserError(
                 f"the filters cover {self.positions} positions, and a row has {self.length}: shorten the rows."
             )
-
-    @property
-    def abilities(self) -> Abilities:
-        return Abilities(frozenset({Causal}), memory=True)
 
     def sized(self, *, vocab: int, length: int, causal: bool) -> "HyenaSpec":
         """With the sizes of the data. Filters keep the number of positions they were made for."""

@@ -5,6 +5,7 @@ Parameters have the names of the published checkpoints. Position i is predicted 
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -22,6 +23,8 @@ from unmask.registry import derived
 class MambaSpec(Spec):
     """The shape of a Mamba."""
 
+    abilities: ClassVar[Abilities] = Abilities(frozenset({Causal}), memory=True)
+
     vocab: int = derived(1)  # ids, the mask included
     length: int = derived(1024)  # positions of a training row; other lengths run as well
     width: int = 128  # features per position
@@ -38,10 +41,6 @@ class MambaSpec(Spec):
     def __post_init__(self) -> None:
         self.check_sizes("state", "kernel", "expand")
         self.check_forward()
-
-    @property
-    def abilities(self) -> Abilities:
-        return Abilities(frozenset({Causal}), memory=True)
 
     @property
     def size(self) -> Size:

@@ -35,6 +35,7 @@ class Architecture(Spec):
     """The shape of a transformer."""
 
     advice: ClassVar[Mapping[str, Any]] = {"tied": True}
+    abilities: ClassVar[Abilities] = Abilities(ATTENTION, memory=True, positions=True, aims=True)
 
     vocab: int = derived(1)  # ids, the mask included
     length: int = derived(128)  # positions of a training row; rotary positions let other lengths run
@@ -69,10 +70,6 @@ class Architecture(Spec):
     @property
     def warms(self) -> bool:
         return not self.cond
-
-    @property
-    def abilities(self) -> Abilities:
-        return Abilities(ATTENTION, memory=True, positions=True, aims=True)
 
     @property
     def before(self) -> bool:

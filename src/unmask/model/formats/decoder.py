@@ -46,9 +46,10 @@ class Published(Format):
     def read(self, files: Files) -> Found:
         d, config = self.dialect, files.config
         if d.stated and files.dialect is None:
+            same = ", ".join(one.name for one in DIALECTS.values() if one.kind == d.kind)
             raise UserError(
                 f"config.json says model_type {d.kind!r}, and several kinds of models do: say which one this is with "
-                f"--dialect (dialect= in Python, or {STATED!r} in config.json): {', '.join(same_kind(d.kind))}."
+                f"--dialect (dialect= in Python, or {STATED!r} in config.json): {same}."
             )
         check_another(d, config)
         rows = row_count(d, config)
@@ -109,10 +110,6 @@ def parts_of(ours: str, tensor: Tensor, found: Found, *, grouped: bool = False) 
         parts = split_heads(tensor, found.spec, grouped=grouped)
         return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
     return {ours: with_blank_rows(ours, tensor, found)}
-
-
-def same_kind(kind: str | None) -> list[str]:
-    return [d.name for d in DIALECTS.values() if d.kind == kind]
 
 
 def check_another(d: Dialect, config: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from unmask.untrusted import MEGABYTE, parse_json, read_text
 DEEPEST = 2  # levels of lists and objects in a value that may be anything; within others one less
 DIGITS = 15  # of a whole number; more would not survive as floating point
 FRACTION = 6  # digits after the point
+PLAIN_NUMBER = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})(?:\.\d{{1,{FRACTION}}})?"
 VALUES = 1000  # most multiples that are written out
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 PLAIN = complement([(0, 31), (34, 34), (92, 92), (0xD800, 0xDFFF)])  # characters of a string that need no escape
@@ -509,10 +510,6 @@ def overlap(one: list[Range], other: list[Range]) -> list[Range]:
     return complement(complement(one) + complement(other))
 
 
-def plain_number() -> str:
-    return rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})(?:\.\d{{1,{FRACTION}}})?"
-
-
 def number_pattern(schema: Mapping[str, Any], where: str, *, whole: bool) -> str:
     """A number; with bounds, whole ones and those with digits after the point whose neighbours are within them."""
     limits: dict[str, Any] = {}
@@ -529,7 +526,7 @@ def number_pattern(schema: Mapping[str, Any], where: str, *, whole: bool) -> str
     if step is not None and step != 1:
         return multiples(step, low, high, where)
     if low is None and high is None:
-        return rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})" if whole or step == 1 else plain_number()
+        return rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})" if whole or step == 1 else PLAIN_NUMBER
     low = min(-(10**DIGITS) + 1, (high or 0) - 1) if low is None else low
     high = max(10**DIGITS - 1, low + 1) if high is None else high
     if low > high:

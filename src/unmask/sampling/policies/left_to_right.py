@@ -16,10 +16,7 @@ class LeftToRight(Policy):
     """The leftmost blank, one per call; rows with longer prompts wait, so all rows are at the same position."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"next token"})
-
-    @property
-    def law(self) -> str:
-        return "exact for an autoregressive model"
+    law: ClassVar[str] = "exact for an autoregressive model"
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
         column = int(view.hidden.any(0).nonzero()[0])

@@ -78,11 +78,9 @@ class Threshold(Looking):
 class Certificate(Looking):
     """The largest set whose most likely tokens are certified to be jointly most likely. Meant for temperature 0."""
 
-    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
+    law: ClassVar[str] = "approximate (sets whose joint mode is certified)"
 
-    @property
-    def law(self) -> str:
-        return "approximate (sets whose joint mode is certified)"
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def choose(self, view: PolicyView, rows: Flat, logits: Logits, draw: Draw) -> Chosen:
         score = score_table(confidence(forbid(logits, view.mask).log_softmax(-1)), rows, view.hidden)

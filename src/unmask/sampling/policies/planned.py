@@ -54,11 +54,9 @@ class Planned(Policy, Protocol):
 class FirstHitting(Planned):
     """One position per call, in uniformly random order: the continuous process itself, no discretisation. [FHS]"""
 
-    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
+    law: ClassVar[str] = "exact"
 
-    @property
-    def law(self) -> str:
-        return "exact"
+    schedule: Schedule = derived(LogLinear())  # matters only to networks with time conditioning
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         u = dice.grid(hidden.shape[1], ORDER)
@@ -107,9 +105,7 @@ class EveryStep(Ancestral):
     For measuring what is saved by leaving out the steps that reveal nothing.
     """
 
-    @property
-    def takes_all(self) -> bool:
-        return True
+    takes_all: ClassVar[bool] = True
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         step, sigma = self.grid(hidden, dice)
@@ -135,6 +131,7 @@ class Groups(Planned):
 
     budget: ClassVar[str | None] = "calls"
     needs_budget: ClassVar[bool] = True
+    law: ClassVar[str] = "approximate (tokens of a group are drawn independently)"
 
     calls: int | None = None  # number of network calls
     sizes: tuple[int, ...] | None = None  # or the sizes themselves; those beyond a row's blanks are not used
@@ -149,10 +146,6 @@ class Groups(Planned):
             raise UserError(f"the size of a group must be at least 1; saw {self.sizes}.")
         if not self.growth >= 1:
             raise UserError(f"growth must be at least 1 (equal groups); saw {self.growth}.")
-
-    @property
-    def law(self) -> str:
-        return "approximate (tokens of a group are drawn independently)"
 
     def plan(self, hidden: Bool[Tensor, "b w"], dice: Dice) -> Memory:
         rank = ranks(hidden, dice.grid(hidden.shape[1], ORDER))

@@ -42,9 +42,8 @@ def add_drawing(app: FastAPI, engine: Engine, served: Served) -> None:
         requests = talking or requests
         body = body.model_copy(update={"seed": request_seed(body)})
         patterned = field_of(body) is not None
-        ready: list[Constraint | None] = []
         if patterned:  # compiled while ticks continue; `make` then finds it
-            ready.append(await compile_constraint(engine, requests, body))
+            await compile_constraint(engine, requests, body)
         lengths: list[Lengths] = []
         rated = None
         if isinstance(body, InfillRequest):

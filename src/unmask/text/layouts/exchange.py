@@ -16,7 +16,7 @@ leaves the pair out, `refuse` is an error. An answer is never cut: one that does
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -38,6 +38,8 @@ Long = Literal["cut", "drop", "refuse"]
 @dataclass(frozen=True)
 class ExchangeLayout(Layout):
     """A causal network reads no eos after the first."""
+
+    extra: ClassVar[int] = 3  # bos, and the ends of what is given and of the answer
 
     least = 5
     marked = whole = closed = answers = draws_room = True
@@ -94,10 +96,6 @@ class ExchangeLayout(Layout):
 
     def leaves_out(self, given: Sequence[int] | np.ndarray, answer: Document, *, length: int) -> bool:
         return self.long == "drop" and len(self.asked(given)) + len(answer.tokens) > length - 2
-
-    @property
-    def extra(self) -> int:
-        return 3  # bos, and the ends of what is given and of the answer
 
     def filled(self, template: Sequence[int], *, mask: int, length: int) -> Row:
         return with_ends(super().filled(template, mask=mask, length=length), 1, self.marks.both[1], Role.MARK)

@@ -99,8 +99,7 @@ def parse(text: str, *, least: int = 1, most: int = 8) -> Template:
     parts = tuple(_join_texts(_marks(text, Blank(least, most))))
     if not any(isinstance(part, Blank) for part in parts):
         raise UserError(
-            f"the template {_short(text)!r} has no blank: write ___ for a blank of any length, "
-            "or [5] for five tokens."
+            f"the template {text!r:.60} has no blank: write ___ for a blank of any length, or [5] for five tokens."
         )
     return Template(parts)
 
@@ -148,7 +147,3 @@ def _join_texts(parts: Iterator[str | Blank]) -> Iterator[str | Blank]:
         yield part
     if text:
         yield text
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
