@@ -19,7 +19,7 @@ import tyro
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
-from unmask.diffusion.times import Count, away_from_zero, stratified
+from unmask.diffusion.times import Count, away_from_zero, stratified_times
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.measure import spread_evenly
 from unmask.evaluation.likelihood.passes import evaluate
@@ -75,7 +75,7 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Row]]:
     while time.perf_counter() - began < seconds:
         start = torch.randint(len(learn) - 128, (16,))
         x0 = learn[start[:, None] + torch.arange(128)]
-        noise = Noise(stratified(torch.rand(16)), torch.rand(16, 128))
+        noise = Noise(stratified_times(torch.rand(16)), torch.rand(16, 128))
         nats = MDLM(times=Count()).nats(network, CleanRows(x0, noise=noise, mask=tokenizer.mask)).loss
         optimizer.zero_grad()
         nats.mean().backward()
@@ -89,7 +89,7 @@ def small_model(seconds: float) -> tuple[Transformer, int, list[Row]]:
 
 def reference(network: Transformer, passages: Sequence[Row], mask: int, seed: int) -> float:
     """One evaluation as the reference does it: t spread over batches of 16 rows, t ≥ 0.001, weight 1/t."""
-    return by_time(network, passages, mask, seed, stratified)
+    return by_time(network, passages, mask, seed, stratified_times)
 
 
 def by_time(

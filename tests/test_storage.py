@@ -87,20 +87,20 @@ def test_a_shard_that_is_short_missing_or_damaged_is_refused(bucket, prepared):
 def test_what_is_downloaded_is_downloaded_once_and_again_when_it_changed(bucket):
     storage.write_remote(f"{bucket}/texts/a.txt", b"one")
     storage.write_remote(f"{bucket}/texts/deep/b.bin", b"two")
-    first = storage.fetched(f"{bucket}/texts", lambda name: name.endswith(".txt"))
+    first = storage.fetch_files(f"{bucket}/texts", lambda name: name.endswith(".txt"))
     assert [path.name for path in first.iterdir()] == ["a.txt"]
     stamp = (first / "a.txt").stat().st_mtime_ns
-    again = storage.fetched(f"{bucket}/texts", lambda name: name.endswith(".txt"))
+    again = storage.fetch_files(f"{bucket}/texts", lambda name: name.endswith(".txt"))
     assert (again, (again / "a.txt").stat().st_mtime_ns) == (first, stamp)
     storage.write_remote(f"{bucket}/texts/a.txt", b"other")
-    assert (storage.fetched(f"{bucket}/texts") / "a.txt").read_text() == "other"
-    assert storage.fetched(f"{bucket}/texts/deep/b.bin").read_text() == "two"
+    assert (storage.fetch_files(f"{bucket}/texts") / "a.txt").read_text() == "other"
+    assert storage.fetch_files(f"{bucket}/texts/deep/b.bin").read_text() == "two"
     assert (first / "a.txt").read_text() == "one"  # whoever reads it goes on
 
 
 def test_what_is_not_there_is_said(bucket):
     with pytest.raises(UserError, match=f"there is nothing at {bucket}/nothing"):
-        storage.fetched(f"{bucket}/nothing")
+        storage.fetch_files(f"{bucket}/nothing")
     with pytest.raises(UserError, match=f"there is nothing at {bucket}/nothing"):
         storage.read_remote(f"{bucket}/nothing")
     with pytest.raises(UserError, match="cannot reach what://is/this: Protocol not known: what"):
@@ -142,7 +142,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, monkeypatch):
     path = f"{system._strip_protocol(bucket)}/../evil"
     monkeypatch.setattr(type(system), "find", lambda *_, **__: {path: {"type": "file", "size": 1}})
     with pytest.raises(UserError, match="has a file with the name"):
-        storage.fetched(bucket)
+        storage.fetch_files(bucket)
 
 
 def test_file_addresses_are_paths(tmp_path):

@@ -39,7 +39,7 @@ from unmask.model.formats.bd3lm import objective_of_class
 from unmask.model.formats.encoder import TRAINED
 from unmask.model.formats.official import architecture_of, mask_of
 from unmask.model.formats.own import objective_from, spec_from
-from unmask.model.passes.doubled import doubled
+from unmask.model.passes.doubled import doubled_pass
 from unmask.model.passes.whole import hidden_states
 from unmask.random import Noise
 from unmask.sampling.logits import LogitOptions
@@ -121,9 +121,9 @@ class Network(PreTrainedModel):
         network = super().from_pretrained(path, *given, dtype=dtype or torch.float32, **options)
         hub = {key: options[key] for key in HUB if key in options}
         if note := cached_file(path, NOTE, _raise_exceptions_for_missing_entries=False, **hub):
-            said = read_note(Path(note).parent)["objective"]
-            network.objective = objective_from(said, {})
-            setattr(network.config, TRAINED, said)
+            objective = read_note(Path(note).parent)["objective"]
+            network.objective = objective_from(objective, {})
+            setattr(network.config, TRAINED, objective)
         facts = network.objective.facts
         if not facts.conditionals or "orders" in facts.gives:
             raise UserError(
@@ -159,7 +159,7 @@ class Network(PreTrainedModel):
             if input_ids.shape[1] == 2 * network.spec.length:
                 noisy, clean = input_ids.chunk(2, 1)
                 rows = torch.arange(noisy.numel(), device=device)
-                p = doubled(network.spec, noisy, clean, self.objective.size, rows=rows)
+                p = doubled_pass(network.spec, noisy, clean, self.objective.size, rows=rows)
                 return network.run(p).hidden.view(*noisy.shape, -1)
             block = torch.arange(input_ids.shape[1], device=device) // self.objective.size
             allowed = block[:, None] >= block

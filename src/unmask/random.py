@@ -26,12 +26,12 @@ GOLDEN = -7046029254386353131  # 0x9e3779b97f4a7c15, as the signed number that t
 def mix(z: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """The splitmix64 step: 64 bits in, 64 well-mixed bits out. Integer products wrap around, as intended."""
     z = z + GOLDEN
-    z = (z ^ shifted(z, 30)) * -4658895280553007687  # 0xbf58476d1ce4e5b9
-    z = (z ^ shifted(z, 27)) * -7723592293110705685  # 0x94d049bb133111eb
-    return z ^ shifted(z, 31)
+    z = (z ^ shift_right(z, 30)) * -4658895280553007687  # 0xbf58476d1ce4e5b9
+    z = (z ^ shift_right(z, 27)) * -7723592293110705685  # 0x94d049bb133111eb
+    return z ^ shift_right(z, 31)
 
 
-def shifted(z: Int[Tensor, "*n"], bits: int) -> Int[Tensor, "*n"]:
+def shift_right(z: Int[Tensor, "*n"], bits: int) -> Int[Tensor, "*n"]:
     """A logical right shift (fills with zeros); torch's own repeats the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
@@ -82,7 +82,7 @@ def gaussians(key: Int[Tensor, " b"], number: int, shape: tuple[int, ...]) -> Fl
 
 def unit(bits: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """64 random bits to a multiple of 2^-53 in [0, 1)."""
-    return shifted(bits, 11).double() * 2.0**-53
+    return shift_right(bits, 11).double() * 2.0**-53
 
 
 def seed_of(*numbers: int) -> int:
@@ -137,7 +137,7 @@ SMALL = 1 << 12  # below this the order is drawn and looked up: the coordinates 
 ROUNDS = 8
 
 
-def shuffled(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:
+def permute_places(places: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:
     """The entries at some places, each in [0, n), of the permutation given by (seed, epoch)."""
     random = np.random.default_rng((seed, epoch))
     if n <= SMALL:

@@ -181,10 +181,10 @@ def value_of(text: str, kind: Any, where: str) -> Any:
         raise UserError(f"{where} must be {'a whole number' if kind is int else 'a number'}; saw {text!r}.") from None
 
 
-def spelled(component: Any) -> str:
+def spell_component(component: Any) -> str:
     """A component as one line: its name, and the fields that differ from their defaults.
 
-    >>> spelled(LogLinear(eps=0))
+    >>> spell_component(LogLinear(eps=0))
     'log-linear:eps=0'
     """
     registry, kind = component.registry, type(component)

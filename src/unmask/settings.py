@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import tomli_w
 
 from unmask.errors import UserError, unknown
-from unmask.registry import own_fields, spelled
+from unmask.registry import own_fields, spell_component
 from unmask.untrusted import read_toml_table
 
 T = TypeVar("T")
@@ -42,15 +42,15 @@ def check_shares(**values: float) -> None:
             raise UserError(f"{name} must be a share from 0 to 1, not {value}.")
 
 
-def described(settings: Any) -> dict[str, Any]:
+def describe_settings(settings: Any) -> dict[str, Any]:
     """A settings dataclass as plain values and tables; a component's name comes first, None is omitted."""
     table: dict[str, Any] = {"name": settings.name} if hasattr(settings, "registry") else {}
     for name in own_fields(type(settings)):
         value = getattr(settings, name)
         if hasattr(value, "registry") and value.registry.inline:
-            table[name] = spelled(value)
+            table[name] = spell_component(value)
         elif is_dataclass(value):
-            table[name] = described(value)
+            table[name] = describe_settings(value)
         elif value is not None:
             table[name] = list(value) if isinstance(value, tuple) else value
     return table
@@ -58,14 +58,14 @@ def described(settings: Any) -> dict[str, Any]:
 
 def dumps(settings: Any) -> str:
     """A settings dataclass as TOML."""
-    return tomli_w.dumps(described(settings))
+    return tomli_w.dumps(describe_settings(settings))
 
 
 def read_toml(path: str | Path, default: T) -> T:
     """The settings in a file, with those of `default` for the rest."""
     content = read_toml_table(path)
     try:
-        return merged(default, content)
+        return merge_settings(default, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -92,7 +92,7 @@ def groups_of(settings: Any) -> list[str]:
     return [one.name for one in fields(settings) if is_dataclass(getattr(settings, one.name))]
 
 
-def merged(default: T, values: object, title: str = "") -> T:
+def merge_settings(default: T, values: object, title: str = "") -> T:
     """The default with some values replaced; names and types are checked.
 
     A table that names another component than the default's starts from that component's own defaults.
@@ -124,12 +124,12 @@ def new_value(old: Any, value: Any, kind: Any, where: str) -> Any:
     """The new value of a field, checked against the type of the old one."""
     if hasattr(old, "registry") and old.registry.inline:
         if not isinstance(value, str):
-            raise UserError(f"{where} must be one line, such as {spelled(old)!r}; saw {value!r}.")
+            raise UserError(f"{where} must be one line, such as {spell_component(old)!r}; saw {value!r}.")
         return old.registry.make(value)
     if is_dataclass(old) and not isinstance(old, type):
         if not isinstance(value, Mapping):
             raise UserError(f"{where} is a table of settings: write [{where}]; saw {value!r}.")
-        return merged(old, value, where)
+        return merge_settings(old, value, where)
     return fit_type(value, kind, where)
 
 

@@ -86,17 +86,17 @@ def _first_line(error: Exception) -> str:
 def listing(address: str) -> dict[str, tuple[int, str]]:
     """The files at and below an address, by their path from it: size and version; a file alone has the path ''."""
     with _reaching(address) as (system, path):
-        found = {}
+        files = {}
         for name, info in system.find(path, detail=True).items():
             inner = name.removeprefix(path).lstrip("/")
             if ".." in inner.split("/") or (inner and not name.startswith(path + "/")):
                 raise UserError(f"{address} has a file with the name {name!r}: rename it.")
             if info["type"] == "file" and not name.endswith("/"):
-                found[inner] = (
+                files[inner] = (
                     int(info["size"] or 0),
                     sha256(str(sorted(info.items(), key=str)).encode()).hexdigest(),
                 )
-        return found
+        return files
 
 
 def download(address: str, path: Path) -> None:
@@ -128,16 +128,16 @@ def remove_remote(address: str) -> None:
             system.rm_file(remote)
 
 
-def fetched(address: str, wanted: Callable[[str], bool] = bool, *, origin: bool = False) -> Path:
+def fetch_files(address: str, wanted: Callable[[str], bool] = bool, *, origin: bool = False) -> Path:
     """A remote file, or the `wanted` files of a folder, in the cache: downloaded if they are new or changed.
 
     `origin`: with a file that says where the others are, for `bytes_of`.
     """
-    found = listing(address)
-    chosen = sorted(name for name in found if wanted(name) or not name)
+    files = listing(address)
+    chosen = sorted(name for name in files if wanted(name) or not name)
     if not chosen:
-        raise UserError(f"there is nothing at {address}" + (", or no file that is looked for." if found else "."))
-    seen = found.items() if origin else [(name, found[name]) for name in chosen]
+        raise UserError(f"there is nothing at {address}" + (", or no file that is looked for." if files else "."))
+    seen = files.items() if origin else [(name, files[name]) for name in chosen]
     folder = cache_folder() / "files" / key_of(address, origin, sorted(seen))
     with _one_at_a_time(folder):
         if not folder.is_dir():
@@ -146,7 +146,7 @@ def fetched(address: str, wanted: Callable[[str], bool] = bool, *, origin: bool 
                     whole = f"{address.rstrip('/')}/{name}" if name else address
                     download(whole, draft / (name or Path(address).name))
                 if origin:
-                    sizes = {name: size for name, (size, _) in found.items()}
+                    sizes = {name: size for name, (size, _) in files.items()}
                     write_json(draft / ORIGIN, {"address": address.rstrip("/"), "sizes": sizes})
     return folder / Path(address).name if "" in chosen else folder
 
@@ -158,12 +158,12 @@ def local_place(place: str, wanted: Callable[[str], bool]) -> str:
     address, *parts = re.split(r"(?<!/)/(?!/)", place)  # s3://bucket, a, *.txt
     first = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
     pattern, whole = "/".join(parts[first:]), "/".join([address, *parts[:first]])
-    return str(fetched(whole, partial(fnmatch, pat=pattern) if pattern else wanted) / pattern)
+    return str(fetch_files(whole, partial(fnmatch, pat=pattern) if pattern else wanted) / pattern)
 
 
 def fetched_with_origin(address: str, names: Sequence[str]) -> Path | None:
     """A folder of the cache with the named files, and with ORIGIN for the others; None: the first is not there."""
-    return fetched(address, names.__contains__, origin=True) if names[0] in listing(address) else None
+    return fetch_files(address, names.__contains__, origin=True) if names[0] in listing(address) else None
 
 
 @contextmanager

@@ -67,7 +67,7 @@ SMALL: dict[str, Any] = {
 
 
 def trained(**changes: Any) -> None:
-    asked = toml.merged(toml.merged(Train(), SMALL), changes)
+    asked = toml.merge_settings(toml.merge_settings(Train(), SMALL), changes)
     train.run(train.Settings(resume=True, train=with_flags(asked)))
 
 
@@ -75,7 +75,7 @@ def trained_with(backbone: str, objective: str = "mdlm", pack: str = "stream", *
     """A network of another kind than the usual one."""
     asked = {**SMALL, "recipe": "plain", "objective": {"name": objective}, "model": {"name": backbone, **sizes}}
     asked["text"] = {**SMALL["text"], "pack": pack}
-    train.run(train.Settings(resume=True, train=with_flags(toml.merged(Train(), asked))))
+    train.run(train.Settings(resume=True, train=with_flags(toml.merge_settings(Train(), asked))))
 
 
 def adapted() -> None:

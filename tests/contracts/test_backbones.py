@@ -138,7 +138,7 @@ def test_every_parameter_has_one_group_and_matrices_are_among_the_units(net):
 def test_costs_are_known_before_it_is_built(net):
     assert parameters(net.spec) == sum(p.numel() for p in net.parameters())
     assert net.spec.flops() > net.spec.flops(rows=0.1) > 0
-    assert net.spec.kept > 0
+    assert net.spec.activations > 0
     assert all(p.is_meta for p in skeleton(net.spec).parameters())
 
 

@@ -15,7 +15,7 @@ from unmask.diffusion.objective import OBJECTIVES
 from unmask.errors import UserError
 from unmask.model.checkpoint import load, save
 from unmask.model.convert import convert
-from unmask.model.format import FORMATS, Format, recognised
+from unmask.model.format import FORMATS, Format, recognise_format
 from unmask.model.formats.dialects import DIALECTS
 
 
@@ -57,7 +57,7 @@ def test_what_is_written_in_a_layout_is_recognised_as_it(name, tmp_path):
     if name != "unmask":
         folder = tmp_path / "again"
         convert(source, folder, to=name)
-    files, layout = recognised(folder)
+    files, layout = recognise_format(folder)
     assert layout.name == name
     assert [other for other in FORMATS if FORMATS[other]().matches(files)] == [name]
     one, other = load(source), load(folder)
@@ -78,7 +78,7 @@ def test_layouts_that_are_not_written_are_tables_of_published_models(tmp_path):
 
 def test_exactly_one_layout_knows_a_folder(tmp_path):
     for folder in (official(tmp_path / "a", "dit_mid"), model_of(tmp_path / "b", "mdlm").folder):
-        files, _ = recognised(folder)
+        files, _ = recognise_format(folder)
         assert sum(FORMATS[name]().matches(files) for name in FORMATS) == 1
 
 

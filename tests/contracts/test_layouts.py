@@ -20,7 +20,7 @@ from unmask.sampling.tasks.infill import Infill
 from unmask.serving.http.requests import Controls, Requests
 from unmask.serving.http.scoring import row_of
 from unmask.serving.limits import Limits
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.corpus.batches import Batches, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout as Documents
@@ -201,7 +201,7 @@ def test_a_classified_text_has_its_ids_between_the_marks(case):
 def test_a_checkpoint_stores_its_layout_and_an_older_one_has_that_of_its_settings(case):
     model, *_ = case
     assert model.trained_layout is not None
-    assert described(model.trained_layout) == described(model.layout)
+    assert describe_settings(model.trained_layout) == describe_settings(model.layout)
     old = save(
         model.folder.parent / "old",
         model.network,

@@ -9,7 +9,7 @@ from contracts.members import LENGTH, LETTERS, network_of, spec_of
 from contracts.test_backbones import CASES, close
 from unmask.errors import UserError
 from unmask.model.backbone import build
-from unmask.model.passes.aimed import aimed
+from unmask.model.passes.aimed import aimed_pass
 from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
 from unmask.model.passes.together import run_together
@@ -187,7 +187,7 @@ def test_in_one_stream_from_left_to_right_a_network_is_the_autoregressive_one(ne
         found = logits_at(same_weights(net, spec), x, None, rows, rank=torch.arange(LENGTH).expand_as(x))
     close(found.view(*x.shape, -1)[:, 1:], told)
     rank = torch.stack([torch.randperm(LENGTH, generator=torch.Generator().manual_seed(i)) for i in range(3)])
-    p = aimed(spec, x, rank, rows=rows)
+    p = aimed_pass(spec, x, rank, rows=rows)
     whole_row, memory, parts = run(net, p.x, Causal(), p.position, aim=p.aim).hidden, Empty(), []
     for some in torch.arange(LENGTH).split([3, 1, 4, LENGTH - 8]):
         states = run(net, p.x[:, some], Causal(), p.position[:, some], aim=p.aim[:, some], memory=memory)

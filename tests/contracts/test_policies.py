@@ -5,7 +5,7 @@ import torch
 
 from contracts.members import LETTERS, NAMES, model_of
 from unmask.errors import UserError
-from unmask.registry import own_fields, spelled
+from unmask.registry import own_fields, spell_component
 from unmask.sampling.fitting import samplers_for
 from unmask.sampling.policy import POLICIES, policy_of
 from unmask.sampling.process import PROCESSES
@@ -43,8 +43,8 @@ def test_frozen_tokens_stay_and_every_blank_is_filled(models, name):
 def test_a_sampler_is_read_back_from_its_line(name):
     kind, budget = POLICIES[name], POLICIES[name].budget
     policy = policy_of(name, steps=6 if budget else None)
-    assert POLICIES.make(spelled(policy)) == policy
-    assert spelled(policy).split(":")[0] == name
+    assert POLICIES.make(spell_component(policy)) == policy
+    assert spell_component(policy).split(":")[0] == name
     if budget:
         assert policy_of(f"{name}:{budget}=6") == policy
     with pytest.raises(UserError, match=r"no field of the sampler|has no fields to set"):

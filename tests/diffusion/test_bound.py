@@ -24,7 +24,7 @@ from unmask.diffusion.bound import every_mask, exact_bound, masked_losses
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import SCHEDULES, LinearSigma, LogLinear
-from unmask.diffusion.times import Count, away_from_zero, stratified
+from unmask.diffusion.times import Count, away_from_zero, stratified_times
 from unmask.errors import UserError
 from unmask.random import Noise
 
@@ -210,7 +210,7 @@ def mean_and_deviation(world, x0: torch.Tensor, form: str, spread: bool, *, rows
 
 def stratified_row(v: torch.Tensor, i: int, rows: int) -> torch.Tensor:
     """The time of row i for each value v of its uniform."""
-    return torch.stack([stratified(torch.full((rows,), float(value), dtype=DOUBLE))[i] for value in v])
+    return torch.stack([stratified_times(torch.full((rows,), float(value), dtype=DOUBLE))[i] for value in v])
 
 
 @pytest.mark.parametrize("world", [TableWorld.random(), ChainWorld.random()], ids=["table", "chain"])

@@ -16,7 +16,7 @@ from unmask.diffusion.kernel import KernelStep
 from unmask.diffusion.kernels.uniform import Uniform, random_ids, rate_nats, replace_tokens
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
-from unmask.diffusion.times import Cubed, Stratified, stratified
+from unmask.diffusion.times import Cubed, Stratified, stratified_times
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.evaluation.likelihood.estimators import estimator
@@ -219,7 +219,7 @@ def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
 
     def estimated(rows, length, seed, one=objective):
         source = torch.Generator().manual_seed(seed)
-        t = stratified(torch.rand(rows, generator=source, dtype=DOUBLE))
+        t = stratified_times(torch.rand(rows, generator=source, dtype=DOUBLE))
         noise = Noise(t, torch.rand(rows, length, generator=source, dtype=DOUBLE))
         x0 = torch.zeros(rows, length, dtype=torch.long)
         return one.nats(world.network, CleanRows(x0, noise=noise, **options)).bound.sum(1).numpy()[None], t.numpy()[
@@ -293,7 +293,7 @@ def test_the_bound_in_continuous_time_is_the_integral_of_the_rates(times):
     t, u = (torch.rand(rows, *more, dtype=DOUBLE, generator=generator) for more in ((), (3,)))
     objective = D3PMUniform(schedule=LogLinear(eps=0), continuous=True, times=times)
     clean = CleanRows(
-        x0.expand(rows, -1), noise=Noise(stratified(t), u), mask=MASK, parts=objective.parts(vocab=4, width=1)
+        x0.expand(rows, -1), noise=Noise(stratified_times(t), u), mask=MASK, parts=objective.parts(vocab=4, width=1)
     )
     found = objective.nats(world.network, clean).bound.sum(1)
     assert float(found.mean()) == pytest.approx(integral, rel=0.03)

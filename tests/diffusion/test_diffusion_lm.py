@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.continuous import NoisyWindow, posterior, posterior_variance
 from unmask.diffusion.diffusion_lm import DiffusionLM, Printed, RoundedEmbedding, shares
-from unmask.diffusion.times import stratified
+from unmask.diffusion.times import stratified_times
 from unmask.errors import UserError
 from unmask.evaluation.likelihood.error_bars import interval, monte_carlo
 from unmask.random import Noise, keys
@@ -114,7 +114,7 @@ def test_the_loss_is_that_of_the_original(told, recorded, mix, run):
     clean = CleanRows(x0, parts=parts, mask=mask)
     found = objective.terms(mix, clean, index, **noise)
     target = found.mean if run == 0 else found.x
-    close((target - found.found).square().mean((1, 2)), told[f"train{run}_mse"])
+    close((target - found.estimate).square().mean((1, 2)), told[f"train{run}_mse"])
     close(objective.loss(found, index, clean).mean(1), told[f"train{run}_loss"])
 
 
@@ -149,7 +149,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, recorded, mix, kind
     parts, z = parts_of(told, mix), told[f"run_{kind}_xT"]
     path, policy = objective.path(steps, parts), Gaussian(steps)
     for call in range(steps):
-        noisy = NoisyWindow(z, path.gamma[call], path.told[call], told["x0"][:, :0])
+        noisy = NoisyWindow(z, path.gamma[call], path.level[call], told["x0"][:, :0])
         reading = objective.meaning(mix.trunk(objective.entered(mix, noisy, parts)), noisy, parts, {}, mask=mask)
         normal = told[f"run_{kind}_noise"][call] * (call < steps - 1)
         z = policy.moved(
@@ -219,8 +219,8 @@ def exact_nll(objective, parts, function):
     mass = mass / mass.sum()
     for call in range(objective.steps):
         z = LINE.view(-1, 1, 1)
-        noisy = NoisyWindow(z, path.gamma[call], path.told[call], torch.empty(len(z), 0, dtype=torch.long))
-        reading = objective.meaning(function(z, noisy.told.expand(len(z))), noisy, parts, {}, mask=3)
+        noisy = NoisyWindow(z, path.gamma[call], path.level[call], torch.empty(len(z), 0, dtype=torch.long))
+        reading = objective.meaning(function(z, noisy.level.expand(len(z))), noisy, parts, {}, mask=3)
         mean, variance = posterior(z, reading.x, path.gamma[call + 1], path.gamma[call])
         if call == objective.steps - 1:
             variance = objective.first_spread(objective.levels(z.device))
@@ -356,7 +356,9 @@ def test_intervals_of_few_rows_cover_the_bound(kind):
 
     def estimated(rows, length, seed):
         u = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        noise = Noise(stratified(u), torch.zeros(rows, length, dtype=torch.float64), keys(seed, torch.arange(rows)))
+        noise = Noise(
+            stratified_times(u), torch.zeros(rows, length, dtype=torch.float64), keys(seed, torch.arange(rows))
+        )
         x0 = torch.ones(rows, length, dtype=torch.long)
         found = chosen.nats(Answers(denoiser), CleanRows(x0, noise=noise, mask=3, parts=parts)).bound
         return found.sum(1).numpy()[None], noise.t.numpy()[None]

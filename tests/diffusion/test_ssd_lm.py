@@ -109,7 +109,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
     for block in range(2):
         z = normals[13 * block].clone()
         for call in range(12):
-            vectors = objective.entered(network, NoisyWindow(z, path.gamma[call], path.told[call], context), parts)
+            vectors = objective.entered(network, NoisyWindow(z, path.gamma[call], path.level[call], context), parts)
             logits = network.head(network.trunk(vectors))[:, -5:]
             close(logits, told[f"run_{kind}_logits"][12 * block + call])
             u = told["run_sampling_u"][12 * block + call]

@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from unmask.diffusion.times import TIMES, away_from_zero, counts, grid, steps, stratified
+from unmask.diffusion.times import TIMES, away_from_zero, counts, grid, steps, stratified_times
 from unmask.errors import UserError
 
 
 def test_stratified_times_equal_the_reference(golden):
     u = golden["tsample_u"]
-    assert torch.allclose(away_from_zero(stratified(u)), golden["tsample_t_antithetic"], atol=1e-6)
+    assert torch.allclose(away_from_zero(stratified_times(u)), golden["tsample_t_antithetic"], atol=1e-6)
     assert torch.allclose(away_from_zero(u), golden["tsample_t_plain"], atol=1e-6)
 
 
 def test_each_cell_holds_one_stratified_time(generator):
-    t = stratified(torch.rand(64, generator=generator, dtype=torch.float64))
+    t = stratified_times(torch.rand(64, generator=generator, dtype=torch.float64))
     assert ((t * 64).long() == torch.arange(64)).all()
 
 
@@ -27,7 +27,7 @@ def test_every_step_is_drawn_equally_often_the_first_included():
 
 
 def test_stratified_counts_cover_every_number_of_masks_once(generator):
-    k = counts(stratified(torch.rand(12, generator=generator, dtype=torch.float64)), torch.full((12,), 12))
+    k = counts(stratified_times(torch.rand(12, generator=generator, dtype=torch.float64)), torch.full((12,), 12))
     assert k.tolist() == list(range(1, 13))
 
 
@@ -47,8 +47,8 @@ def test_grids_run_from_one_to_where_they_end():
         (lambda: grid(0), "at least 1; saw 0"),
         (lambda: grid(5, last=1.0), "saw 1.0"),
         (lambda: steps(torch.tensor([0.5]), total=0), "at least 1; saw 0"),
-        (lambda: stratified(torch.empty(0)), "empty batch"),
-        (lambda: stratified(torch.tensor([1.5])), "saw 1.5"),
+        (lambda: stratified_times(torch.empty(0)), "empty batch"),
+        (lambda: stratified_times(torch.tensor([1.5])), "saw 1.5"),
         (lambda: away_from_zero(torch.tensor([0.5]), eps=1.0), "saw 1.0"),
         (lambda: counts(torch.tensor([0.5]), torch.tensor([0])), "at least one position"),
     ],

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from unmask.cli.main import main
 from unmask.errors import UserError
-from unmask.processes.cluster import Cluster, connected
+from unmask.processes.cluster import Cluster, connect_cluster
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 from tiny_study import ran, written
@@ -49,7 +49,7 @@ def test_more_threads_than_any_node_has_cores_are_refused():
 
 
 def test_without_a_cluster_the_work_stays_here():
-    with connected("") as cluster:
+    with connect_cluster("") as cluster:
         assert cluster is None
 
 

@@ -9,7 +9,7 @@ import tiny
 import unmask
 from unmask.diffusion.schedule import Cosine, LogLinear, Schedule
 from unmask.errors import UserError
-from unmask.registry import derived, spelled
+from unmask.registry import derived, spell_component
 from unmask.sampling.policies.confidence import Looking
 from unmask.sampling.policies.planned import FirstHitting, Groups
 from unmask.sampling.policy import policy_of
@@ -164,7 +164,7 @@ def test_a_policy_of_ones_own_draws_and_fills_and_gives_its_name_and_law(model):
 def test_a_registered_policy_as_an_object_equals_its_name(model):
     groups = Groups(calls=3, growth=1.5)
     (by_object,) = unmask.sample(model, sampler=groups, seed=2)
-    (by_name,) = unmask.sample(model, sampler=spelled(groups), seed=2)
+    (by_name,) = unmask.sample(model, sampler=spell_component(groups), seed=2)
     assert (by_object.tokens, by_object.sampler) == (by_name.tokens, by_name.sampler)
     assert unmask.sample(model, sampler=groups, steps=2)[0].calls == 2
     cosine = replace(model, objective=replace(model.objective, schedule=Cosine()))

@@ -21,11 +21,11 @@ def test_the_values_used_last_are_kept_within_the_limit():
     cache = sized(10)
     for key in "abc":
         cache.get(key, lambda: Value(4))
-    assert list(cache.kept) == ["b", "c"]
+    assert list(cache.values) == ["b", "c"]
     assert cache.used == 8
     cache.get("b", lambda: pytest.fail("made again"))
     cache.get("d", lambda: Value(5))
-    assert list(cache.kept) == ["b", "d"]
+    assert list(cache.values) == ["b", "d"]
     assert cache.used == 9
 
 
@@ -33,7 +33,7 @@ def test_a_value_too_large_to_keep_is_found_as_long_as_somebody_holds_it():
     cache = sized(10)
     cache.get("small", lambda: Value(9))
     held = cache.get("large", lambda: Value(11))
-    assert list(cache.kept) == ["small"]
+    assert list(cache.values) == ["small"]
     assert cache.get("large", lambda: pytest.fail("made again")) is held
     del held
     gc.collect()

@@ -13,7 +13,7 @@ import pytest
 from tiny_study import TINY, ran, written
 
 from unmask.cli.main import main
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.studies.plan import slug
 
 pytestmark = pytest.mark.slow
@@ -175,7 +175,7 @@ def test_on_a_full_disk_finished_rows_are_kept_and_with_room_the_rest_goes_on(wh
 
 def test_a_row_is_written_by_one_study_at_a_time(tmp_path, capsys):
     path = written(tmp_path, row=TINY["row"][:1])
-    with locked(next_folder(path, tmp_path) / ".lock"):
+    with hold_lock(next_folder(path, tmp_path) / ".lock"):
         assert ran(path, tmp_path / "out") == 2
     assert "is in use" in capsys.readouterr().err
     assert ran(path, tmp_path / "out") == 0

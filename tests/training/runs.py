@@ -19,7 +19,7 @@ from unmask.model.backbones.hyena import HyenaSpec
 from unmask.model.backbones.mamba import MambaSpec
 from unmask.model.backbones.transformer import Architecture
 from unmask.processes.team import Alone, Team
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.row import Rows
 from unmask.training import ema, state
 from unmask.training.loop import State, begin, train
@@ -91,7 +91,12 @@ def scored(current: State, team: Team) -> list[float]:
 
 def save(out: Path, current: State, step: int, team: Team) -> Path:
     exports = state.export_model(current, team)
-    note = {"objective": described(ASKED.objective), "step": step, "ema": True, "settings": described(ASKED)}
+    note = {
+        "objective": describe_settings(ASKED.objective),
+        "step": step,
+        "ema": True,
+        "settings": describe_settings(ASKED),
+    }
 
     def write(draft: Path) -> None:
         checkpoint.write(draft, exports, note, mask=MASK, tokenizer=None)

@@ -15,7 +15,7 @@ from unmask import settings as toml
 from unmask.cli.main import main
 from unmask.diffusion.objective import OBJECTIVES
 from unmask.files import draft_of, is_draft
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.training import metrics, state
 from unmask.training.fit import Order
 from unmask.training.folder import differences
@@ -82,7 +82,7 @@ def prepared(text: Path, out: Path) -> Path:
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_the_stored_settings_of_every_objective_are_those_that_were_asked_for(name, tmp_path):
-    asked = toml.merged(Train(), {"objective": {"name": name}})
+    asked = toml.merge_settings(Train(), {"objective": {"name": name}})
     (tmp_path / "settings.toml").write_text(toml.dumps(asked))
     assert differences(toml.read_toml(tmp_path / "settings.toml", Train()), asked, ()) == {}
 
@@ -94,7 +94,7 @@ def test_steps_and_the_settings_of_run_may_change(out):
 
 
 def test_a_second_process_in_the_folder_is_refused_and_touches_nothing(out, capsys):
-    with locked(out / ".lock"):
+    with hold_lock(out / ".lock"):
         before = content(out)
         assert resumed(out, "--steps", "4") == 2
         assert f"{out} is in use: process {os.getpid()} on" in capsys.readouterr().err
@@ -104,7 +104,7 @@ def test_a_second_process_in_the_folder_is_refused_and_touches_nothing(out, caps
 
 
 def test_a_folder_in_which_another_process_has_just_begun_is_refused(tmp_path, text, capsys):
-    with locked(tmp_path / "run" / ".lock"):
+    with hold_lock(tmp_path / "run" / ".lock"):
         assert train(tmp_path / "run", "--data", str(text)) == 2
         assert "is in use" in capsys.readouterr().err
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
@@ -112,7 +112,7 @@ def test_a_folder_in_which_another_process_has_just_begun_is_refused(tmp_path, t
 
 def test_two_preparations_of_one_folder_are_refused_and_parts_are_not(tmp_path, text, capsys):
     line = ["prepare", str(text), "--tokenizer", "byte", "--out", str(tmp_path / "data"), "--workers", "1"]
-    with locked(tmp_path / "data" / ".part-1-of-1.lock"):
+    with hold_lock(tmp_path / "data" / ".part-1-of-1.lock"):
         assert main(line) == 2
         assert f"data is in use: process {os.getpid()}" in capsys.readouterr().err
         assert main([*line, "--part", "1/2"]) == 0

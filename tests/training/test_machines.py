@@ -13,7 +13,7 @@ from unmask.model import cost
 from unmask.model.backbone import build
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import Denoiser
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.text.corpus.shards import token_type
 from unmask.text.row import Rows
 from unmask.training import machines
@@ -28,7 +28,7 @@ VOCAB = 60
 def settings():
     tiny = {"width": 32, "blocks": 2, "heads": 2}
     optim = {"name": "adamw", "batch": 8, "ema": 0.9}
-    return settle_training(merged(Train(), {"steps": 3, "recipe": "plain", "model": tiny, "optim": optim}))
+    return settle_training(merge_settings(Train(), {"steps": 3, "recipe": "plain", "model": tiny, "optim": optim}))
 
 
 def spec(settings):
@@ -53,7 +53,7 @@ def test_what_a_step_keeps_for_its_backward_pass_has_about_the_bytes_of_the_form
     shape = {"width": width, "blocks": blocks, "heads": 2}
     optim = {"name": "adamw", "batch": batch}
     asked = {"steps": 1, "recipe": "plain", "model": shape, "text": {"length": length}, "optim": optim}
-    settings = settle_training(merged(Train(), asked))
+    settings = settle_training(merge_settings(Train(), asked))
     phase, network = phases(settings)[-1], build(spec(settings))
     denoiser = Denoiser(network, phase.objective)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*denoiser.parameters(), *denoiser.buffers()]}

@@ -22,7 +22,7 @@ from unmask.errors import UserError
 from unmask.files import clear_drafts
 from unmask.model.checkpoint import load
 from unmask.processes import sharding as shards
-from unmask.processes.team import Alone, Lost, joined, noticing
+from unmask.processes.team import Alone, Lost, join_team, noticing
 from unmask.training import state
 from unmask.training.folder import claim
 
@@ -219,7 +219,7 @@ def wait_for(found, run) -> None:
 
 def test_without_torchrun_there_is_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined("fsdp", seconds=5) as team:
+    with join_team("fsdp", seconds=5) as team:
         assert isinstance(team, Alone)
         assert team.lead(lambda: 7) == 7
         assert team.most(15) == 15

@@ -20,7 +20,7 @@ from unmask.model.checkpoint import load
 from unmask.model.convert import convert
 from unmask.model.passes.whole import logits_at
 from unmask.processes.team import Alone
-from unmask.settings import merged, read_toml
+from unmask.settings import merge_settings, read_toml
 from unmask.training.data import open_data
 from unmask.training.loop import begin
 from unmask.training.origin import denoiser_of, origin_of
@@ -223,4 +223,4 @@ def test_the_first_layers_of_a_base_are_a_base(home, tmp_path, capsys):
 def test_settings_of_a_run_keep_what_was_assumed(home, tmp_path):
     out = trained(home, tmp_path / "run", "qwen2")
     assert read_toml(out / "settings.toml", Train()).dialect == "qwen2"
-    assert merged(Train(), {"init": "x", "dialect": "qwen2"}).dialect == "qwen2"
+    assert merge_settings(Train(), {"init": "x", "dialect": "qwen2"}).dialect == "qwen2"

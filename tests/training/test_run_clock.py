@@ -27,7 +27,7 @@ def asked(tmp_path, monkeypatch) -> Train:
     text = Text(tokenizer="character", documents="line", length=16, valid=0.1, pack="stream")
     quiet = Run(minutes=1, save_every=1000, eval_every=1000, eval_rows=32, preview=0)
     made = Train(data=str(path), out=str(tmp_path / "run"), steps=100, text=text, run=quiet, recipe="warm")
-    return running.toml.merged(
+    return running.toml.merge_settings(
         made, {"model": {"width": 16, "blocks": 1, "heads": 2, "dropout": 0.1}, "optim": {"batch": 8, "warmup": 5}}
     )
 

@@ -78,7 +78,7 @@ def test_numbers_are_written_as_they_are_read(table):
     hints = get_type_hints(type(table))
     wrong = [one.name for one in fields(table) if hints[one.name] is float and type(getattr(table, one.name)) is int]
     assert not wrong
-    assert toml.dumps(toml.merged(Train(), toml.described(Train()))) == toml.dumps(Train())
+    assert toml.dumps(toml.merge_settings(Train(), toml.describe_settings(Train()))) == toml.dumps(Train())
 
 
 def test_a_missing_file_is_named():
@@ -166,8 +166,11 @@ def test_every_optimizer_turns_into_every_other_and_back(name):
 
 @pytest.mark.parametrize("name", ["sedd", "d3pm-uniform"])
 def test_a_network_without_modulation_stays_one_whatever_the_objective_prefers(name):
-    asked = toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 0}})
+    asked = toml.merge_settings(Train(), {"objective": {"name": name}, "model": {"cond": 0}})
     assert (settle_training(asked).model.cond, settle_training(asked).model.shown_sigma) == (0, False)
-    assert settle_training(toml.merged(Train(), {"objective": {"name": name}})).model.cond == 128
-    assert settle_training(toml.merged(Train(), {"objective": {"name": name}, "model": {"cond": 8}})).model.cond == 8
+    assert settle_training(toml.merge_settings(Train(), {"objective": {"name": name}})).model.cond == 128
+    assert (
+        settle_training(toml.merge_settings(Train(), {"objective": {"name": name}, "model": {"cond": 8}})).model.cond
+        == 8
+    )
     assert settle_training(Train()).model.cond == 0

@@ -16,7 +16,7 @@ from unmask.diffusion.ssd_lm import SSDLM
 from unmask.errors import UserError
 from unmask.model import checkpoint
 from unmask.model.backbones.transformer_xl import TransformerXLSpec
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.training import metrics
 from unmask.training import state as disk
 from unmask.training.loop import begin, train
@@ -29,7 +29,11 @@ CHAIN = Chain.make()
 
 def save(out, state, point, keep=2):
     exports = disk.export_model(state)
-    note = {"objective": described(exports.objective), "step": point.step, "settings": described(settings())}
+    note = {
+        "objective": describe_settings(exports.objective),
+        "step": point.step,
+        "settings": describe_settings(settings()),
+    }
 
     def write(draft):
         checkpoint.write(draft, exports, {**note, "ema": bool(state.shadow)}, mask=MASK, tokenizer=None)

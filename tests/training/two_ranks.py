@@ -16,7 +16,7 @@ from full_disk import files_at_most
 from training.runs import HALF, STEPS, begun, others, save, scored, steps
 from unmask.errors import UserError
 from unmask.processes import sharding
-from unmask.processes.team import Many, joined
+from unmask.processes.team import Many, join_team
 from unmask.training import state
 
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0])
     seen: dict[str, Any] = {}
     for way in ("ddp", "fsdp"):
-        with joined(way, seconds=60) as team:
+        with join_team(way, seconds=60) as team:
             assert isinstance(team, Many)
             seen[way] = {**trained(team, folder / way), "from one": resumed(team, folder / "one"), **together(team)}
             if team.rank == 0:

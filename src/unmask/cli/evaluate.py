@@ -29,7 +29,7 @@ from unmask.evaluation.likelihood.measure import How, Measurement
 from unmask.evaluation.likelihood.zero_shot import TextSet
 from unmask.evaluation.record import record
 from unmask.model.model import Model
-from unmask.processes.cluster import Cluster, check_alone, connected
+from unmask.processes.cluster import Cluster, check_alone, connect_cluster
 from unmask.processes.team import Team, together
 from unmask.text.corpus.detokenize import detokenizer
 from unmask.text.corpus.documents import FileLayout
@@ -64,7 +64,7 @@ def run(settings: Settings) -> None:
         raise UserError("give DATA, --pairs FILE or --suite zero-shot: what should be measured?")
     with together() as team:
         check_alone(team, settings.on)
-        with connected(settings.on) as cluster:
+        with connect_cluster(settings.on) as cluster:
             measure_and_print(settings, team, cluster)
 
 

@@ -17,7 +17,7 @@ from unmask.model.cost import pass_flops
 from unmask.model.model import Model
 from unmask.processes.device import Device, Dtype
 from unmask.processes.threads import Threads, check_threads, use_threads
-from unmask.registry import Registry, spelled
+from unmask.registry import Registry, spell_component
 from unmask.sampling.policy import POLICIES, Policy
 from unmask.sampling.recipe import Recipe
 from unmask.settings import Short, groups_of, help_of
@@ -76,7 +76,7 @@ def one_line(registry: Registry[Any]) -> PrimitiveConstructorSpec[Any]:
         metavar="NAME[:FIELD=VALUE,..]",
         instance_from_str=lambda given: registry.make(given[0]),
         is_instance=lambda value: hasattr(value, "registry"),
-        str_from_instance=lambda value: [spelled(value)],
+        str_from_instance=lambda value: [spell_component(value)],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from unmask.registry import spelled
+from unmask.registry import spell_component
 from unmask.settings import help_of
 
 WIDTH, LEFT, LONGEST = 118, 34, 96
@@ -112,8 +112,9 @@ def usual(value: Any, hint: Any) -> str:
         return ""
     if value is True:
         return " (on)"
-    shown = spelled(value) if hasattr(value, "registry") else f"{value:g}" if isinstance(value, float) else str(value)
-    return f" ({shown})"
+    if hasattr(value, "registry"):
+        return f" ({spell_component(value)})"
+    return f" ({value:g})" if isinstance(value, float) else f" ({value})"
 
 
 def default_of(one: Any) -> Any:

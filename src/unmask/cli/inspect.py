@@ -19,11 +19,11 @@ from unmask.cli.installation import print_installation
 from unmask.hub import hub_origin
 from unmask.model import cost
 from unmask.model.checkpoint import check_against, find, load, on_meta, read_layout, read_tokenizer, stated_for
-from unmask.model.format import Found
+from unmask.model.format import Contents
 from unmask.model.formats.dialects import family_of
 from unmask.model.sizes import bounded_by, check_sizes
 from unmask.model.weights import files_of
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.tokens.tokenizer import Tokenizer
 
 
@@ -33,7 +33,7 @@ class Description:
 
     folder: Path
     layout: str  # the name of its format
-    found: Found  # network, mask, objective, settings
+    contents: Contents  # network, mask, objective, settings
     tokenizer: Tokenizer | None
     parameters: int  # what the objective learns included
     bytes: int  # of the files of weights
@@ -42,24 +42,24 @@ class Description:
 
     @property
     def mask(self) -> int:
-        if self.found.mask is not None:
-            return self.found.mask
-        return self.found.spec.vocab - 1 if self.tokenizer is None else self.tokenizer.mask
+        if self.contents.mask is not None:
+            return self.contents.mask
+        return self.contents.spec.vocab - 1 if self.tokenizer is None else self.tokenizer.mask
 
 
 def describe(path: str | Path, *, dialect: str = "") -> Description:
     """The description of a checkpoint in a folder or on the hub; `dialect` as in `load`."""
     folder, downloaded = find(path)
-    files, layout, found = read_layout(folder, dialect or stated_for(path))
-    check_sizes(found.spec)
-    with bounded_by(files.tensors, found.spec):
-        denoiser = on_meta(found.spec, found.objective)
-    check_against(files, layout, found, denoiser)
+    files, layout, contents = read_layout(folder, dialect or stated_for(path))
+    check_sizes(contents.spec)
+    with bounded_by(files.tensors, contents.spec):
+        denoiser = on_meta(contents.spec, contents.objective)
+    check_against(files, layout, contents, denoiser)
     return Description(
         folder,
         layout.name,
-        found,
-        read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer),
+        contents,
+        read_tokenizer(folder, files.note, contents.spec, contents.mask, hub=downloaded, usual=contents.tokenizer),
         sum(parameter.numel() for parameter in denoiser.parameters()),
         sum(file.stat().st_size for file in files_of(folder)),
         tuple(sorted({kind for _, kind in files.tensors.values()})),
@@ -77,13 +77,16 @@ class Settings:
 
 
 def facts(about: Description) -> Iterator[tuple[str, str]]:
-    description, a = about.found, about.found.spec
+    description, a = about.contents, about.contents.spec
     yield "checkpoint", str(about.folder)
     if (origin := hub_origin(about.folder)) is not None:
         yield "from the hub", origin
     yield "layout", about.layout
     yield from published_facts(about)
-    yield "objective", ", ".join(f"{name} {value}" for name, value in described(description.objective).items())
+    yield (
+        "objective",
+        ", ".join(f"{name} {value}" for name, value in describe_settings(description.objective).items()),
+    )
     yield "network", ", ".join(f"{name} {value}" for name, value in {"name": a.name, **asdict(a)}.items())
     yield "mask", str(about.mask)
     yield "parameters", f"{about.parameters:,}"
@@ -104,11 +107,11 @@ def facts(about: Description) -> Iterator[tuple[str, str]]:
 
 def published_facts(about: Description) -> Iterator[tuple[str, str]]:
     """What is known of the family of a published model."""
-    settings, family = about.found.settings, family_of(about.found.settings)
+    settings, family = about.contents.settings, family_of(about.contents.settings)
     if "dialect" not in settings:
         return
     yield "dialect", settings["dialect"] if family is None else family.about
-    yield "its number", about.found.objective.means if family is None else family.bound
+    yield "its number", about.contents.objective.means if family is None else family.bound
     if sampling := settings.get("sampling"):
         yield "its sampler", ", ".join(f"{name} {value}" for name, value in sampling.items())
     if new := settings.get("new"):

@@ -150,11 +150,11 @@ def unbox_message(text: str) -> str:
     """One line out of a box whose sections have rules between them, drawn or of dashes; the first is the title."""
     lines = "\n".join(line.strip("│| ") for line in text.splitlines())
     sections = re.split(r"^[╭╰─-].*[─-]{5}[╮╯]?$", lines, flags=re.MULTILINE)
-    said = "; ".join(" ".join(section.split()) for section in sections[1:] if section.strip())
+    message = "; ".join(" ".join(section.split()) for section in sections[1:] if section.strip())
     # A check of our own, whose words suffice; and a number that is none, among the other types of its option.
-    said = re.sub(r"^Error parsing \w+: (.*); For full helptext.*", r"\1", said)
+    message = re.sub(r"^Error parsing \w+: (.*); For full helptext.*", r"\1", message)
     return re.sub(
-        r"^Error parsing (--\S+): no type matching .*: ('.*?' is not a (?:whole )?number)\..*", r"\1: \2.", said
+        r"^Error parsing (--\S+): no type matching .*: ('.*?' is not a (?:whole )?number)\..*", r"\1: \2.", message
     )
 
 

@@ -30,8 +30,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from unmask.cli.flags import On
 from unmask.errors import UserError
 from unmask.model.model import shipped_models
-from unmask.processes.cluster import connected
-from unmask.processes.mirror import uploaded
+from unmask.processes.cluster import connect_cluster
+from unmask.processes.mirror import upload_after
 from unmask.storage import is_remote
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import FileLayout
@@ -75,7 +75,7 @@ def run(settings: Settings) -> None:
         raise UserError(
             "a part goes to a folder of this machine, or one that machines share; merge them with --merge."
         )
-    with uploaded(settings.out, (MANIFEST, *TOKENIZER)) as out:
+    with upload_after(settings.out, (MANIFEST, *TOKENIZER)) as out:
         make(settings, out, part)
         if part[1] > 1:
             print(f"part {settings.part} is in {out}; when all parts are done, merge them with --merge")
@@ -94,7 +94,7 @@ def make(settings: Settings, out: Path, part: tuple[int, int]) -> None:
         workers = settings.workers or cores()
         if workers == 1:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library would use every core
-        with connected(settings.on) as cluster, gather(settings.source[0], settings.layout) as sources:
+        with connect_cluster(settings.on) as cluster, gather(settings.source[0], settings.layout) as sources:
             for line in repeats(sources).lines():
                 print(f"warning: {line}", file=sys.stderr)
             tokenizer = choose(

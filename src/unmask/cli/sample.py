@@ -25,7 +25,7 @@ from unmask.cli.film import check_film, write_film
 from unmask.cli.flags import DOCUMENT, AsJson, Document, Drawing, ModelName, On, Place, Placing
 from unmask.errors import UserError, how_many
 from unmask.model.model import Model
-from unmask.processes.cluster import Shared, check_alone, connected
+from unmask.processes.cluster import Shared, check_alone, connect_cluster
 from unmask.processes.team import Team, collect_lists, together
 from unmask.sampling.recipe import Recipe, doubt
 from unmask.sampling.tasks.continuation import Sample, generate
@@ -125,7 +125,7 @@ def texts_of(model: Model, settings: Settings, share: tuple[int, int]) -> Iterat
 def drawn_on_cluster(model: Model, settings: Settings) -> Iterator[Sample]:
     """The samples in their order; each batch is a task of the cluster."""
     batches = -(-settings.n // settings.recipe.batch)
-    with connected(settings.on) as cluster:
+    with connect_cluster(settings.on) as cluster:
         assert cluster is not None
         shared = cluster.share((model, settings))
         for samples in cluster.map(draw_batch, ((shared, number, batches) for number in range(batches))):

@@ -29,7 +29,7 @@ from unmask.cli import main
 from unmask.cli.flags import On
 from unmask.errors import UserError, how_many
 from unmask.files import clear_drafts, write_json, write_whole
-from unmask.processes.cluster import connected
+from unmask.processes.cluster import connect_cluster
 from unmask.processes.signals import stopping
 from unmask.studies import run as runner
 from unmask.studies.pace import Pace
@@ -80,7 +80,7 @@ def run(settings: Settings) -> None:
     if launcher and settings.on:
         raise UserError("--launcher starts processes on one machine: leave out --launcher, or --on.")
     imports = tuple(f"unmask.cli.{verb}" for verb in sorted({task.command[0] for task in chosen if task.command}))
-    with connected(settings.on) as cluster, stopping() as stop:
+    with connect_cluster(settings.on) as cluster, stopping() as stop:
         fitting = max(1, cluster.cores // study.threads) if cluster is not None else 1
         jobs, inside = settings.jobs or fitting, settings.jobs == 0 and cluster is None
         how = Execution(place.root, main.main, imports, jobs, study.threads, launcher, inside, cluster)

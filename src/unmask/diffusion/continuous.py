@@ -47,7 +47,7 @@ class Path(NamedTuple):
     """The noise levels of a sampler, from pure noise to text: call i is shown level i and leads to level i + 1."""
 
     gamma: Float[Tensor, " calls_and_end"]  # γ of each level, falling; one more than there are calls
-    told: Float[Tensor, " calls"]  # what the network is told of the noise level in each call
+    level: Float[Tensor, " calls"]  # what the network is told of the noise level in each call
 
 
 class NoisyWindow(NamedTuple):
@@ -55,7 +55,7 @@ class NoisyWindow(NamedTuple):
 
     z: Float[Tensor, "b s e"]
     gamma: Float[Tensor, ""]  # the noise level γ
-    told: Float[Tensor, ""]  # what the network is told of it
+    level: Float[Tensor, ""]  # what the network is told of it
     before: Int[Tensor, "b c"]  # clean text before the vectors
     guess: Float[Tensor, "b s e"] | None = None  # the last estimate of clean vectors
 

@@ -45,7 +45,7 @@ from unmask.diffusion.times import check_total, steps
 from unmask.errors import UserError
 
 CAP = 0.999  # largest share of the signal that a step takes away
-TOLD = 1000.0  # the network is told the time on a scale of this length
+TIME_SCALE = 1000.0  # the network is told the time on a scale of this length
 SINES, INNER = 128, 512  # features of the time, and of the layer after them
 EVEN = 0.5  # share of the draws of steps that is uniform
 CLEAN, NOISY, FIRST = 0, 1, 2  # uses of random numbers
@@ -120,7 +120,7 @@ class EstimateTerms(NamedTuple):
 
     x: Float[Tensor, "b l e"]  # x_0, around the embedding
     mean: Float[Tensor, "b l e"]  # the embedding
-    found: Float[Tensor, "b l e"]  # x̂_0
+    estimate: Float[Tensor, "b l e"]  # x̂_0
     used: Float[Tensor, "b l e"]  # x̂_0 as the sampler uses it: rounded to an embedding, or not
 
 
@@ -220,7 +220,7 @@ class DiffusionLM(Continuous):
         signal = x if network.unseen is None else x.masked_fill(network.unseen[:, None], 0.0)
         gamma = levels[index + 1][:, None, None]
         x_t = (alpha(gamma) * signal + sigma(gamma) * noise_t).to(mean.dtype)
-        estimate = parts["exit"](network.trunk(parts["entry"](x_t, index * (TOLD / self.steps))))
+        estimate = parts["exit"](network.trunk(parts["entry"](x_t, index * (TIME_SCALE / self.steps))))
         used = table.nearest(estimate.detach(), clean.mask) if self.clamp else estimate
         return EstimateTerms(x, mean, estimate, used)
 
@@ -251,7 +251,7 @@ class DiffusionLM(Continuous):
         """The published loss: mean squared error per number, rounding per token, and the mean of x_T squared."""
         target = torch.where((index == 0)[:, None, None], terms.mean, terms.x)
         last = torch.sigmoid(-self.levels(index.device)[-1]) * terms.x.square().mean(-1)
-        return (target - terms.found).square().mean(-1) + rounding_nats(terms.x, clean) + last
+        return (target - terms.estimate).square().mean(-1) + rounding_nats(terms.x, clean) + last
 
     def nats(self, network: VectorNetwork, clean: CleanRows) -> Nats:
         """Nats per token: in training the published loss, at a uniform step; else the bound.
@@ -289,13 +289,13 @@ class DiffusionLM(Continuous):
             raise UserError(f"this model has {self.steps} steps of noise: ask for at most so many; saw {steps}.")
         levels = self.levels(embedding_of(parts).matrix.device)
         index = torch.linspace(self.steps - 1, 0, steps, dtype=torch.float64, device=levels.device).round().long()
-        return Path(torch.cat((levels[index + 1], levels[:1])), index * (TOLD / self.steps))
+        return Path(torch.cat((levels[index + 1], levels[:1])), index * (TIME_SCALE / self.steps))
 
     def clean(self, tokens: Int[Tensor, "*shape"], parts: Parts) -> Float[Tensor, "*shape e"]:
         return embedding_of(parts).matrix[tokens]
 
     def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
-        vectors: Tensor = parts["entry"](noisy.z, noisy.told.expand(len(noisy.z)))
+        vectors: Tensor = parts["entry"](noisy.z, noisy.level.expand(len(noisy.z)))
         return vectors
 
     def meaning(

@@ -52,7 +52,7 @@ def by_count(
     """Cross-entropies of hidden tokens and their weights free/k: k masks, k uniform over 1..free. [RADD]
 
     This is the continuous bound with the time integrated out. `t` are uniforms in [0, 1), by default those of the
-    noise; stratified ones (`times.stratified`) give the smallest variance of the estimators here. Given k, the hidden
+    noise; stratified ones (`stratified_times`) give the smallest variance of the estimators here. Given k, the hidden
     share follows a Beta(k, free − k + 1) distribution, that of the k-th smallest of `free` uniforms. A network with
     time conditioning is shown the σ of its schedule at a draw from it, so the bound stays the continuous one.
     """

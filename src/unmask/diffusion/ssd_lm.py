@@ -241,7 +241,7 @@ class SSDLM(Continuous):
         return corner.scatter_(-1, tokens[..., None], 1.0)
 
     def entered(self, network: Any, noisy: NoisyWindow, parts: Parts) -> Float[Tensor, "b l d"]:
-        vectors = self.vectors(noisy.z, noisy.told.expand(len(noisy.z)), parts)
+        vectors = self.vectors(noisy.z, noisy.level.expand(len(noisy.z)), parts)
         return torch.cat((network.embed(noisy.before).to(vectors.dtype), vectors), 1)
 
     def meaning(

@@ -23,7 +23,7 @@ def check_uniforms(u: Tensor) -> None:
         raise UserError(f"uniform numbers must lie in [0, 1]; saw {u.min().item()} to {u.max().item()}.")
 
 
-def stratified(u: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+def stratified_times(u: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
     """(u_i + i)/b: one time in each of b equal cells. The reference calls it antithetic. [MDLM]"""
     check_uniforms(u)
     cell = torch.arange(len(u), dtype=u.dtype, device=u.device)
@@ -45,7 +45,7 @@ def steps(u: Float[Tensor, " b"], *, total: int) -> Int[Tensor, " b"]:
 
 
 def counts(u: Float[Tensor, " b"], free: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """A number of masks k for each row: uniform over 1..free. With `stratified(u)` the k are stratified too."""
+    """A number of masks k for each row: uniform over 1..free. With `stratified_times(u)` the k are stratified too."""
     check_uniforms(u)
     if not bool((free >= 1).all()):
         raise UserError("every row needs at least one position that may be masked; a row has none.")

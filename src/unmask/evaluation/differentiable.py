@@ -71,11 +71,11 @@ def log_likelihood(
     rows = [row_of(model, text, None if given is None else given[i], i) for i, text in enumerate(texts)]
     copies = how.passes if chosen.chance else 1
     columns: dict[int, Tensor] = {}
-    for numbers, nats in scored(model, rows, chosen, copies, how):
+    for numbers, nats in score_batches(model, rows, chosen, copies, how):
         columns |= dict(zip(numbers, nats.sum(1), strict=True))
     paid = torch.stack([columns[number] for number in range(len(columns))]).view(len(rows), copies)
     tokens = torch.tensor([float(row.scored) for row in rows], device=paid.device)
-    return LogLikelihood(combined(paid, chosen), error_of(paid.detach(), chosen), tokens, copies, chosen.means)
+    return LogLikelihood(combine_passes(paid, chosen), error_of(paid.detach(), chosen), tokens, copies, chosen.means)
 
 
 def row_of(model: Model, text: str, before: str | None, number: int) -> Row:
@@ -94,7 +94,7 @@ def row_of(model: Model, text: str, before: str | None, number: int) -> Row:
     return written[0]
 
 
-def scored(
+def score_batches(
     model: Model, rows: Sequence[Row], estimator: Estimator, copies: int, how: How
 ) -> Iterator[tuple[list[int], Float[Tensor, "k l"]]]:
     """Nats of every token of each text in each pass, in batches; the number is that of text · copies + pass."""
@@ -112,7 +112,7 @@ def scored(
         yield some, estimator.nats(NetworkView(model.network), clean.to(torch.device(model.device)))
 
 
-def combined(nats: Float[Tensor, "n k"], estimator: Estimator) -> Float[Tensor, " n"]:
+def combine_passes(nats: Float[Tensor, "n k"], estimator: Estimator) -> Float[Tensor, " n"]:
     """log p: the mean over the passes, or for random orders the logarithm of the mean probability."""
     if estimator.weighted:
         return (-nats).logsumexp(1) - float(np.log(nats.shape[1]))

@@ -19,7 +19,7 @@ from unmask.evaluation.likelihood.passes import summary
 from unmask.model.checkpoint import load
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.text.corpus.tokenized import read_documents, tokenize
 from unmask.text.stretch import Document
 from unmask.text.tokens.tokenizer import encode_given
@@ -43,7 +43,7 @@ def evaluate(
         text = read_documents(data, tokenizer, split=split)
     else:
         text = tokenize("texts", data, tokenizer)
-    work = measure.measurement_of(model, text, merged(How(), how))
+    work = measure.measurement_of(model, text, merge_settings(How(), how))
     tallies = deque(measure.run_measurement(work), maxlen=1)  # only the last one is whole
     if not tallies:
         raise UserError("nothing was measured: the data holds no row to score.")

@@ -131,7 +131,7 @@ class Spec(ABC):
         """FLOPs per token of a forward pass, two per multiply-add, with logits at a share `rows` of the positions."""
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """Floats per token that the backward pass keeps, all layers together, logits aside: an estimate."""
         return 18.0 * self.width
 

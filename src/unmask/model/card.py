@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.hub import hub_origin
 from unmask.model.head_files import is_predictor
 from unmask.model.model import Model
-from unmask.settings import described
+from unmask.settings import describe_settings
 
 CARD = "README.md"
 
@@ -143,7 +143,7 @@ def facts(model: Model, bound: Bound | None) -> Iterator[tuple[str, str]]:
     spec, tokenizer = model.spec, model.tokenizer
     yield "parameters", f"{model.num_parameters:,}"
     yield "network", ", ".join(f"{key} {value}" for key, value in {"name": spec.name, **asdict(spec)}.items())
-    yield "objective", ", ".join(f"{key} {value}" for key, value in described(model.objective).items())
+    yield "objective", ", ".join(f"{key} {value}" for key, value in describe_settings(model.objective).items())
     if tokenizer is not None:
         yield "tokenizer", f"{tokenizer.size:,} ids, fingerprint {tokenizer.fingerprint[:12]}"
     if model.step is not None:

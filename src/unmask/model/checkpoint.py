@@ -24,7 +24,7 @@ from unmask.model.adapter_files import CONFIG as ADAPTER
 from unmask.model.adapter_files import base_of, is_adapter, with_adapter, write_adapter
 from unmask.model.backbone import Backbone, Spec, skeleton
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Files, Format, Found, read_note, recognised
+from unmask.model.format import AGAIN, FORMATS, NOTE, UNTRAINED, Contents, Files, Format, read_note, recognise_format
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.gguf_file import SUFFIX
 from unmask.model.model import GPT2, Model, shipped_models
@@ -40,7 +40,7 @@ from unmask.model.weights import (
 )
 from unmask.plugins import plugin_names
 from unmask.processes.device import compute_type, device_of
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.corpus.chat_template import TEMPLATE, ChatTemplate, published_template
 from unmask.text.layout import Layout, recorded_layout
 from unmask.text.tokens.files import TOKENIZER_FILES
@@ -143,7 +143,7 @@ def assumed_dialect(path: str | Path) -> str:
     folder = find(path)[0]
     if is_adapter(folder):
         return base_dialect(folder)
-    files, layout = recognised(folder)
+    files, layout = recognise_format(folder)
     return layout.base(files)
 
 
@@ -158,9 +158,9 @@ def stated_for(path: str | Path) -> str:
     return next((d.name for d in DIALECTS.values() if d.stated and name in d.hub), "")
 
 
-def read_layout(folder: Path, dialect: str = "") -> tuple[Files, Format, Found]:
+def read_layout(folder: Path, dialect: str = "") -> tuple[Files, Format, Contents]:
     """The files of a folder, their layout, and what they say; an error names the plugins that were in use."""
-    files, layout = recognised(folder, dialect or None)
+    files, layout = recognise_format(folder, dialect or None)
     try:
         return files, layout, layout.read(files)
     except UserError as error:
@@ -185,8 +185,8 @@ def tokenizer_in(path: str | Path, dialect: str = "") -> Tokenizer | None:
     folder, downloaded = find(path)
     if is_adapter(folder):
         return tokenizer_in(base_of(folder), dialect or base_dialect(folder))
-    files, _, found = read_layout(folder, dialect or stated_for(path))
-    return read_tokenizer(folder, files.note, found.spec, found.mask, hub=downloaded, usual=found.tokenizer)
+    files, _, contents = read_layout(folder, dialect or stated_for(path))
+    return read_tokenizer(folder, files.note, contents.spec, contents.mask, hub=downloaded, usual=contents.tokenizer)
 
 
 def template_in(path: str | Path, dialect: str = "") -> ChatTemplate | None:
@@ -204,14 +204,14 @@ def on_meta(spec: Spec, objective: Objective) -> Denoiser:
         return Denoiser(skeleton(spec), objective)
 
 
-def check_against(files: Files, layout: Format, found: Found, denoiser: Denoiser) -> None:
-    """Refuse tensors that do not belong to the network; those whose names begin with `found.fresh` are missing."""
-    network, fresh = denoiser.backbone, found.fresh
+def check_against(files: Files, layout: Format, contents: Contents, denoiser: Denoiser) -> None:
+    """Refuse tensors that do not belong to the network; those whose names begin with `contents.fresh` are missing."""
+    network, fresh = denoiser.backbone, contents.fresh
     expected = {name: tuple(tensor.shape) for name, tensor in denoiser.tensors().items()}
     there: Tensors = {}
     for name, (shape, kind) in files.tensors.items():
         try:
-            parts = layout.unpacked(name, torch.empty(shape, device="meta"), found)
+            parts = layout.unpacked(name, torch.empty(shape, device="meta"), contents)
         except (RuntimeError, IndexError) as error:
             what = str(error).splitlines()[0]
             raise UserError(f"{files.folder / FILE}: tensor {name} {list(shape)} does not fit: {what}") from None
@@ -293,7 +293,9 @@ def write_adapted(
 
 def stored_components(objective: Objective, layout: Layout | None) -> dict[str, Any]:
     """The components that unmask.json stores."""
-    return {"objective": described(objective)} | ({} if layout is None else {"layout": described(layout)})
+    return {"objective": describe_settings(objective)} | (
+        {} if layout is None else {"layout": describe_settings(layout)}
+    )
 
 
 def with_new_head(new_head: bool) -> dict[str, Any]:
@@ -378,7 +380,7 @@ def at_address(address: str) -> Path:
     link = next((name for name in ("best", "last") if name in there), None)
     if link is not None:
         address = f"{address.rstrip('/')}/{storage.read_remote(f'{address}/{link}').decode(errors='replace')}"
-    folder = storage.fetched(address, lambda name: "/" not in name and not name.startswith(TRAINING))
+    folder = storage.fetch_files(address, lambda name: "/" not in name and not name.startswith(TRAINING))
     return folder if folder.is_file() else check_links(folder, FROM_HUB)
 
 

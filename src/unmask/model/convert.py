@@ -17,7 +17,7 @@ from unmask.model.adapter_files import is_adapter
 from unmask.model.backbone import skeleton
 from unmask.model.checkpoint import find, load, save, stored_components, with_new_head, write_note
 from unmask.model.denoiser import Denoiser
-from unmask.model.format import FORMATS, Format, recognised
+from unmask.model.format import FORMATS, Format, recognise_format
 from unmask.model.model import Model
 from unmask.model.weights import FILE, INDEX, files_of, write_tensors
 from unmask.text.tokens.export import is_partial
@@ -67,7 +67,7 @@ def convert(
     assert model.folder is not None
     layout = FORMATS[to]()
     config = layout.config(model.spec, model.objective, mask=model.mask, dtype="float32")  # or it says why not
-    _, own = recognised(model.folder, dialect or None)
+    _, own = recognise_format(model.folder, dialect or None)
     with appearing(target) as draft:
         copy_files(model.folder, draft, TEXT_FILES)
         if model.tokenizer is not None and model.spec.inputs is not None and is_partial(draft):

@@ -46,4 +46,4 @@ def training_bytes(
     states = 5 if ema else 4
     held = states * parameters(spec) if learned is None else parameters(spec) + states * learned
     logits = 3 * int(rows * tokens) * spec.vocab
-    return FLOAT * int(held + spec.kept * tokens + logits)
+    return FLOAT * int(held + spec.activations * tokens + logits)

@@ -51,7 +51,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Found:
+class Contents:
     """A config as a format reads it."""
 
     spec: Spec
@@ -76,7 +76,7 @@ class Format(ABC):
         """Whether a folder has this layout."""
 
     @abstractmethod
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         """The network, the mask and the objective that the files describe."""
 
     def base(self, files: Files) -> str:
@@ -88,7 +88,7 @@ class Format(ABC):
         no such tensor."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
-    def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
+    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
         """The denoiser's tensors that a tensor of a file holds, by their names; the same for tensors on `meta`."""
         known = self.renamed(name)
         return {} if known is None else {known: tensor}
@@ -114,7 +114,7 @@ def written_formats() -> dict[str, str]:
     return {name: FORMATS.entry(name).about for name in FORMATS if FORMATS[name].config is not Format.config}
 
 
-def recognised(folder: Path, dialect: str | None = None) -> tuple[Files, Format]:
+def recognise_format(folder: Path, dialect: str | None = None) -> tuple[Files, Format]:
     """A folder's files, and the format that recognises them; `dialect`: its name, where a user gave it."""
     if folder.suffix == SUFFIX:
         config: dict[str, Any] = {HEADER: read_header(folder)}

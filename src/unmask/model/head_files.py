@@ -27,7 +27,7 @@ from unmask.model.answer import Answer
 from unmask.model.model import Model
 from unmask.model.reading import Reading, Trained
 from unmask.model.weights import weights_fingerprint
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.untrusted import read_object
 
 HEAD, NOTE, GUIDE = "head.safetensors", "classify.json", "classifier.json"
@@ -68,7 +68,7 @@ def write_guide(folder: Path, head: StoredHead, model: Model, note: Mapping[str,
 def trained_in(note: Mapping[str, Any]) -> Trained:
     """The texts of a training, in classify.json. Older files do not record them: then pairs were read with one token
     between the texts."""
-    return merged(Trained(), note["texts"], "texts") if "texts" in note else Trained(separators=1)
+    return merge_settings(Trained(), note["texts"], "texts") if "texts" in note else Trained(separators=1)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def stored_head(folder: Path | None, width: int) -> StoredHead:
     with reading_head(folder, "Tune it again."):
         stated = dict(note["answer"])
         answer = Answer(tuple(str(one) for one in stated["labels"]), float(stated["center"]), float(stated["spread"]))
-        reading, trained = merged(Reading(), note["reading"], "reading"), trained_in(note)
+        reading, trained = merge_settings(Reading(), note["reading"], "reading"), trained_in(note)
         if fingerprint(folder / HEAD) != note["head"]:
             raise UserError(f"{folder / HEAD} is not the file that was saved (its sha256 differs). Copy it again.")
         return check_head(folder, StoredHead(answer, reading, trained, load_file(folder / HEAD)), width)

@@ -93,10 +93,10 @@ class Model:
     @property
     def new(self) -> int | None:
         """Tokens to draw after a prompt by default, by the table of a published model; None: a whole row."""
-        said = self.settings.get("new")
-        if said is not None and (type(said) is not int or said < 1):
-            raise UserError(f"the number of new tokens must be a whole number from 1; saw {said!r:.60}.")
-        return said
+        new = self.settings.get("new")
+        if new is not None and (type(new) is not int or new < 1):
+            raise UserError(f"the number of new tokens must be a whole number from 1; saw {new!r:.60}.")
+        return new
 
     def with_sampling(self, **settings: Any) -> "Model":
         """The model with these default sampling settings and no others: sampler="entropy", top_p=0.9."""

@@ -47,11 +47,11 @@ class Norm(nn.Module):
         return y if shift is None or scale is None else y * (1 + scale) + shift
 
 
-def modulated(layer: nn.Linear | None, c: Tensor | None, parts: int) -> list[Tensor | None]:
+def modulation_of(layer: nn.Linear | None, c: Tensor | None, parts: int) -> list[Tensor | None]:
     return [None] * parts if layer is None or c is None else list(layer(c)[:, None].chunk(parts, -1))
 
 
-def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Heads (b h l e) with feature i rotated against feature i + e/2."""
     one, two = x.chunk(2, -1)
     return torch.cat((one * cosine - two * sine, two * cosine + one * sine), -1)
@@ -71,10 +71,10 @@ class Block(nn.Module):
         self.adaLN_modulation = nn.Linear(config.cond_dim, 6 * d) if config.cond_dim else None
 
     def forward(self, x: Tensor, c: Tensor | None, turns: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
-        shift, scale, gate, shift2, scale2, gate2 = modulated(self.adaLN_modulation, c, 6)
+        shift, scale, gate, shift2, scale2, gate2 = modulation_of(self.adaLN_modulation, c, 6)
         parts = self.attn_qkv(self.norm1(x, shift, scale)).unflatten(-1, (3, self.heads, -1))
         q, k, v = parts.permute(2, 0, 3, 1, 4)
-        o = F.scaled_dot_product_attention(rotated(q, *turns), rotated(k, *turns), v, attn_mask=visible)
+        o = F.scaled_dot_product_attention(rotate_halves(q, *turns), rotate_halves(k, *turns), v, attn_mask=visible)
         y = self.attn_out(o.transpose(1, 2).flatten(2))
         x = x + (y if gate is None else gate * y)
         y = self.mlp(self.norm2(x, shift2, scale2))
@@ -166,7 +166,7 @@ class Backbone(nn.Module):
         for block in self.blocks:
             x = block(x, c, turns, visible)
         out = self.output_layer
-        x = out.norm_final(x, *modulated(out.adaLN_modulation, c, 2))
+        x = out.norm_final(x, *modulation_of(out.adaLN_modulation, c, 2))
         if config.reads_before:
             x = torch.cat((x[:, :1], x[:, :-1]), 1)
         weight = self.vocab_embed.embedding if out.linear.weight is None else out.linear.weight

@@ -27,7 +27,7 @@ from unmask.model.learner import Learner
 from unmask.model.model import Model
 from unmask.model.passes.whole import hidden_states
 from unmask.model.reading import LONGEST, Encoded, Reading, Text, TextBatch, Trained, shorten
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.tokens.bases import complement
 
 
@@ -305,7 +305,7 @@ def write_predictor(folder: Path, predictor: Predictor, note: Mapping[str, Any])
     """Write the files of a predictor into a folder that is not yet visible; `note` is added to its own."""
     model = predictor.model
     whole = Denoiser(predictor.backbone, model.objective, parts=model.parts, state=model.state)
-    known = {"objective": described(model.objective), "step": model.step, "ema": False}
+    known = {"objective": describe_settings(model.objective), "step": model.step, "ema": False}
     known |= {"settings": dict(model.settings)}
     checkpoint.write(folder, whole, known, mask=model.mask, tokenizer=predictor.tokenizer, new_head=model.new_head)
     write_head(folder, predictor.stored(), note)

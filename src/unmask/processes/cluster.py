@@ -120,7 +120,7 @@ def _perform(function: Callable[..., T], arguments: tuple[Any, ...], threads: in
 
 
 @contextmanager
-def connected(on: str) -> Iterator[Cluster | None]:
+def connect_cluster(on: str) -> Iterator[Cluster | None]:
     """The cluster of `--on`; None if the work stays in this process."""
     if not on:
         yield None

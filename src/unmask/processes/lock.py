@@ -17,7 +17,7 @@ LOCKLESS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems withou
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock file during the block; refused while another process holds it.
 
     The system frees the lock of a process that dies, however it dies. A missing folder is made, and removed again if

@@ -20,7 +20,7 @@ from uuid import uuid4
 from unmask import storage
 from unmask.errors import UserError
 from unmask.files import write_whole
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.untrusted import parse_json
 
 OWNER = "owner.json"  # at the address, and beside the folder: who writes
@@ -82,13 +82,13 @@ class Mirror:
 
     def marks(self) -> dict[str, Mark]:
         """The files here, each with what changes when it does."""
-        found: dict[str, Mark] = {}
+        marks: dict[str, Mark] = {}
         for path in files_in(self.folder):
-            found[path.relative_to(self.folder).as_posix()] = (path.stat().st_size, path.stat().st_mtime_ns)
+            marks[path.relative_to(self.folder).as_posix()] = (path.stat().st_size, path.stat().st_mtime_ns)
         for path in (self.folder / name for name in LINKS):
             if path.is_symlink() and path.is_dir():
-                found[path.name] = (0, os.readlink(path))
-        return found
+                marks[path.name] = (0, os.readlink(path))
+        return marks
 
     def push(self) -> None:
         """Upload what is new; then remove at the address the checkpoints that are gone here."""
@@ -145,9 +145,9 @@ def work_folder(address: str) -> Path:
 
 
 @contextmanager
-def held(mirror: Mirror) -> Iterator[None]:
+def hold_mirror(mirror: Mirror) -> Iterator[None]:
     """Hold the folder of a mirror during the block, for this process alone; upload it at the end."""
-    with locked(mirror.folder.with_name(LOCK)):
+    with hold_lock(mirror.folder.with_name(LOCK)):
         mirror.pull()
         try:
             yield
@@ -158,7 +158,7 @@ def held(mirror: Mirror) -> Iterator[None]:
 
 
 @contextmanager
-def uploaded(place: str, small: Collection[str]) -> Iterator[Path]:
+def upload_after(place: str, small: Collection[str]) -> Iterator[Path]:
     """A new folder to write, which is at its address after the block; of one that is there already the small files.
 
     The first of the small files says that the others are complete.

@@ -188,7 +188,7 @@ class Many:
 
 
 @contextmanager
-def joined(way: Way, *, seconds: float, device_name: str = "auto") -> Iterator[Team]:
+def join_team(way: Way, *, seconds: float, device_name: str = "auto") -> Iterator[Team]:
     """The team that torchrun has set up, or `Alone`; in a step processes wait `seconds` for each other."""
     device = device_of(device_name)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -250,7 +250,7 @@ PATIENCE = 86_400.0  # seconds that finished processes wait for the others; torc
 @contextmanager
 def together() -> Iterator[Team]:
     """The processes that torchrun has started, or this one alone."""
-    with joined("ddp", seconds=PATIENCE) as team, said_once(team):
+    with join_team("ddp", seconds=PATIENCE) as team, said_once(team):
         yield team
 
 

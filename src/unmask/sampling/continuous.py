@@ -133,7 +133,7 @@ class ContinuousProcess(InWindows):
         assert state.z is not None
         span = state.spans[0]
         before = state.canvas.tokens[:, span.start : self.noisy_from(span)]
-        return NoisyWindow(state.z, self.path.gamma[state.call], self.path.told[state.call], before, state.guess)
+        return NoisyWindow(state.z, self.path.gamma[state.call], self.path.level[state.call], before, state.guess)
 
     @torch.no_grad()
     def ask(self, state: Denoising) -> Ask | None:
@@ -171,7 +171,7 @@ class ContinuousProcess(InWindows):
         gamma, after = path.gamma[state.call], path.gamma[state.call + 1]
         output = answer.logits.unflatten(0, state.z.shape[:2])
         reading = self.objective.meaning(output, self.window(state), self.parts, self.state, mask=state.canvas.mask)
-        last = state.call + 1 == len(path.told)
+        last = state.call + 1 == len(path.level)
         normal = gaussians(state.key, state.calls + 1, tuple(state.z.shape[1:]))
         greedy = not last or self.policy.last == "argmax"
         if not greedy:

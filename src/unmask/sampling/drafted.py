@@ -66,8 +66,8 @@ class Drafter:
     def proposals(self, state: Any, work: Work) -> tuple[Any, list[Int[Tensor, " _"]]]:
         """The state after one call, and the next tokens of each row."""
         own = state if isinstance(state, Work) else state.work
-        told = enter_window(replace(own, canvas=work.canvas))
-        state = told if isinstance(state, Work) else replace(state, work=told)
+        known = enter_window(replace(own, canvas=work.canvas))
+        state = known if isinstance(state, Work) else replace(state, work=known)
         drafts = [work.key[:0]] * len(work.key)
         asked = self.process.ask(state)
         if asked is None:
@@ -81,7 +81,7 @@ class Drafter:
         tokens = inverse_cdf(logits, dice)
         for one in row.unique().tolist():
             drafts[one] = tokens[row == one]
-        return self.process.remembered(state, asked, reply, told), drafts
+        return self.process.remembered(state, asked, reply, known), drafts
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Drafted(OverMasked):
         for i, row in enumerate(asked.live.tolist()):
             memories[row] = self.trimmed(answer.memories[i], work.canvas.tokens[row, asked.start :], asked.passes[i])
         after = replace(state, work=work, memories=tuple(memories), start=asked.start)
-        return self.drafting(after), joined(brought)
+        return self.drafting(after), join_commits(brought)
 
     def trimmed(self, memory: Memory | None, text: Int[Tensor, " w"], read: Pass) -> Memory:
         """The memory up to the first proposal that is not in the text."""
@@ -190,7 +190,7 @@ def agree(canvas: Canvas, drafts: Int[Tensor, " k"], row: int, first: int) -> bo
     )
 
 
-def joined(brought: list[Committed]) -> Committed:
+def join_commits(brought: list[Committed]) -> Committed:
     """What several draws from one call have brought, tokens that took no call of their own at the end."""
     drawn, after = list[list[Tensor]](), list[list[Tensor]]()
     for one in brought:

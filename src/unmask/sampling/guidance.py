@@ -39,7 +39,7 @@ class ClassifierFree:
 
     network: Reader | Network | NetworkOfLengths
     weight: float  # g; above 1: follow the given text more closely
-    kept: tuple[int, ...] = ()  # tokens that are seen in both passes: the frame of an encoder
+    frame: tuple[int, ...] = ()  # tokens that are seen in both passes: the frame of an encoder
     leads: bool = False  # so is the first token: the network predicts position i at i − 1, and nothing predicts it
 
     def __post_init__(self) -> None:
@@ -50,8 +50,8 @@ class ClassifierFree:
             return logits
         mask = ask.view.mask
         frozen = ask.tokens != mask if ask.frozen is None else ask.frozen
-        if self.kept:
-            frozen = frozen & ~torch.isin(ask.tokens, ask.tokens.new_tensor(self.kept))
+        if self.frame:
+            frozen = frozen & ~torch.isin(ask.tokens, ask.tokens.new_tensor(self.frame))
         if self.leads:
             frozen = frozen & (torch.arange(frozen.shape[1], device=frozen.device) > 0)
         blind = answer(self.network, replace(ask, tokens=ask.tokens.masked_fill(frozen, mask), passes=())).logits

@@ -97,8 +97,8 @@ class OneStreamProcess(OverMasked):
         rule = torch.cat([torch.cat([contents, contents.new_zeros(k, n)], 1), torch.cat([again, eye(n, places)], 1)])
         memory: Memory | None = None
         if self.cached:
-            kept = state.memories[int(asked.live[i])] if own.read else None
-            memory = kept or Empty(asked.start + asked.tokens.shape[1] + n)
+            memory = state.memories[int(asked.live[i])] if own.read else None
+            memory = memory or Empty(asked.start + asked.tokens.shape[1] + n)
         at = torch.cat([places, last])
         return Pass(
             asked.tokens[i, at - asked.start][None],

@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.diffusion.times import check_total
 from unmask.errors import UserError
 from unmask.random import Dice
-from unmask.registry import Registry, derived_fields, spelled
+from unmask.registry import Registry, derived_fields, spell_component
 
 Memory = tuple[Tensor, ...]  # a policy's state between calls; the first dimension of each tensor is b
 Draw = Callable[[], Tensor]  # draws the tokens (n) at all asked positions
@@ -147,7 +147,7 @@ def sampler_name(sampler: str | Policy) -> str:
         return sampler
     kind = type(sampler)
     known = any(POLICIES.entry(name).kind is kind for name in POLICIES.entries)
-    return spelled(sampler) if known else kind.__name__
+    return spell_component(sampler) if known else kind.__name__
 
 
 def check_sampler(sampler: object) -> None:

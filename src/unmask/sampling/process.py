@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.model.backbone import Reader, Spec
-from unmask.model.passes.together import Counted, run_together, uncounted
+from unmask.model.passes.together import Counted, count_nothing, run_together
 from unmask.model.passes.whole import whole
 from unmask.model.passing import Memory, Pass
 from unmask.registry import Registry
@@ -148,7 +148,7 @@ def answer(network: Any, question: Ask) -> NetworkAnswer:
 
 
 @torch.inference_mode()
-def answers(network: Reader, questions: Sequence[Ask], counted: Counted = uncounted) -> list[NetworkAnswer]:
+def answers(network: Reader, questions: Sequence[Ask], counted: Counted = count_nothing) -> list[NetworkAnswer]:
     """The answers to questions of any kind, from one forward pass if the network can take them together."""
     passes = [passes_of(network.spec, question) for question in questions]
     states = run_together(network, [p for own in passes for p in own], counted)

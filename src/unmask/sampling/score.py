@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.objective import Objective
-from unmask.diffusion.times import stratified
+from unmask.diffusion.times import stratified_times
 from unmask.errors import UserError
 from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
@@ -68,7 +68,7 @@ def log_likelihood(
     if free == 0:
         return Estimate(0.0, 0.0)
     source = torch.Generator().manual_seed(seed % 2**63)
-    t = stratified(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
+    t = stratified_times(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
     noise = Noise(t, torch.rand(passes, free, generator=source), keys(seed, torch.arange(passes)))
     estimates = bounds(model, tokens, frozen, noise.to(tokens.device), unseen=unseen)
     return Estimate(estimates.mean().item(), (estimates.std() / passes**0.5).item())
@@ -114,7 +114,7 @@ def log_likelihoods(
 def shared_noise(passes: int, free: int, seed: int, number: int) -> Noise:
     """The random numbers of some forward passes, the same for every text with so many free tokens."""
     source = torch.Generator().manual_seed(seed_of(seed, number))
-    t = stratified(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
+    t = stratified_times(torch.rand(passes, generator=source)).clamp(1e-6, 1 - 1e-6)
     rows = torch.arange(passes) + (number << 32)
     return Noise(t, torch.rand(passes, free, generator=source), keys(seed, rows))
 

@@ -18,7 +18,7 @@ class ResultCache(Generic[Value]):
     def __init__(self, limit: int, size: Callable[[Any, Value], int]) -> None:
         self.limit, self.size = limit, size
         self.used = 0
-        self.kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self.values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.held: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
         self.lock = Lock()
 
@@ -26,17 +26,17 @@ class ResultCache(Generic[Value]):
         """The value of a key, made if there is none; nothing is kept if `make` fails."""
         with self.lock:
             entry = self.held.get(key)
-            if key in self.kept:
-                self.kept.move_to_end(key)
+            if key in self.values:
+                self.values.move_to_end(key)
         if entry is not None:
             return entry
         value = make()
         with self.lock:
             value = self.held.setdefault(key, value)  # another thread may have been faster
             size = self.size(key, value)
-            if key not in self.kept and size <= self.limit:
-                self.kept[key] = (value, size)
+            if key not in self.values and size <= self.limit:
+                self.values[key] = (value, size)
                 self.used += size
             while self.used > self.limit:
-                self.used -= self.kept.popitem(last=False)[1][1]
+                self.used -= self.values.popitem(last=False)[1][1]
         return value

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.diffusion.rows import forbid, rows_where
 from unmask.model.backbone import Reader
-from unmask.model.passes.together import Counted, run_together, uncounted
+from unmask.model.passes.together import Counted, count_nothing, run_together
 from unmask.model.passing import Pass, States
 from unmask.sampling.guidance import ClassifierFree
 from unmask.sampling.masked import Work, view_of, within
@@ -92,7 +92,7 @@ def advance(
     drafts: Sequence[bool],
     vocab: int,
     tops: Sequence[int] = (),
-    counted: Counted = uncounted,
+    counted: Counted = count_nothing,
 ) -> list[EngineTurn | Exception]:
     """Every request after one more network call. A failure affects one only; its entry is the exception.
 

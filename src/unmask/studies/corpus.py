@@ -53,8 +53,8 @@ def write_texts(data: Mapping[str, Any], root: Path, folder: Path) -> None:
     clear_drafts(folder)  # of a process that was killed
     for split in ("train", "valid", "test"):
         if split in data and are_pairs(data):
-            found = itertools.chain.from_iterable(pairs_of(one, root) for one in data[split])
-            pairs = [{"given": given, "answer": answer} for given, answer in found]
+            both = itertools.chain.from_iterable(pairs_of(one, root) for one in data[split])
+            pairs = [{"given": given, "answer": answer} for given, answer in both]
             if not pairs:
                 raise UserError(f"data.{split} holds no pairs.")
             write_whole(folder / f"{split}.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))

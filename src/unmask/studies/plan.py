@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from unmask.errors import UserError, unknown
 from unmask.model.checkpoint import find
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.studies import corpus
 from unmask.studies.row import StudyRow
 from unmask.studies.study import SPLITS, VERBS, Measure, Study, fill_word
@@ -59,7 +59,7 @@ class StudyPlace:
 
 def plan_tasks(study: Study, place: StudyPlace, *, there: bool = True) -> tuple[Task, ...]:
     """Every command of a study, those first that others need; `there`: the data must exist."""
-    study = located(study, place.root)
+    study = fill_root(study, place.root)
     if there:
         corpus.check_present(study.data, place.root)
         for row in study.rows:
@@ -71,7 +71,7 @@ def plan_tasks(study: Study, place: StudyPlace, *, there: bool = True) -> tuple[
     return tuple(tasks.values())
 
 
-def located(study: Study, root: Path) -> Study:
+def fill_root(study: Study, root: Path) -> Study:
     """The study with {root} replaced in its checkpoints and in how its text is prepared."""
     data = dict(study.data)
     if "prepare" in data:
@@ -286,7 +286,7 @@ def slug(name: str) -> str:
 
 
 def train_of(row: StudyRow) -> Train:
-    return settle_training(merged(Train(), {**(row.train or {}), "init": row.after}))
+    return settle_training(merge_settings(Train(), {**(row.train or {}), "init": row.after}))
 
 
 def vocabulary(train: Train, study: Study) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.errors import UserError, unknown
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.studies.checks import Table, check_keys, check_table, list_of_tables, over, positive, text
 from unmask.training.settings import Train
 
@@ -78,7 +78,7 @@ def row_of(one: Table, changes: Table, shared: Table, columns: Sequence[str], me
                 advice = "after = ROW" if name == "init" else "the study's own [data]"
                 raise UserError(f"{title}: train.{name} is set by the study; use {advice}.")
         try:
-            merged(Train(), {**settings, "init": text(one, "after")})
+            merge_settings(Train(), {**settings, "init": text(one, "after")})
         except UserError as error:
             raise UserError(f"{title}, train: {error}") from None
     return StudyRow(

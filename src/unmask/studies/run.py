@@ -27,7 +27,7 @@ import torch
 from unmask.errors import UserError
 from unmask.files import clear_drafts, write_json, write_whole
 from unmask.processes.cluster import Cluster, Pending
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.processes.threads import COUNT, computing_with
 from unmask.studies import corpus
 from unmask.studies.plan import CONFIG, MODEL, Task
@@ -166,7 +166,7 @@ def progress(one: Running) -> TaskEvent:
 def start_task(task: Task, how: Execution) -> Running:
     """Begin a task; what it needs is written first."""
     held = ExitStack()
-    held.enter_context(locked(task.folder / LOCK))
+    held.enter_context(hold_lock(task.folder / LOCK))
     began = time.monotonic()
     try:
         clear_drafts(task.folder)  # of a process that was killed

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import UserError, unknown
-from unmask.settings import merged
+from unmask.settings import merge_settings
 from unmask.studies.checks import (
     Table,
     check_keys,
@@ -222,7 +222,7 @@ def measure_of(name: str, one: Any) -> Measure:
 
 def column_of(one: Table, measures: Sequence[str]) -> Column:
     check_keys("key of [[column]]", one, tuple(Column.__dataclass_fields__))
-    column = merged(Column("", "", ""), one, "column")
+    column = merge_settings(Column("", "", ""), one, "column")
     if not (column.name and column.measure and column.value):
         raise UserError(f"a column needs a name, a measure and a value; saw {dict(one)}.")
     if column.measure not in measures:

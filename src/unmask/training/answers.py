@@ -109,7 +109,7 @@ def encode_examples(predictor: Predictor, some: Sequence[Example]) -> tuple[list
     try:
         return predictor.encode_whole([one.texts for one in some])
     except NoToken as error:
-        raise error.found((one.where, text) for one in some for text in one.parts) from None
+        raise error.locate((one.where, text) for one in some for text in one.parts) from None
 
 
 def cut_line(predictor: Predictor, cut: int, texts: int, longest: int, what: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from unmask.evaluation.record import record
 from unmask.files import write_whole
 from unmask.processes.signals import stopping
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.text.corpus.manifest import loss_lines
 from unmask.training.protocols import usual_settings, with_flat
 from unmask.training.results import RESULT, names_of, results_of, summary_of
@@ -61,7 +61,7 @@ def run_trials(asked: Tuning, log: TrialLog, *, resume: bool, stop: list[int]) -
         }
         scores |= {**summary_of(results), "trials": results}
         whole = record(
-            model, seed=asked.seed, settings=described(asked), data={"name": data.name, "sha256": data.sha256}
+            model, seed=asked.seed, settings=describe_settings(asked), data={"name": data.name, "sha256": data.sha256}
         )
         write_whole(Path(asked.out) / RESULT, json.dumps({**whole, **scores}, indent=2) + "\n")
         return {**whole, **scores}

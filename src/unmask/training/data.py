@@ -118,7 +118,7 @@ def open_data(asked: Train, folder: str | Path) -> Data:
 
     strands, places = strands_of(tokenizer, asked), weighted_places(asked.data)
     if places:
-        return mixed(asked, tokenizer, places, [halves(mix) for mix in range(1 + len(places))], strands)
+        return mix_data(asked, tokenizer, places, [halves(mix) for mix in range(1 + len(places))], strands)
     rows, held_out = halves()
     return Data(
         tokenizer,
@@ -127,7 +127,7 @@ def open_data(asked: Train, folder: str | Path) -> Data:
     )
 
 
-def mixed(
+def mix_data(
     asked: Train,
     tokenizer: Tokenizer,
     places: Sequence[tuple[str, float]],

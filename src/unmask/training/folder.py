@@ -19,7 +19,7 @@ from unmask import settings as toml
 from unmask import storage
 from unmask.errors import UserError
 from unmask.files import clear_drafts, fingerprint, is_draft, write_whole, writing
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.processes.team import Team
 from unmask.settings import flat
 from unmask.text.corpus.manifest import MANIFEST, prepared_folder
@@ -36,7 +36,7 @@ FREE = ("out", "steps", "run")  # settings that a resumed run may change
 def stored_settings(out: str) -> Path | None:
     """The file with the settings of a run, if there is one."""
     if storage.is_remote(out):
-        return storage.fetched(f"{out.rstrip('/')}/{SETTINGS}") if SETTINGS in storage.listing(out) else None
+        return storage.fetch_files(f"{out.rstrip('/')}/{SETTINGS}") if SETTINGS in storage.listing(out) else None
     path = Path(storage.without_scheme(out)) / SETTINGS
     return path if path.is_file() else None
 
@@ -108,7 +108,7 @@ def with_stored_threads(asked: Train, out: Path) -> Train:
 @contextmanager
 def hold_folder(out: Path, check: Callable[[], None]) -> Iterator[None]:
     """Lock a run's folder during the block; it is checked again, as its last holder may have changed it."""
-    with locked(out / LOCK):
+    with hold_lock(out / LOCK):
         check()
         clear_drafts(out)
         yield
@@ -164,7 +164,7 @@ def check_run(
 
 def differences(before: Any, now: Any, free: Collection[str]) -> dict[str, str]:
     """The settings that a resumed run may not change and that differ, in words; those of a `free` group may."""
-    old, new = flat(toml.described(before)), flat(toml.described(now))
+    old, new = flat(toml.describe_settings(before)), flat(toml.describe_settings(now))
     names = [name for name in {**old, **new} if name not in free and name.partition(".")[0] not in free]
     return {
         name: f"{name} is {old.get(name)!r}, not {new.get(name)!r}"

@@ -11,7 +11,7 @@ from unmask.model.backbone import Spec
 from unmask.model.model import Model
 from unmask.sampling.recipe import preview_recipe
 from unmask.sampling.tasks.continuation import Sample, generate
-from unmask.settings import described, flat
+from unmask.settings import describe_settings, flat
 from unmask.training import metrics
 from unmask.training.estimate import duration, estimate, matrix_rate, run_seconds
 from unmask.training.loop import Progress
@@ -127,7 +127,7 @@ class Log:
             self.say(f"the numbers of the {self.name} phase do not compare with those of {final}, which follows")
         if not self.likelihood:
             self.say(f"the numbers are a {phase.objective.means}")
-        self.tracker.start(self.out, flat(described(self.asked)), step=point.step)
+        self.tracker.start(self.out, flat(describe_settings(self.asked)), step=point.step)
 
     def step(self, progress: Progress) -> None:
         self.window.append(progress)

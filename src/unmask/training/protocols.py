@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from unmask.errors import unknown
 from unmask.registry import own_fields
-from unmask.settings import groups_of, merged
+from unmask.settings import groups_of, merge_settings
 from unmask.text.corpus.benchmarks import Benchmark, benchmark_of
 
 T = TypeVar("T")
@@ -73,4 +73,4 @@ def with_flat(settings: T, values: Mapping[str, Any]) -> T:
             nested.setdefault(inside[name], {})[name] = value
         else:
             raise unknown("setting", name, {*own, *inside} - set(tables))
-    return merged(settings, nested)
+    return merge_settings(settings, nested)

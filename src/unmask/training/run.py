@@ -12,9 +12,9 @@ from unmask import settings as toml
 from unmask import storage
 from unmask.errors import how_many
 from unmask.processes.device import compute_type, device_of
-from unmask.processes.mirror import Mirror, held, mirror_of
+from unmask.processes.mirror import Mirror, hold_mirror, mirror_of
 from unmask.processes.signals import halt_signal, stopping
-from unmask.processes.team import Team, joined, said_once
+from unmask.processes.team import Team, join_team, said_once
 from unmask.processes.threads import computing_with, watched_threads
 from unmask.training import state
 from unmask.training.course import run_course
@@ -58,7 +58,7 @@ def train(
         base = toml.read_toml(stored, Train())
     given = {name: str(value) for name, value in (("data", data), ("out", out)) if str(value)} | settings
     names = {*toml.flat(given), *(toml.names_in(config) if config else ())}
-    order = Order(toml.merged(base, given), resume=resume, minutes=minutes, given=names)
+    order = Order(toml.merge_settings(base, given), resume=resume, minutes=minutes, given=names)
     return interruptible(order, Lines(quiet=quiet))
 
 
@@ -81,9 +81,9 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     asked = with_chat_template(within_positions(with_dialect(asked), order.given))
     compute_type(asked.run.dtype, device_of(asked.run.device))  # an error now rather than after the data is read
     with (
-        joined(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
+        join_team(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
         said_once(team),
-        mirrored(mirror, team),
+        hold_folder(mirror, team),
         Log(asked, screen, rank=team.rank, world=team.world) as log,
         claim_folder(
             asked, log.say, resume=order.resume, team=team, fit=partial(fit_settings, order, team, log.say)
@@ -113,11 +113,11 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
 
 
 @contextmanager
-def mirrored(mirror: Mirror | None, team: Team) -> Iterator[None]:
+def hold_folder(mirror: Mirror | None, team: Team) -> Iterator[None]:
     """Rank 0 holds the folder of a run that is kept elsewhere, as it is there."""
     with ExitStack() as stack:
         if mirror is not None:
-            team.lead(lambda: stack.enter_context(held(mirror)))
+            team.lead(lambda: stack.enter_context(hold_mirror(mirror)))
         yield
 
 
@@ -180,7 +180,7 @@ def run_phases(job: TrainingJob) -> Generator[Progress, None, Point]:
         else:  # bounds of two objectives are not comparable
             point = replace(point, best=None, error=None, best_step=None, began=phase.start)
         job.log.start(current.network.spec, phase, point, job.data.rows)
-        settings = toml.described(asked) | inherited_settings(origin, phase.objective)
+        settings = toml.describe_settings(asked) | inherited_settings(origin, phase.objective)
         point = yield from run_course(Stage(job, phase, current, settings), point)
         folder = state.folder_of(job.out, point.step)
         if point.plan not in (None, asked.steps):

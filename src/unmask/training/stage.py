@@ -12,7 +12,7 @@ from unmask.model.denoiser import Denoiser
 from unmask.model.model import Model
 from unmask.processes.signals import halt_signal
 from unmask.processes.team import Team
-from unmask.settings import described
+from unmask.settings import describe_settings
 from unmask.training import ema, state
 from unmask.training.data import Data
 from unmask.training.estimate import Deadline, PreviewClock, duration
@@ -109,7 +109,11 @@ class Stage:
         job, current = self.job, self.current
         job.log.flush()
         exports = state.export_model(current, job.team)
-        about = {"objective": described(self.phase.objective), "step": point.step, "ema": bool(current.shadow)}
+        about = {
+            "objective": describe_settings(self.phase.objective),
+            "step": point.step,
+            "ema": bool(current.shadow),
+        }
 
         def write(draft: Path) -> None:
             assert exports is not None

@@ -22,7 +22,7 @@ from unmask.model.model import Model
 from unmask.model.predictor import Predictor
 from unmask.model.reading import Encoded, Reading, TextBatch, Trained
 from unmask.processes.device import Device, Dtype, compute_type, device_of
-from unmask.random import Noise, seed_of, shuffled, stream
+from unmask.random import Noise, permute_places, seed_of, stream
 from unmask.settings import at_least, check_shares
 from unmask.text.corpus.examples import Columns
 from unmask.training import noise
@@ -139,7 +139,7 @@ def chosen_texts(step: int, texts: int, how: Tune, *, seed: int) -> Int[np.ndarr
     """The texts of an update: every epoch has each text once, in an order of its own; its last batch may be small."""
     epoch, place = divmod(step, how.per_epoch(texts))
     places = np.arange(place * how.batch, min((place + 1) * how.batch, texts))
-    return shuffled(places, texts, seed=seed, epoch=epoch)
+    return permute_places(places, texts, seed=seed, epoch=epoch)
 
 
 def tune(state: State[Predictor], lesson: Lesson, asked: Tuning, plan: UpdatePlan) -> Iterator[Progress]:

@@ -10,8 +10,8 @@ from model.passes.test_doubled import random_network
 from model.passes.test_ordered import MASK, some_rows
 from unmask.errors import UserError
 from unmask.model.backbone import build
-from unmask.model.passes.aimed import aimed, check_aimed
-from unmask.model.passes.ordered import ordered
+from unmask.model.passes.aimed import aimed_pass, check_aimed
+from unmask.model.passes.ordered import ordered_pass
 from unmask.model.passes.whole import logits_at
 from unmask.model.passing import Causal, Pass, Rule, join, split
 
@@ -40,9 +40,9 @@ def test_the_jacobian_of_a_prediction_is_zero_at_its_own_token_and_at_those_read
     l = clean.shape[1]
     for position in range(l):
         if build_pass == "one stream":
-            p = aimed(network.spec, clean, rank, rows=torch.tensor([position]))
+            p = aimed_pass(network.spec, clean, rank, rows=torch.tensor([position]))
         else:
-            p = ordered(network.spec, torch.full_like(clean, MASK), clean, rank, rows=torch.tensor([position]))
+            p = ordered_pass(network.spec, torch.full_like(clean, MASK), clean, rank, rows=torch.tensor([position]))
         if int(rank[0, position]) == 0:
             continue  # nothing was read before
         vectors = network.embed(p.x).detach().requires_grad_(True)
@@ -57,8 +57,8 @@ def test_the_jacobian_of_a_prediction_is_zero_at_its_own_token_and_at_those_read
 def test_the_contents_of_two_streams_are_a_stream_whose_tokens_look_from_their_own_places():
     network, (clean, rank) = random_network(before=False), some_rows()
     order, l = rank.argsort(1), clean.shape[1]
-    two = ordered(network.spec, torch.full_like(clean, MASK), clean, rank, rows=torch.arange(0))
-    one = replace(aimed(network.spec, clean, rank, rows=torch.arange(0)), aim=None, wanted=None)
+    two = ordered_pass(network.spec, torch.full_like(clean, MASK), clean, rank, rows=torch.arange(0))
+    one = replace(aimed_pass(network.spec, clean, rank, rows=torch.arange(0)), aim=None, wanted=None)
     with torch.no_grad():
         contents = network.run(replace(two, wanted=None)).hidden[:, :l]
         stream = network.run(one).hidden
@@ -68,7 +68,7 @@ def test_the_contents_of_two_streams_are_a_stream_whose_tokens_look_from_their_o
 
 def test_where_a_token_looks_from_matters_and_padding_is_not_seen():
     network, (clean, rank) = random_network(before=False), some_rows()
-    p = aimed(network.spec, clean, rank, rows=torch.arange(clean.numel()))
+    p = aimed_pass(network.spec, clean, rank, rows=torch.arange(clean.numel()))
     with torch.no_grad():
         assert float((network.run(p).hidden - network.run(replace(p, aim=None)).hidden).abs().max()) > 1e-3
         short = one_stream(network, clean[:, :5], rank[:, :5].argsort(1).argsort(1))
@@ -81,7 +81,7 @@ def test_where_a_token_looks_from_matters_and_padding_is_not_seen():
 def test_joined_passes_keep_their_aims():
     network, (clean, rank) = random_network(before=False), some_rows()
     passes = [
-        aimed(network.spec, clean, rank, rows=torch.tensor([3, 9])),
+        aimed_pass(network.spec, clean, rank, rows=torch.tensor([3, 9])),
         Pass(clean[:1, :3], Rule(torch.ones(3, 3).bool())),
     ]
     with torch.no_grad():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unmask.errors import UserError
-from unmask.random import SMALL, shuffled
+from unmask.random import SMALL, permute_places
 from unmask.text.corpus.batches import Batches, Lanes, in_order
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.packed import fit_rows, length_for, pack_corpus
@@ -128,14 +128,14 @@ def test_impossible_packings_are_refused(tmp_path):
 
 @given(st.integers(1, 3 * SMALL), st.integers(0, 2**40), st.integers(0, 9))
 def test_every_thing_stands_at_one_place(n, seed, epoch):
-    order = shuffled(np.arange(n), n, seed=seed, epoch=epoch)
+    order = permute_places(np.arange(n), n, seed=seed, epoch=epoch)
     assert np.array_equal(np.sort(order), np.arange(n))
 
 
 def test_a_huge_order_is_asked_for_a_few_places_at_no_cost():
     n = 10**15 + 37
     places = np.arange(n - 5000, n)
-    order = shuffled(places, n, seed=1, epoch=2)
+    order = permute_places(places, n, seed=1, epoch=2)
     assert len(set(order.tolist())) == 5000
     assert order.min() >= 0
     assert order.max() < n
@@ -148,7 +148,7 @@ def test_orders_look_random(n):
     seeds = range(2000)
     near, in_line = 1, -(-n // (isqrt(n - 1) + 1))  # the second shares a coordinate of the network's square
     places = np.array([0, near, in_line])
-    found = np.array([shuffled(places, n, seed=seed, epoch=0) for seed in seeds])
+    found = np.array([permute_places(places, n, seed=seed, epoch=0) for seed in seeds])
     for column in found.T:
         assert stats.chisquare(np.bincount(column * min(n, 50) // n, minlength=min(n, 50))).pvalue > 1e-4
     bins = min(n - 1, 50)

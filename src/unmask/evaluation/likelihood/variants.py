@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.rows import forbid
-from unmask.diffusion.times import stratified
+from unmask.diffusion.times import stratified_times
 from unmask.errors import UserError, unknown
 from unmask.evaluation.likelihood import estimators
 from unmask.model.denoiser import NetworkView
@@ -290,7 +290,7 @@ def _likelihoods(
     for case, row in (_row(model, case) for case in cases):
         count = passes if how.chance else 1
         source = torch.Generator().manual_seed(seed)
-        t = stratified(torch.rand(count, generator=source, dtype=torch.float64))
+        t = stratified_times(torch.rand(count, generator=source, dtype=torch.float64))
         u = torch.rand(count, len(case.tokens), generator=source, dtype=torch.float64)
         ref = torch.from_numpy(case.tokens.copy())
         alt = ref.clone()

@@ -36,8 +36,8 @@ def values(given: str, reference: str, answer: str) -> dict[str, float]:
     """Case and spaces do not count; `yes` and `no` are answers to their keys and not looked for."""
     looked_for = [plain(pair.partition(":")[2]) for pair in given.split("|")]
     looked_for = [value for value in looked_for if value not in ("", "yes", "no")]
-    found = [value in plain(answer) for value in looked_for]
-    return {"values": float(np.mean(found))} if found else {}
+    right = [value in plain(answer) for value in looked_for]
+    return {"values": float(np.mean(right))} if right else {}
 
 
 def plain(text: str) -> str:

@@ -88,7 +88,7 @@ class BertSpec(EncoderSpec):
         return mapped + self.blocks * layer + rows * (2 * d * e + 2 * e * self.vocab)
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """A layer keeps its input, q, k, v, the attention's output, two branches and sums, and both sides of GELU."""
         return self.blocks * (10 * self.width + (4 if self.gated else 2) * self.hidden)
 
@@ -140,7 +140,7 @@ class Predictions(nn.Module):
         self.bias = nn.Parameter(torch.zeros(a.vocab))
 
 
-class Bert(PublishedEncoder):
+class BertEncoder(PublishedEncoder):
     """The network."""
 
     spec: BertSpec
@@ -219,4 +219,4 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes if power == heads else slopes + alibi_slopes(2 * power)[0::2][: heads - power]
 
 
-BertSpec.network = Bert
+BertSpec.network = BertEncoder

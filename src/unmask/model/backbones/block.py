@@ -126,16 +126,16 @@ class Block(nn.Module):
         )
         self.adaLN_modulation = modulation(6, cond, width)
         self.keep = False  # frozen: arrange the weights once, not in every forward pass
-        self.kept: Ready | None = None
+        self.inputs_ready: Ready | None = None
 
     def weights(self, c: Float[Tensor, "..."] | None) -> Ready:
         """The weights of this pass: those kept by `freeze`, or arranged anew while they can still change."""
         if not self.keep or self.norm1.weight.requires_grad:
             return self.ready(c)
-        if self.kept is None:
+        if self.inputs_ready is None:
             with torch.no_grad():
-                self.kept = self.ready(c)
-        return self.kept
+                self.inputs_ready = self.ready(c)
+        return self.inputs_ready
 
     def ready(self, c: Float[Tensor, "..."] | None) -> Ready:
         """The weights, with a constant modulation multiplied in."""
@@ -182,7 +182,7 @@ class Block(nn.Module):
         return add_branch(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
-        self.kept = None  # .to(device) and .double() replace the weights
+        self.inputs_ready = None  # .to(device) and .double() replace the weights
         return super()._apply(*arguments, **options)
 
     def branch(self, y: Float[Tensor, "*shape d"], gate: Tensor | None) -> Float[Tensor, "*shape d"]:

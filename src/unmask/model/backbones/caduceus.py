@@ -138,9 +138,9 @@ class CaduceusSpec(Spec):
         return self.strands * (self.blocks * layer + rows * 2 * self.width * self.vocab)
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """A layer keeps three widths, the gate, and the channels of both directions."""
-        layer = 3 * self.width + 2 * self.size.channels + 2 * self.size.kept
+        layer = 3 * self.width + 2 * self.size.channels + 2 * self.size.activations
         return self.strands * self.blocks * layer
 
 

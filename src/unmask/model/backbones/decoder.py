@@ -132,7 +132,7 @@ class DecoderSpec(Spec):
         return self.blocks * pairs + (self.blocks - 1 + rows) * rest + rows * 2 * d * self.vocab
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         heads = (4 * self.heads + 3 * self.pairs) * self.each
         return self.blocks * (4 * self.width + heads + (4 if self.gated else 2) * self.hidden)
 
@@ -267,7 +267,7 @@ class Decoder(Backbone):
 
     def angles(self, device: torch.device) -> Float[Tensor, " half"]:
         angles = frequencies(self.spec.turned, self.spec.theta, device)
-        return scaled(angles, *self.spec.scaling) if self.spec.scaling else angles
+        return scale_angles(angles, *self.spec.scaling) if self.spec.scaling else angles
 
     def forward(self, p: Pass) -> States:
         check_reach(p, self.spec.limit, self.spec.name)
@@ -297,7 +297,7 @@ class Decoder(Backbone):
         return F.pad(logits, (0, unknown), value=-torch.inf) if unknown > 0 else logits
 
 
-def scaled(
+def scale_angles(
     angles: Float[Tensor, " half"], factor: float, low: float, high: float, length: float
 ) -> Float[Tensor, " half"]:
     """Llama 3: angles that turn less than `low` times in `length` positions are divided by the factor, those that

@@ -61,7 +61,7 @@ class EsmSpec(EncoderSpec):
         return self.blocks * (8 * d * d + 4 * l * d + 4 * d * self.hidden) + rows * 2 * d * (d + self.vocab)
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         return self.blocks * (10 * self.width + 2 * self.hidden)
 
 

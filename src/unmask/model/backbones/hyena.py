@@ -82,7 +82,7 @@ class HyenaSpec(Spec):
         return self.blocks * layer + rows * 2 * d * self.vocab
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """A layer keeps inputs and norms (4 widths), the projections and their products (12), two spectra (4)."""
         return self.blocks * (20 * self.width + 2 * self.hidden)
 

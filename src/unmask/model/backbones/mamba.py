@@ -50,9 +50,9 @@ class MambaSpec(Spec):
         return self.blocks * (self.size.projection_flops + self.size.flops) + rows * 2 * self.width * self.vocab
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """A layer keeps two widths, and its channels: of convolution, SiLU, softplus, scan and gate."""
-        return self.blocks * (2 * self.width + self.size.kept)
+        return self.blocks * (2 * self.width + self.size.activations)
 
 
 @dataclass(frozen=True)

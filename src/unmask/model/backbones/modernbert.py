@@ -58,7 +58,7 @@ class ModernBertSpec(EncoderSpec):
         return self.blocks * (8 * d * d + 4 * l * d + 6 * d * self.hidden) + rows * 2 * d * (d + self.vocab)
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         return self.blocks * (10 * self.width + 4 * self.hidden)
 
 

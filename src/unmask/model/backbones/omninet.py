@@ -68,7 +68,7 @@ class OmniNetSpec(Spec):
         return self.blocks * ordinary + self.omnis * omni + rows * 2 * d * self.vocab
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """18 widths per token and block, and as many for each layer that an omni block reads."""
         return 18.0 * self.width * (self.blocks + self.omnis * (self.partition - 1))
 

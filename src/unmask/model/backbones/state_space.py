@@ -30,7 +30,7 @@ class Size:
         return self.expand * self.width
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """Floats per token that one direction keeps: nine per channel, and the states of the scan."""
         return self.channels * (9 + self.state / CHUNK)
 

@@ -108,7 +108,7 @@ class Architecture(Spec):
         return (self.blocks - 1) * whole + last + rows * 2 * d * self.vocab
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """A block keeps 18 widths per token: two normed copies and their inputs, q, k, v and their rotations, the
         attention's output, and both sides of the GELU (8); dropout's masks add a quarter of a float for two."""
         return self.blocks * self.width * (18 + (0.5 if self.dropout else 0))
@@ -232,7 +232,7 @@ class Transformer(Backbone):
         self.eval().requires_grad_(False)
         for block in self.modules():
             if isinstance(block, Block):
-                block.keep, block.kept = True, None
+                block.keep, block.inputs_ready = True, None
         return self
 
 

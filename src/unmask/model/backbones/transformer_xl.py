@@ -128,7 +128,7 @@ class TransformerXLSpec(Spec):
         return self.divide > 1 or self.embedded != self.width
 
     @property
-    def kept(self) -> float:
+    def activations(self) -> float:
         """Per layer: three norms' inputs, q, k, v, both sides of the ReLU, and the attention of all heads."""
         seen = self.memory + self.length
         each = 6 * self.width + 5 * self.heads * self.features + 2 * self.hidden + 3 * self.heads * seen

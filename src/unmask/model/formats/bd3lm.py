@@ -22,7 +22,7 @@ from unmask.diffusion.sedd import SEDD
 from unmask.errors import UserError, unknown
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
-from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.format import FORMATS, Contents, Files, Format
 from unmask.model.formats.keys import flag
 from unmask.model.formats.official import architecture_of, config_of, is_published, mask_of
 
@@ -38,12 +38,12 @@ class BD3LM(Format):
     def matches(self, files: Files) -> bool:
         return not files.note and files.kind == KIND
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         config = files.config
         spec = architecture_of({"causal": False, **config}, files.tensors)
         objective = objective_of_class(config, spec)
         # Documents one after another with an eos between them; no bos and no eos at the ends of rows.
-        return Found(spec, mask_of(config, spec), objective, {**config, "text": {"pack": "stream"}})
+        return Contents(spec, mask_of(config, spec), objective, {**config, "text": {"pack": "stream"}})
 
     def renamed(self, name: str) -> str | None:
         return None if name in SCALARS else super().renamed(name)
@@ -86,7 +86,7 @@ def objective_of_class(config: dict[str, Any], spec: Architecture) -> Objective:
     if spec.causal:
         return Autoregressive()
     if not flag(config, "cross_attn", True):
-        return named(config, spec)
+        return mdlm_or_sedd(config, spec)
     size = config.get("block_size")
     if type(size) is not int or size < 1:
         raise UserError(f"config.json says block_size = {size!r:.60}: it must be a whole number, 1 or more.")
@@ -100,13 +100,13 @@ def objective_of_class(config: dict[str, Any], spec: Architecture) -> Objective:
     return MDLM() if size == spec.length else BlockDiffusion(size, given_first=True)
 
 
-def named(config: dict[str, Any], spec: Architecture) -> Objective:
+def mdlm_or_sedd(config: dict[str, Any], spec: Architecture) -> Objective:
     """MDLM or SEDD: their networks are the same, and the published config does not tell them apart."""
-    said = config.get("parameterization")
-    if said is not None:
-        if not isinstance(said, str) or said not in KINDS:
-            raise unknown("parameterization in config.json", str(said)[:60], KINDS)
-        return KINDS[said]()
+    name = config.get("parameterization")
+    if name is not None:
+        if not isinstance(name, str) or name not in KINDS:
+            raise unknown("parameterization in config.json", str(name)[:60], KINDS)
+        return KINDS[name]()
     if spec.time_conditioning:
         raise UserError(
             "config.json does not say whether this network, which takes the noise level, is SEDD or mdlm: add "

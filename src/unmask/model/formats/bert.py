@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
-from unmask.model.format import FORMATS, Files, Found
+from unmask.model.format import FORMATS, Contents, Files
 from unmask.model.formats.encoder import SIZES, EncoderFormat, activation
 from unmask.model.formats.keys import Keys, check_fixed, padded_vocab, whole
 
@@ -37,10 +37,10 @@ class BertFormat(EncoderFormat):
     values: ClassVar[Mapping[str, Any]] = {}  # fields that have one value in this family
     assumed: ClassVar[Mapping[str, Any]] = {**ENCODER, "position_embedding_type": "absolute"}  # fixed, never written
 
-    def read(self, files: Files) -> Found:
-        found = super().read(files)
+    def read(self, files: Files) -> Contents:
+        contents = super().read(files)
         pooled = any(self.renamed(name) == "backbone.pooler.dense.weight" for name in files.tensors)
-        return replace(found, spec=replace(found.spec, pooled=pooled))
+        return replace(contents, spec=replace(contents.spec, pooled=pooled))
 
     def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         check_fixed(config, self.assumed)

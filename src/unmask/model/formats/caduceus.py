@@ -14,7 +14,7 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.caduceus import CaduceusSpec
-from unmask.model.format import FORMATS, Files, Found
+from unmask.model.format import FORMATS, Contents, Files
 from unmask.model.formats.encoder import TRAINED
 from unmask.model.formats.keys import Keys, padded_vocab
 from unmask.model.formats.mamba import layer_sizes, ssm_of
@@ -54,7 +54,7 @@ class CaduceusLayout(TableFormat):
         pairs = pairs_of(config.get("complement_map"), vocab) if config.get("rcps") else ""
         return {"vocab": vocab, "combine": COMBINE[strategy], "complement": pairs, **layer_sizes(config)}
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         config, spec = files.config, self.spec(files.config)
         assert isinstance(spec, CaduceusSpec)
         real = config["vocab_size"]
@@ -66,7 +66,7 @@ class CaduceusLayout(TableFormat):
         objective = self.check_objective(OBJECTIVES.entry(str(config.get(TRAINED, "mlm"))).make())
         mask = mask_of({"mask_index": MASKS.get(real), **config}, spec)
         published = real in MASKS and mask == MASKS[real] and spec.complement in ("", PAIRS)
-        return Found(spec, mask, objective, tokenizer=caduceus() if published else None)
+        return Contents(spec, mask, objective, tokenizer=caduceus() if published else None)
 
     def renamed(self, name: str) -> str | None:
         if name.endswith("complement_map"):  # the config has it
@@ -123,11 +123,11 @@ def pairs_of(table: Any, vocab: int) -> str:
     """The pairs of complementary ids in a complement_map, whose keys are texts; ids that are not in it stay."""
     if not isinstance(table, dict):
         raise UserError(f"config.json says complement_map = {table!r:.60}: with rcps it must be a table of ids.")
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for key, id in table.items():
         if not (key.isdecimal() and len(key) < 9 and type(id) is int and max(int(key), id) < vocab and id >= 0):
             raise UserError(f"config.json has {key!r:.20}: {id!r:.20} in complement_map, not ids below {vocab}.")
-        found[int(key)] = id
-    if any(found.get(id, id) != key for key, id in found.items()):
+        pairs[int(key)] = id
+    if any(pairs.get(id, id) != key for key, id in pairs.items()):
         raise UserError("config.json has a complement_map that is not its own inverse.")
-    return " ".join(f"{key}-{id}" for key, id in found.items() if key < id)
+    return " ".join(f"{key}-{id}" for key, id in pairs.items() if key < id)

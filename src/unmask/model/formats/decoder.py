@@ -19,11 +19,11 @@ from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbones.decoder import DecoderSpec
 from unmask.model.backbones.rotary import THETA
-from unmask.model.format import FORMATS, STATED, Files, Format, Found
+from unmask.model.format import FORMATS, STATED, Contents, Files, Format
 from unmask.model.formats.dialect import Dialect
 from unmask.model.formats.dialects import DIALECTS
 from unmask.model.formats.keys import check_fixed, flag, number, read_fields, whole
-from unmask.model.formats.table import swapped
+from unmask.model.formats.table import swap_parts
 
 MASK = "mask_token_id"
 
@@ -40,10 +40,10 @@ class Published(Format):
         if files.dialect is not None:
             return files.dialect == d.name
         same = [one for one in DIALECTS.values() if one.kind == d.kind]
-        told = [one for one in same if one.begins and any(name.startswith(one.begins) for name in files.tensors)]
-        return (told or same)[0] is d  # the first of several asks the user
+        alike = [one for one in same if one.begins and any(name.startswith(one.begins) for name in files.tensors)]
+        return (alike or same)[0] is d  # the first of several asks the user
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         d, config = self.dialect, files.config
         if d.stated and files.dialect is None:
             same = ", ".join(one.name for one in DIALECTS.values() if one.kind == d.kind)
@@ -67,7 +67,7 @@ class Published(Format):
         settings: dict[str, Any] = {"dialect": d.name, "ends": end_ids(d, config, rows)}
         settings |= {"sampling": dict(d.sampling)} if d.sampling else {}
         settings |= {"new": d.new} if d.new else {}
-        return Found(spec, mask, self.objective(config), settings, word=-1 if word is None else word)
+        return Contents(spec, mask, self.objective(config), settings, word=-1 if word is None else word)
 
     def base(self, files: Files) -> str:
         d = self.dialect
@@ -76,9 +76,9 @@ class Published(Format):
     def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the spec that config.json has, apart from the vocabulary."""
         given = {key: value for key, value in config.items() if value is not None}
-        found = read_fields(given, {name: key for name, key in self.dialect.keys.items() if name != "vocab"})
-        longest = self.dialect.trained or found["length"]
-        return found | {"length": min(found["length"], longest)}
+        fields = read_fields(given, {name: key for name, key in self.dialect.keys.items() if name != "vocab"})
+        longest = self.dialect.trained or fields["length"]
+        return fields | {"length": min(fields["length"], longest)}
 
     def objective(self, config: Mapping[str, Any]) -> Objective:
         d = self.dialect
@@ -94,22 +94,22 @@ class Published(Format):
             return None
         return f"backbone.{renamed_parts(name, self.dialect.names)}"
 
-    def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
+    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
         d, ours = self.dialect, self.renamed(name)
         if ours is None:
             return {}
         if d.transposed and tensor.ndim == 2 and ".layers." in ours:
             tensor = tensor.mT
-        return parts_of(ours, tensor, found, grouped=d.fused == "grouped")
+        return parts_of(ours, tensor, contents, grouped=d.fused == "grouped")
 
 
-def parts_of(ours: str, tensor: Tensor, found: Found, *, grouped: bool = False) -> dict[str, Tensor]:
+def parts_of(ours: str, tensor: Tensor, contents: Contents, *, grouped: bool = False) -> dict[str, Tensor]:
     """The network's tensors in one with a name of ours: queries, keys and values apart, rows for blanks added."""
     if ".qkv_proj." in ours:
-        assert isinstance(found.spec, DecoderSpec)
-        parts = split_heads(tensor, found.spec, grouped=grouped)
+        assert isinstance(contents.spec, DecoderSpec)
+        parts = split_heads(tensor, contents.spec, grouped=grouped)
         return {ours.replace("qkv_proj", f"{which}_proj"): part for which, part in zip("qkv", parts, strict=True)}
-    return {ours: with_blank_rows(ours, tensor, found)}
+    return {ours: with_blank_rows(ours, tensor, contents)}
 
 
 def check_another(d: Dialect, config: Mapping[str, Any]) -> None:
@@ -167,17 +167,17 @@ def rotation(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise UserError(f"config.json says rope_parameters = {table!r:.60}: it must be a table.")
     kind = table.get("rope_type", table.get("type", "default"))
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if "rope_theta" in table or "rope_theta" in config:
-        found["theta"] = number({**config, **table}, "rope_theta", THETA)
+        fields["theta"] = number({**config, **table}, "rope_theta", THETA)
     if table.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
         raise UserError("config.json says partial_rotary_factor: no dialect that unmask knows rotates a part.")
     if kind == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        found["scaling"] = tuple(number(table, name, 0.0) for name in names)
+        fields["scaling"] = tuple(number(table, name, 0.0) for name in names)
     elif kind != "default":
         raise UserError(f"config.json says rope_type = {kind!r:.60}: unmask supports default and llama3.")
-    return found
+    return fields
 
 
 def biases(d: Dialect, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def renamed_parts(name: str, names: Mapping[str, str]) -> str:
         if old.endswith("#"):
             name = re.sub(rf"^{re.escape(old[:-1])}(?=\d)", new[:-1], name)
         elif old in whole_parts and (name.startswith(old) or old.startswith((".", "#"))):
-            name = swapped(name, {old: new}) if old.startswith((".", "#")) else new + name.removeprefix(old)
+            name = swap_parts(name, {old: new}) if old.startswith((".", "#")) else new + name.removeprefix(old)
     return name
 
 
@@ -215,13 +215,13 @@ def split_heads(tensor: Tensor, spec: DecoderSpec, *, grouped: bool) -> list[Ten
     return [part.flatten(0, 2) for part in parts]
 
 
-def with_blank_rows(name: str, table: Tensor, found: Found) -> Tensor:
+def with_blank_rows(name: str, table: Tensor, contents: Contents) -> Tensor:
     """An embedding or a head with one more row for blanks, if it has too few: the vector of a word, or the mean of
     all; in a head it is 0 and never an answer (`DecoderSpec.outputs`)."""
-    if table.ndim != 2 or len(table) >= found.spec.vocab:
+    if table.ndim != 2 or len(table) >= contents.spec.vocab:
         return table
     if name == "backbone.embed_tokens.weight":
-        row = table.mean(0, dtype=torch.float32).to(table.dtype) if found.word < 0 else table[found.word]
+        row = table.mean(0, dtype=torch.float32).to(table.dtype) if contents.word < 0 else table[contents.word]
         return torch.cat((table, row[None]))
     return torch.cat((table, table.new_zeros(1, table.shape[1]))) if name == "backbone.lm_head.weight" else table
 

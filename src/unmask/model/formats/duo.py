@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unmask.diffusion.d3pm_uniform import D3PMUniform
 from unmask.diffusion.schedule import LogLinear
-from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.format import FORMATS, Contents, Files, Format
 from unmask.model.formats.keys import whole
 from unmask.model.formats.official import architecture_of
 from unmask.model.formats.sedd import EPS
@@ -23,13 +23,13 @@ class DuoLayout(Format):
     def matches(self, files: Files) -> bool:
         return not files.note and files.kind == "duo"
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         spec = architecture_of({**files.config, "vocab_size": whole(files.config, "vocab_size") + 1}, files.tensors)
         settings = {"dialect": "duo", "sampling": {"sampler": "d3pm-uniform", "steps": 1000}}
-        return Found(spec, spec.vocab - 1, D3PMUniform(schedule=LogLinear(EPS), continuous=True), settings)
+        return Contents(spec, spec.vocab - 1, D3PMUniform(schedule=LogLinear(EPS), continuous=True), settings)
 
-    def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
+    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
         ours = self.renamed(name)
         assert ours is not None
-        more = name.removeprefix("backbone.") in ROWS and len(tensor) < found.spec.vocab
+        more = name.removeprefix("backbone.") in ROWS and len(tensor) < contents.spec.vocab
         return {ours: torch.cat((tensor, torch.zeros_like(tensor[:1]))) if more else tensor}

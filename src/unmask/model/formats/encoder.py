@@ -11,10 +11,10 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.bert import BertSpec
-from unmask.model.format import Files, Found
+from unmask.model.format import Contents, Files
 from unmask.model.formats.keys import Keys
 from unmask.model.formats.official import mask_of
-from unmask.model.formats.table import TableFormat, swapped
+from unmask.model.formats.table import TableFormat, swap_parts
 from unmask.text.tokens.files import TOKENIZER_FILES
 
 TRAINED = "unmask_objective"  # written by unmask
@@ -40,16 +40,16 @@ class EncoderFormat(TableFormat):
         "embeddings.position_ids",
     )  # parts of names that the network does not have
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         names = [name for name in map(self.renamed, files.tensors) if name is not None]
         spec = self.spec(files.config)
         headless = not any(name.startswith(f"backbone.{self.head}") for name in names)
         objective = self.check_objective(OBJECTIVES.entry(str(files.config.get(TRAINED, "mlm"))).make())
-        return Found(spec, mask_in(files, spec), objective, fresh=f"backbone.{self.head}" if headless else "")
+        return Contents(spec, mask_in(files, spec), objective, fresh=f"backbone.{self.head}" if headless else "")
 
     def renamed(self, name: str) -> str | None:
-        name = swapped(name.removeprefix(self.prefix), OLD)
-        ours = swapped(name, self.names)
+        name = swap_parts(name.removeprefix(self.prefix), OLD)
+        ours = swap_parts(name, self.names)
         other = name.startswith(self.outside) and not ours.startswith(self.head)  # a head for another task
         return None if other or any(part in name for part in self.dropped) else f"backbone.{ours}"
 

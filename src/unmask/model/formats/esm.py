@@ -8,7 +8,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.errors import UserError
 from unmask.model.backbones.esm import EsmSpec
 from unmask.model.backbones.rotary import THETA
-from unmask.model.format import FORMATS, Files, Found
+from unmask.model.format import FORMATS, Contents, Files
 from unmask.model.formats.encoder import SIZES, EncoderFormat
 from unmask.model.formats.keys import Keys, flag
 
@@ -48,9 +48,9 @@ class EsmLayout(EncoderFormat):
         "pooler.",
     )
 
-    def read(self, files: Files) -> Found:
-        found = super().read(files)
-        return replace(found, objective=MDLM(), settings=dict(DPLM)) if "dplm_type" in files.config else found
+    def read(self, files: Files) -> Contents:
+        contents = super().read(files)
+        return replace(contents, objective=MDLM(), settings=dict(DPLM)) if "dplm_type" in files.config else contents
 
     def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get("position_embedding_type") != "rotary":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.model.backbones.decoder import DecoderSpec
-from unmask.model.format import FORMATS, HEADER, Files, Format, Found
+from unmask.model.format import FORMATS, HEADER, Contents, Files, Format
 from unmask.model.formats.decoder import Published, parts_of, renamed_parts
 from unmask.model.formats.dialect import Dialect
 from unmask.model.formats.dialects import DIALECTS
@@ -57,15 +57,15 @@ class GgufFile(Format):
     def matches(self, files: Files) -> bool:
         return HEADER in files.config
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         header = files.config[HEADER]
         table = family_of(header, files.dialect)
         config = config_of(header, table)
         tokenizer = tokenizer_of(header.keys)
         reader: Any = FORMATS[table.name]()
         assert isinstance(reader, Published)
-        found = reader.read(replace(files, config=config, dialect=table.name, tokenized=tokenizer is not None))
-        return replace(found, tokenizer=tokenizer, paired=header.family in PAIRED)
+        contents = reader.read(replace(files, config=config, dialect=table.name, tokenized=tokenizer is not None))
+        return replace(contents, tokenizer=tokenizer, paired=header.family in PAIRED)
 
     def base(self, files: Files) -> str:
         same = [one for one in DIALECTS.values() if one.kind == KINDS.get(files.config[HEADER].family)]
@@ -74,13 +74,13 @@ class GgufFile(Format):
     def renamed(self, name: str) -> str | None:
         return f"backbone.{renamed_parts(name, NAMES)}"
 
-    def unpacked(self, name: str, tensor: Tensor, found: Found) -> dict[str, Tensor]:
-        ours, spec = self.renamed(name), found.spec
+    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
+        ours, spec = self.renamed(name), contents.spec
         assert isinstance(spec, DecoderSpec)
         assert ours is not None
-        if found.paired and ours.endswith(("q_proj.weight", "k_proj.weight")):
+        if contents.paired and ours.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = in_halves(tensor, spec.heads if "q_proj" in ours else spec.pairs)
-        return parts_of(ours, tensor, found)
+        return parts_of(ours, tensor, contents)
 
 
 def family_of(header: Header, dialect: str | None) -> Dialect:

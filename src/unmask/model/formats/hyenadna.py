@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from unmask.model.backbones.hyena import HyenaSpec
-from unmask.model.format import FORMATS, Files, Found
+from unmask.model.format import FORMATS, Contents, Files
 from unmask.model.formats.keys import Keys, padded_vocab
 from unmask.model.formats.table import TableFormat
 from unmask.text.tokens.vocabulary import caduceus
@@ -41,10 +41,10 @@ class HyenaDNA(TableFormat):
     prefix = "hyena.backbone."
     outside = ("lm_head.",)
 
-    def read(self, files: Files) -> Found:
-        found = super().read(files)
-        published = files.config["vocab_size"] == PUBLISHED and found.mask in (None, caduceus().mask)
-        return replace(found, tokenizer=caduceus() if published else None)
+    def read(self, files: Files) -> Contents:
+        contents = super().read(files)
+        published = files.config["vocab_size"] == PUBLISHED and contents.mask in (None, caduceus().mask)
+        return replace(contents, tokenizer=caduceus() if published else None)
 
     def others(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocab": padded_vocab(config)}

@@ -12,12 +12,12 @@ FOLLOWING = {"inner": "hidden", "head": "features", "embed": "embedded", "positi
 
 def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     """Fields of a spec: whole numbers, or what the default of their key is."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field, entry in keys.items():
         key, usual = entry if isinstance(entry, tuple) else (entry, None)
         reader: Any = flag if isinstance(usual, bool) else number if isinstance(usual, float) else whole
-        found[field] = reader(config, key, usual) if usual is None or key in config else usual
-    return found
+        fields[field] = reader(config, key, usual) if usual is None or key in config else usual
+    return fields
 
 
 def written_fields(spec: Any, keys: Keys) -> dict[str, Any]:

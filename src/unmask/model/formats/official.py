@@ -10,7 +10,7 @@ from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.backbones.transformer import Architecture
-from unmask.model.format import FORMATS, HEADER, Files, Format, Found
+from unmask.model.format import FORMATS, HEADER, Contents, Files, Format
 from unmask.model.formats.keys import flag, number
 
 # Architecture's fields by their key in config.json; the second name is that of the training configs.
@@ -41,10 +41,10 @@ class Official(Format):
         other = files.config.get("block_size") or {"ssm_cfg", "mem_len", "graph", HEADER} & files.config.keys()
         return not files.note and files.kind in (None, FIXED["model_type"]) and not other
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         spec = architecture_of(files.config, files.tensors)
         objective = Autoregressive() if spec.causal else MDLM()
-        return Found(spec, mask_of(files.config, spec), objective, dict(files.config))
+        return Contents(spec, mask_of(files.config, spec), objective, dict(files.config))
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, Architecture):
@@ -61,7 +61,7 @@ class Official(Format):
 def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architecture:
     """The network that a config.json describes; the tensors' names say whether it has modulation."""
     modulated = any(name.removeprefix("backbone.").startswith("sigma_map.") for name in tensors)
-    found: dict[str, Any] = {"cond": 0}
+    sizes: dict[str, Any] = {"cond": 0}
     for field, names in KEYS.items():
         if field == "cond" and not modulated:
             continue
@@ -70,10 +70,10 @@ def architecture_of(config: dict[str, Any], tensors: Iterable[str]) -> Architect
             raise UserError(f"config.json has no {names[0]!r}: it must give the network's {field}.")
         if type(seen[0]) is not int:
             raise UserError(f"config.json says {names[0]} = {seen[0]!r:.60}: it must be a whole number.")
-        found[field] = seen[0]
+        sizes[field] = seen[0]
     causal = flag(config, "causal", not modulated)
     spec = Architecture(
-        **found,
+        **sizes,
         dropout=number(config, "dropout", 0.0),
         time_conditioning=modulated and flag(config, "time_conditioning", False),
         tied=flag(config, "tied", False),
@@ -101,9 +101,9 @@ def config_of(architecture: Architecture, *, mask: int, dtype: str = "float32") 
     config |= {"dropout": a.dropout, "time_conditioning": a.time_conditioning, **FIXED, "torch_dtype": dtype}
     if not a.cond:
         del config["cond_dim"]
-    said = {**{key: getattr(a, key) for key in OURS if key != "mask_index"}, "mask_index": mask}
+    own = {**{key: getattr(a, key) for key in OURS if key != "mask_index"}, "mask_index": mask}
     usual = {"causal": not a.cond, "reads_before": a.causal, "mask_index": a.vocab - 1}
-    return config | {key: said[key] for key in OURS if said[key] != usual.get(key, False)}
+    return config | {key: own[key] for key in OURS if own[key] != usual.get(key, False)}
 
 
 def is_published(config: dict[str, Any]) -> bool:

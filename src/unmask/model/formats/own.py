@@ -13,9 +13,9 @@ from unmask.diffusion.objective import OBJECTIVES, Objective
 from unmask.errors import UserError
 from unmask.model.backbone import BACKBONES, Spec
 from unmask.model.backbones.transformer import Architecture
-from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.format import FORMATS, Contents, Files, Format
 from unmask.model.formats.official import architecture_of, config_of, mask_of
-from unmask.settings import fit_type, merged
+from unmask.settings import fit_type, merge_settings
 from unmask.text.layout import LAYOUTS, Layout
 
 KIND = "unmask"  # model_type of a network that the published layout does not support
@@ -28,7 +28,7 @@ class Own(Format):
     def matches(self, files: Files) -> bool:
         return bool(files.note) and files.kind in (None, KIND, "mdlm")
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         config, note = files.config, files.note
         settings = note.get("settings", {})
         objective = objective_from(note["objective"], settings)
@@ -36,7 +36,7 @@ class Own(Format):
             spec: Spec = spec_from(config)
         else:
             spec = architecture_of(config, files.tensors)
-        return Found(spec, mask_of(config, spec), objective, settings, layout=layout_from(note.get("layout")))
+        return Contents(spec, mask_of(config, spec), objective, settings, layout=layout_from(note.get("layout")))
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if isinstance(spec, Architecture):
@@ -68,14 +68,14 @@ def spec_from(config: Mapping[str, Any]) -> Spec:
         raise UserError(f"config.json does not describe a {table['name']} network: {error}.") from None
 
 
-def objective_from(said: Any, settings: Mapping[str, Any]) -> Objective:
+def objective_from(table: Any, settings: Mapping[str, Any]) -> Objective:
     """The objective in unmask.json: a table with all of its fields, or, in version 1, a name."""
-    if isinstance(said, str):
-        said = from_version_1(said, settings.get("objective"))
-    if not isinstance(said, Mapping) or not isinstance(said.get("name"), str):
-        raise UserError(f"unmask.json does not say which objective the network was trained with; it says {said!r}.")
-    values = {name: value for name, value in said.items() if name != "name"}
-    return merged(OBJECTIVES.entry(said["name"]).make(), values, "objective")
+    if isinstance(table, str):
+        table = from_version_1(table, settings.get("objective"))
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise UserError(f"unmask.json does not say which objective the network was trained with; it says {table!r}.")
+    values = {name: value for name, value in table.items() if name != "name"}
+    return merge_settings(OBJECTIVES.entry(table["name"]).make(), values, "objective")
 
 
 def layout_from(table: Any) -> Layout | None:
@@ -87,26 +87,26 @@ def layout_from(table: Any) -> Layout | None:
             f"unmask.json does not say how the rows of the training were laid out; it says {table!r:.60}."
         )
     values = {name: value for name, value in table.items() if name != "name"}
-    return merged(LAYOUTS.entry(table["name"]).make(), values, "layout")
+    return merge_settings(LAYOUTS.entry(table["name"]).make(), values, "layout")
 
 
 def from_version_1(name: str, trained: Any) -> dict[str, Any]:
     """The fields of a version 1 file: one flat table of settings for all objectives, in which T belonged to d3pm."""
-    found: dict[str, Any] = {"name": name}
+    fields: dict[str, Any] = {"name": name}
     if not isinstance(trained, Mapping) or trained.get("name") != name or name == "ar":
-        return found
+        return fields
     schedule = trained.get("schedule", "log-linear")
-    found["schedule"] = "log-linear:eps=0" if (name, schedule) == ("d3pm", "log-linear") else schedule
+    fields["schedule"] = "log-linear:eps=0" if (name, schedule) == ("d3pm", "log-linear") else schedule
     if name == "d3pm":
-        found["steps"] = trained.get("steps", 1000)
+        fields["steps"] = trained.get("steps", 1000)
     times = trained.get("times", "count")
     if times == "bell":
         bell = {key: trained[f"bell_{key}"] for key in ("mean", "spread", "floor") if f"bell_{key}" in trained}
-        found["times"] = "bell:" + ",".join(f"{key}={value}" for key, value in bell.items())
+        fields["times"] = "bell:" + ",".join(f"{key}={value}" for key, value in bell.items())
     elif times == "count" and name == "mdlm":
-        found["times"] = "count"
+        fields["times"] = "count"
     else:
-        found["times"] = f"stratified:low={trained.get('low', 0.0)}"
+        fields["times"] = f"stratified:low={trained.get('low', 0.0)}"
     if name == "mdlm":
-        found["weight"] = trained.get("weight", "bound")
-    return found
+        fields["weight"] = trained.get("weight", "bound")
+    return fields

@@ -12,7 +12,7 @@ from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import LogLinear
 from unmask.errors import UserError
 from unmask.model.backbones.transformer import Architecture
-from unmask.model.format import FORMATS, Files, Format, Found
+from unmask.model.format import FORMATS, Contents, Files, Format
 from unmask.model.formats.keys import Keys, check_fixed, read_fields, whole
 
 SIZES: Keys = {
@@ -33,7 +33,7 @@ class SeddLayout(Format):
     def matches(self, files: Files) -> bool:
         return not files.note and files.kind is None and {"model", "graph", "noise", "tokens"} <= files.config.keys()
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         config = files.config
         model, graph, noise = (inner_table(config, key) for key in ("model", "graph", "noise"))
         check_fixed(graph, {"type": "absorb"})
@@ -42,7 +42,7 @@ class SeddLayout(Format):
         mask = whole(config, "tokens")
         spec = Architecture(vocab=mask + 1, **read_fields(model, SIZES), time_conditioning=True)
         settings = {"dialect": "sedd", "sampling": {"sampler": "ancestral", "steps": 1024}}
-        return Found(spec, mask, MDLM(schedule=LogLinear(EPS)), settings)
+        return Contents(spec, mask, MDLM(schedule=LogLinear(EPS)), settings)
 
 
 def inner_table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

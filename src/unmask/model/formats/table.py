@@ -8,7 +8,7 @@ from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
-from unmask.model.format import Files, Format, Found
+from unmask.model.format import Contents, Files, Format
 from unmask.model.formats.keys import Keys, check_fixed, read_fields, written_fields
 from unmask.model.formats.official import mask_of
 
@@ -42,9 +42,9 @@ class TableFormat(Format):
     def matches(self, files: Files) -> bool:
         return not files.note and files.kind in self.kinds and self.marked <= files.config.keys()
 
-    def read(self, files: Files) -> Found:
+    def read(self, files: Files) -> Contents:
         spec = self.spec(files.config)
-        return Found(spec, stated_mask(files.config, spec), Autoregressive())
+        return Contents(spec, stated_mask(files.config, spec), Autoregressive())
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, self.backbone):
@@ -68,10 +68,10 @@ class TableFormat(Format):
         return objective
 
     def renamed(self, name: str) -> str | None:
-        return f"backbone.{swapped(name.removeprefix(self.prefix), self.names)}"
+        return f"backbone.{swap_parts(name.removeprefix(self.prefix), self.names)}"
 
     def written(self, name: str, spec: Spec) -> str:
-        name = swapped(name.removeprefix("backbone."), {ours: theirs for theirs, ours in self.names.items()})
+        name = swap_parts(name.removeprefix("backbone."), {ours: theirs for theirs, ours in self.names.items()})
         return name if name.startswith(self.outside) else self.prefix + name
 
 
@@ -80,7 +80,7 @@ def stated_mask(config: Mapping[str, Any], spec: Spec) -> int | None:
     return mask_of(dict(config), spec) if "mask_index" in config else None
 
 
-def swapped(name: str, names: Mapping[str, str]) -> str:
+def swap_parts(name: str, names: Mapping[str, str]) -> str:
     """A name with parts replaced, one after the other."""
     for old, new in names.items():
         before = r"(?<=\d)" if old.startswith("#") else ""

@@ -17,7 +17,7 @@ from unmask.model.backbone import Spec
 from unmask.model.passing import Causal, Pass, Rule
 
 
-def aimed(
+def aimed_pass(
     spec: Spec,
     clean: Int[Tensor, "b l"],
     rank: Int[Tensor, "b l"],

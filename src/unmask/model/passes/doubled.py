@@ -40,10 +40,10 @@ class Elements:
 def halves(length: int, size: int, *, leads: bool, device: torch.device, opens: bool = False) -> Elements:
     """The elements for rows of `length` tokens in blocks of `size`; the last block may be shorter."""
     with torch.inference_mode(False):  # kept for training too
-        return made(length, size, leads=leads, device=device, opens=opens)
+        return make_elements(length, size, leads=leads, device=device, opens=opens)
 
 
-def made(length: int, size: int, *, leads: bool, device: torch.device, opens: bool) -> Elements:
+def make_elements(length: int, size: int, *, leads: bool, device: torch.device, opens: bool) -> Elements:
     place = torch.arange(length, device=device)
     before = place[: (length - 1) // size * size]  # the clean text that some noisy block sees
     first = place[size::size] if leads and not opens else place[:0]  # first positions of the blocks with a lead
@@ -67,7 +67,7 @@ def made(length: int, size: int, *, leads: bool, device: torch.device, opens: bo
     return Elements(source, position, visible, state)
 
 
-def doubled(
+def doubled_pass(
     spec: Spec,
     noisy: Int[Tensor, "b l"],
     clean: Int[Tensor, "b l"],

@@ -18,7 +18,7 @@ from unmask.model.backbone import Spec
 from unmask.model.passing import Memory, Pass, Rule
 
 
-def ordered(
+def ordered_pass(
     spec: Spec,
     queries: Int[Tensor, "b l"],
     clean: Int[Tensor, "b l"],

@@ -20,11 +20,11 @@ APART = 32  # padded positions that cost a CPU as much as one more pass: 17 to 3
 Counted = Callable[[int, int], None]  # is given the positions of a pass, and how many of them are padding
 
 
-def uncounted(positions: int, padded: int) -> None:
+def count_nothing(positions: int, padded: int) -> None:
     """Nobody counts."""
 
 
-def run_together(network: Reader, passes: Sequence[Pass], counted: Counted = uncounted) -> list[States]:
+def run_together(network: Reader, passes: Sequence[Pass], counted: Counted = count_nothing) -> list[States]:
     attends = Apart in network.spec.abilities.sees
     kinds: dict[object, list[int]] = {}
     for i, p in enumerate(passes):

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.model.backbone import Backbone, Spec
-from unmask.model.passes.aimed import aimed
-from unmask.model.passes.doubled import doubled
-from unmask.model.passes.ordered import ordered
+from unmask.model.passes.aimed import aimed_pass
+from unmask.model.passes.doubled import doubled_pass
+from unmask.model.passes.ordered import ordered_pass
 from unmask.model.passes.visible import without_masks
 from unmask.model.passing import Causal, Memory, Pass, Rule, VisibleKeys
 from unmask.model.rules import visible_keys
@@ -79,13 +79,13 @@ def logits_at(
     alone x is clean, and each of its tokens is predicted from those of lower rank in one stream.
     """
     if clean is not None and rank is not None:
-        p = ordered(network.spec, x, clean, rank, rows=rows, lengths=lengths, allowed=allowed)
+        p = ordered_pass(network.spec, x, clean, rank, rows=rows, lengths=lengths, allowed=allowed)
     elif rank is not None:
-        p = aimed(network.spec, x, rank, rows=rows, lengths=lengths, allowed=allowed)
+        p = aimed_pass(network.spec, x, rank, rows=rows, lengths=lengths, allowed=allowed)
     elif clean is None or size >= x.shape[1]:
         p = whole(network.spec, x, sigma, rows=rows, lengths=lengths, allowed=allowed)
     else:
-        p = doubled(network.spec, x, clean, size, rows=rows, lengths=lengths, allowed=allowed, opens=opens)
+        p = doubled_pass(network.spec, x, clean, size, rows=rows, lengths=lengths, allowed=allowed, opens=opens)
     return network.head(network.run(p).hidden)
 
 

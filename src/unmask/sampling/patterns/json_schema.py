@@ -200,7 +200,7 @@ class Compiler:
             values = [value for value in values if any(same(value, one) for one in schema["enum"])]
         beside = [word for words in INFERRED.values() for word in words if word in schema]
         if beside:
-            raise unsupported(f"{beside[0]} beside enum or const", where)
+            raise unsupported_word(f"{beside[0]} beside enum or const", where)
         kinds = types_of(schema, where) or TYPES
         values = [value for value in values if any(is_of(value, kind) for kind in kinds)]
         if not values:
@@ -210,7 +210,7 @@ class Compiler:
     def array(self, schema: Mapping[str, Any], where: str) -> str:
         low, high = bounds(schema, "Items", where)
         if schema.get("uniqueItems") is True and (high is None or high > 1):
-            raise unsupported("uniqueItems", where)
+            raise unsupported_word("uniqueItems", where)
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(rest, list):  # as it was written before 2020
             first, rest = rest, schema.get("additionalItems", True)
@@ -256,10 +256,10 @@ class Compiler:
 def check_words(schema: Mapping[str, Any], kind: str, where: str) -> None:
     for word in REFUSED.get(kind, ()):
         if word in schema:
-            raise unsupported(word, where)
+            raise unsupported_word(word, where)
 
 
-def unsupported(word: str, where: str) -> UserError:
+def unsupported_word(word: str, where: str) -> UserError:
     return UserError(
         f"{word} at {where} of the JSON schema cannot be kept by a pattern: leave it out, and check answers yourself."
     )
@@ -313,7 +313,7 @@ def check_apart(one: Mapping[str, Any], other: Mapping[str, Any], where: str) ->
     """Refuse two schemas if a word of one is about what its own neighbour does not name, and the other names more."""
     for rest, named in (("additionalProperties", "properties"), ("items", "prefixItems")):
         if rest in one and named in other and not same(other[named], one.get(named)):
-            raise unsupported(f"{rest} of two schemas together", where)
+            raise unsupported_word(f"{rest} of two schemas together", where)
 
 
 def merged_word(name: str, one: Any, other: Any, where: str) -> Any:
@@ -336,7 +336,7 @@ def merged_word(name: str, one: Any, other: Any, where: str) -> Any:
         return shared + [kind for kind in others if kind == "integer" and "number" in kinds and kind not in shared]
     if name == "properties" and isinstance(one, Mapping) and isinstance(other, Mapping) and not {*one} & {*other}:
         return {**one, **other}
-    raise unsupported(f"{name} of two schemas together", where)
+    raise unsupported_word(f"{name} of two schemas together", where)
 
 
 def disjoint(one: Any, other: Any) -> bool:
@@ -449,10 +449,10 @@ def string(schema: Mapping[str, Any], where: str) -> str:
     sized = low > 0 or high is not None
     pattern, form = schema.get("pattern"), schema.get("format")
     if sum([sized, pattern is not None, form is not None]) > 1:
-        raise unsupported("pattern, format and length of one string together", where)
+        raise unsupported_word("pattern, format and length of one string together", where)
     if form is not None:
         if form not in FORMATS:
-            raise unsupported(f"the format {form!r:.40} (known: {', '.join(FORMATS)})", where)
+            raise unsupported_word(f"the format {form!r:.40} (known: {', '.join(FORMATS)})", where)
         return f'"{FORMATS[form]}"'
     if pattern is not None:
         return f'"{search_pattern(pattern, where)}"'
@@ -488,7 +488,7 @@ def escapes(tree: Any, where: str) -> Iterator[str]:
         elif op in (ops.ANY, ops.IN, ops.LITERAL, ops.NOT_LITERAL):
             yield written_character(op, value, where)
         else:
-            raise unsupported(f"{str(op).lower()} within a pattern", where)
+            raise unsupported_word(f"{str(op).lower()} within a pattern", where)
 
 
 def written_character(op: Any, value: Any, where: str) -> str:
@@ -502,7 +502,7 @@ def written_character(op: Any, value: Any, where: str) -> str:
     other = [re.escape(text) for code, text in ESCAPES.items() if any(low <= code <= high for low, high in ranges)]
     choices = [*([f"[{plain}]"] if plain else []), *other]
     if not choices:
-        raise unsupported("a character within a pattern", where)
+        raise unsupported_word("a character within a pattern", where)
     return "(?:" + "|".join(choices) + ")"
 
 
@@ -543,7 +543,7 @@ def number_pattern(schema: Mapping[str, Any], where: str, *, whole: bool) -> str
 def multiples(step: float, low: int | None, high: int | None, where: str) -> str:
     """The multiples of a whole number between two others."""
     if not is_of(step, "integer") or step <= 0 or low is None or high is None or (high - low) // step > VALUES:
-        raise unsupported("multipleOf without close bounds, or of a fraction,", where)
+        raise unsupported_word("multipleOf without close bounds, or of a fraction,", where)
     values = range(-(-low // int(step)) * int(step), high + 1, int(step))
     if not values:
         raise Impossible(f"no multiple of {step} is valid at {where} of the JSON schema.")

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.diffusion.times import stratified
+from unmask.diffusion.times import stratified_times
 from unmask.model.model import Model
 from unmask.random import Noise, keys, seed_of
 from unmask.sampling.score import bounds, check_passes
@@ -141,7 +141,7 @@ def rounds(
 def round_noise(given: int, size: int, seed: int, number: int) -> Noise:
     """The random numbers of a round: the same for every choice."""
     source = torch.Generator().manual_seed(seed_of(seed, number))
-    t = stratified(torch.rand(size, generator=source)).clamp(1e-6, 1 - 1e-6)
+    t = stratified_times(torch.rand(size, generator=source)).clamp(1e-6, 1 - 1e-6)
     return Noise(t, torch.rand(size, given, generator=source))
 
 

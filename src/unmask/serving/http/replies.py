@@ -47,7 +47,7 @@ class Reply:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
-    def said(self) -> dict[str, Any]:
+    def common(self) -> dict[str, Any]:
         filling = self.filling
         return {
             "id": f"{self.kind}-{self.number}",
@@ -89,7 +89,7 @@ class Reply:
             Choice(index=i, text=answer.sent, finish_reason=answer.finish, logprobs=self.logprobs(i))  # type: ignore[arg-type]
             for i, answer in enumerate(self.filling.answers)
         ]
-        return Completion(**self.said, choices=choices, usage=self.usage)
+        return Completion(**self.common, choices=choices, usage=self.usage)
 
     def logprobs(self, row: int, first: int = 0) -> Logprobs | None:
         """The log-probabilities of an answer's tokens from its `first` on, if they were asked for."""
@@ -123,7 +123,7 @@ class Reply:
             Filled(index=i, text=self.filling.text(i), tokens=self.tokens(i), score=scores[i])
             for i in range(len(self.filling.answers))
         ]
-        return InfillAnswer(**self.said, calls=self.filling.calls, choices=choices, usage=self.usage)
+        return InfillAnswer(**self.common, calls=self.filling.calls, choices=choices, usage=self.usage)
 
     def tokens(self, row: int) -> list[Token]:
         """The tokens of a candidate in its current state."""
@@ -188,14 +188,14 @@ class Reply:
 
     def chunk(self, choices: list[dict[str, Any]], with_usage: bool) -> dict[str, Any]:
         kind = "text_completion" if self.kind == "cmpl" else "infill.chunk"
-        return {**self.said, "object": kind, "choices": choices, **({"usage": None} if with_usage else {})}
+        return {**self.common, "object": kind, "choices": choices, **({"usage": None} if with_usage else {})}
 
     async def step_events(self) -> AsyncIterator[ServerSentEvent]:
         """The tokens of every forward pass: event `begin`, one event `step` per pass, event `end`."""
         count = len(self.filling.answers)
         start = [[token.model_dump() for token in self.tokens(i)] for i in range(count)]
         sampler = self.filling.method.sampler
-        yield event({**self.said, "object": "begin", "sampler": sampler, "candidates": start}, "begin")
+        yield event({**self.common, "object": "begin", "sampler": sampler, "candidates": start}, "begin")
         async for turn in self.turns():
             self.grow()
             data: dict[str, Any] = {"call": self.filling.calls, "committed": self.placed(turn, turn.brought)}

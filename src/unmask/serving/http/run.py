@@ -25,7 +25,7 @@ from unmask.serving.http.connection import connections
 from unmask.serving.http.workers import Workers
 from unmask.serving.metrics import SHARED, forget_process
 from unmask.serving.settings import ServerSettings
-from unmask.settings import described
+from unmask.settings import describe_settings
 
 EXIT_CTRL_C = 130
 
@@ -56,7 +56,7 @@ def service_of(
 
 def identity_of(model: Model) -> str:
     """A sha256 of all that decides a model's answers, its settings aside: weights, objective, tokenizer, mask."""
-    digest = sha256(repr((described(model.objective), model.mask, model.spec)).encode())
+    digest = sha256(repr((describe_settings(model.objective), model.mask, model.spec)).encode())
     digest.update((model.tokenizer.fingerprint if model.tokenizer is not None else "").encode())
     modules = {"": model.network, **model.parts}
     weights = {

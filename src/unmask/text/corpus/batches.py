@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError
-from unmask.random import shuffled, stream
+from unmask.random import permute_places, stream
 from unmask.text.corpus.packed import Packed
 from unmask.text.row import Role, Rows
 
@@ -73,7 +73,7 @@ class Batches:
         numbers = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            numbers[here] = shuffled(places[here], len(self.packed), seed=self.seed, epoch=epoch)
+            numbers[here] = permute_places(places[here], len(self.packed), seed=self.seed, epoch=epoch)
         return numbers
 
 

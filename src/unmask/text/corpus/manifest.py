@@ -17,7 +17,7 @@ from typing import Any
 from unmask import storage
 from unmask.errors import UserError
 from unmask.files import clear_drafts, is_draft, write_whole, writing
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.integrity import STAMP
 from unmask.text.corpus.named import corpus_name, home
@@ -156,7 +156,7 @@ def leftovers(out: Path) -> list[Path]:
 
 def merge(folders: Sequence[str | Path], out: str | Path) -> None:
     """Merge the parts of one job; the result equals that of an undivided job."""
-    with locked(Path(out) / MERGING):
+    with hold_lock(Path(out) / MERGING):
         _merge(folders, Path(out))
 
 

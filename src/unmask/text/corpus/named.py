@@ -35,7 +35,7 @@ class Named:
     def at(self, split: str) -> DataSet:
         return replace(self.hub, split=self.splits[split])
 
-    def found(self, folder: Path) -> dict[str, list[Path]]:
+    def files_in(self, folder: Path) -> dict[str, list[Path]]:
         """Its files in a folder, by split: under the first names that include a training set, else any."""
         below = [{split: matches(folder, glob) for split, glob in files.items()} for files in (*self.files, PLAIN)]
         some = [{split: paths for split, paths in one.items() if paths} for one in below]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from unmask.errors import UserError
 from unmask.files import clear_drafts
 from unmask.processes.cluster import Cluster, Pending, Shared
-from unmask.processes.lock import locked
+from unmask.processes.lock import hold_lock
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.manifest import (
     MANIFEST,
@@ -118,7 +118,7 @@ def prepare(
     if is_finished(out, job, part, replace=replace) and (not alone or is_merged(out)):
         return
     check_readable(mine, layout)
-    with locked(part_lock(out, part)):
+    with hold_lock(part_lock(out, part)):
         finished = is_finished(out, job, part, replace=replace)  # again: another process may have ended meanwhile
         with _failing_cleanly(out, job, part):
             if not finished:
@@ -164,7 +164,7 @@ def _locate_errors(steps: Iterator[T], sources: Sequence[Source], layout: FileLa
     try:
         yield from steps
     except NoToken as error:
-        raise error.found(placed_texts(sources, layout)) from None
+        raise error.locate(placed_texts(sources, layout)) from None
 
 
 def _write_groups(

@@ -164,7 +164,7 @@ def check_readable(sources: Sequence[Source], layout: FileLayout) -> None:
 def _named_sources(name: str) -> list[Source]:
     """The sources of a named corpus: its files below the data root, else the hub."""
     corpus, folder = NAMED[name], home(name)
-    files = corpus.found(folder)
+    files = corpus.files_in(folder)
     alone = set(files) == {"train"}  # then the usual share of the documents is held out
     sources = []
     for split, path in ((split, path) for split, paths in files.items() for path in paths):

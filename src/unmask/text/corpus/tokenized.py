@@ -64,7 +64,7 @@ def tokenize(
             replaced.update(tokenizer.replaced(some))
         except NoToken as error:
             first = len(documents) + 1
-            raise error.found((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
+            raise error.locate((f"{name}, document {i}", text) for i, text in enumerate(some, first)) from None
         for text, ids in zip(some, encoded, strict=True):
             documents.append(Document.of(text, np.array(ids, np.int32)))
     return TokenizedText(name, documents, tokens_fingerprint(documents), split, replaced=dict(replaced))

@@ -242,7 +242,7 @@ class NoToken(UserError):
             "text)."
         )
 
-    def found(self, texts: Iterable[tuple[str, str]]) -> "NoToken":
+    def locate(self, texts: Iterable[tuple[str, str]]) -> "NoToken":
         """The same with its place: `texts` are places and what is written there."""
         for where, text in texts:
             if self.letter in text:
