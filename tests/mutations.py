@@ -91,8 +91,8 @@ MUTATIONS = {
     ),
     "published: blanks look like another word": Mutation(
         "model/formats/decoder.py",
-        "else table[found.word]",
-        "else table[found.word - 1]",
+        "else table[contents.word]",
+        "else table[contents.word - 1]",
         f"{DIALECTS}::test_logits_are_those_of_the_original",
     ),
     "published: heads of SMDM are taken one after the other": Mutation(
@@ -121,8 +121,8 @@ MUTATIONS = {
     ),
     "published: Llama's pairs in a GGUF file stay adjacent": Mutation(
         "model/formats/gguf.py",
-        "if found.paired and",
-        "if not found.paired and",
+        "if contents.paired and",
+        "if not contents.paired and",
         "model/test_gguf_file.py::test_a_file_has_the_logits_of_the_network_that_was_written",
     ),
     "a text of a model of documents is scored without its end": Mutation(

@@ -152,7 +152,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, recorded, mix, kind
         noisy = NoisyWindow(z, path.gamma[call], path.level[call], told["x0"][:, :0])
         reading = objective.meaning(mix.trunk(objective.entered(mix, noisy, parts)), noisy, parts, {}, mask=mask)
         normal = told[f"run_{kind}_noise"][call] * (call < steps - 1)
-        z = policy.moved(
+        z = policy.move(
             Move(z, reading, path.gamma[call + 1], path.gamma[call], normal, lambda logits: logits.argmax(-1))
         )
         close(z, told[f"run_{kind}_path"][call])

@@ -115,7 +115,7 @@ def test_a_run_is_that_of_the_original_token_for_token(told, kind):
             u = told["run_sampling_u"][12 * block + call]
             normal = normals[13 * block + call + 1].clone()
             reading = VectorPrediction(logits, None, scale=5.0)
-            z = policy.moved(Move(z, reading, path.gamma[call + 1], path.gamma[call], normal, by_cdf(u)))
+            z = policy.move(Move(z, reading, path.gamma[call + 1], path.gamma[call], normal, by_cdf(u)))
         context = torch.cat((context, logits.argmax(-1)), 1)
     assert torch.equal(context[:, -10:], told[f"run_{kind}_tokens"])
 

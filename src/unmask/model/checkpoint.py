@@ -102,7 +102,7 @@ def load(
     if mask is None:
         mask = about.spec.vocab - 1 if tokenizer is None else tokenizer.mask
     stored = denoiser.backbone.stores and not trainable
-    tensors = read_tensors(folder, lambda name, tensor: layout.unpacked(name, tensor, about), stored=stored)
+    tensors = read_tensors(folder, lambda name, tensor: layout.unpack(name, tensor, about), stored=stored)
     network, parts, state = (
         with_weights(about.spec, tensors, fresh=about.fresh),
         denoiser.parts,
@@ -211,7 +211,7 @@ def check_against(files: Files, layout: Format, contents: Contents, denoiser: De
     there: Tensors = {}
     for name, (shape, kind) in files.tensors.items():
         try:
-            parts = layout.unpacked(name, torch.empty(shape, device="meta"), contents)
+            parts = layout.unpack(name, torch.empty(shape, device="meta"), contents)
         except (RuntimeError, IndexError) as error:
             what = str(error).splitlines()[0]
             raise UserError(f"{files.folder / FILE}: tensor {name} {list(shape)} does not fit: {what}") from None

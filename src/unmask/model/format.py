@@ -83,14 +83,14 @@ class Format(ABC):
         """The autoregressive dialect, where the files may be of several families; empty: they say what they are."""
         return ""
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         """The denoiser's name of a tensor in a file, with the prefix `backbone.`, `parts.` or `state.`; None: it has
         no such tensor."""
         return name if name.startswith(("backbone.", "parts.", "state.")) else f"backbone.{name}"
 
-    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
+    def unpack(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
         """The denoiser's tensors that a tensor of a file holds, by their names; the same for tensors on `meta`."""
-        known = self.renamed(name)
+        known = self.our_name(name)
         return {} if known is None else {known: tensor}
 
     def written(self, name: str, spec: Spec) -> str:

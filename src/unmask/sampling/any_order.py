@@ -86,9 +86,9 @@ class AnyOrderProcess(OverMasked):
 
     def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
-        return self.remembered(state, asked, answer, work), brought
+        return self.remember(state, asked, answer, work), brought
 
-    def remembered(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
+    def remember(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
         """The state with this work, and with what the network has read for its answer."""
         order, tokens, memories = state.order.clone(), state.tokens.clone(), list(state.memories)
         going = work.canvas.hidden.any(1).tolist()

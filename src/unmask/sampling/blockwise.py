@@ -138,9 +138,9 @@ class Blockwise(OverMasked):
 
     def commit(self, state: BlockWork, asked: Ask, answer: NetworkAnswer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
-        return self.remembered(state, asked, answer, work), brought
+        return self.remember(state, asked, answer, work), brought
 
-    def remembered(self, state: BlockWork, asked: Ask, answer: NetworkAnswer, work: Work) -> BlockWork:
+    def remember(self, state: BlockWork, asked: Ask, answer: NetworkAnswer, work: Work) -> BlockWork:
         """The state with this work, and with what the network has read for its answer."""
         memories = list(state.memories)
         going = work.canvas.hidden.any(1).tolist()

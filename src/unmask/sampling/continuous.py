@@ -188,7 +188,7 @@ class ContinuousProcess(InWindows):
         if last:
             return self.entered(replace(state, spans=state.spans[1:], calls=state.calls + 1)), brought
         reading = reading._replace(logits=logits.view_as(reading.logits))
-        z = self.policy.moved(Move(z, reading, after, gamma, normal, draw))
+        z = self.policy.move(Move(z, reading, after, gamma, normal, draw))
         return replace(state, z=self.held(state, z, after)), brought
 
     def shown(

@@ -36,7 +36,7 @@ class Remembering(Protocol):
 
     def ask(self, state: Any) -> Ask | None: ...
 
-    def remembered(self, state: Any, asked: Ask, answer: NetworkAnswer, work: Work) -> Any:
+    def remember(self, state: Any, asked: Ask, answer: NetworkAnswer, work: Work) -> Any:
         """The state after the network's answer with this work, whatever the policy would have made of it."""
 
 
@@ -81,7 +81,7 @@ class Drafter:
         tokens = inverse_cdf(logits, dice)
         for one in row.unique().tolist():
             drafts[one] = tokens[row == one]
-        return self.process.remembered(state, asked, reply, known), drafts
+        return self.process.remember(state, asked, reply, known), drafts
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class Drafted(OverMasked):
             going = torch.tensor([r for r in going.tolist() if agree(work.canvas, state.drafts[r], r, int(first[r]))])
         memories = list(state.memories)
         for i, row in enumerate(asked.live.tolist()):
-            memories[row] = self.trimmed(answer.memories[i], work.canvas.tokens[row, asked.start :], asked.passes[i])
+            memories[row] = self.trim(answer.memories[i], work.canvas.tokens[row, asked.start :], asked.passes[i])
         after = replace(state, work=work, memories=tuple(memories), start=asked.start)
         return self.drafting(after), join_commits(brought)
 
-    def trimmed(self, memory: Memory | None, text: Int[Tensor, " w"], read: Pass) -> Memory:
+    def trim(self, memory: Memory | None, text: Int[Tensor, " w"], read: Pass) -> Memory:
         """The memory up to the first proposal that is not in the text."""
         assert isinstance(memory, KeyValues)
         start, tokens = memory.filled - read.x.shape[1], read.x[0]

@@ -190,7 +190,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     if not bool(chosen.all()):
         rows, logits = rows[chosen], logits[chosen]
     logits = forbid(logits, view.mask)
-    tokens = drawn_within(work, asked, rows, work.policy.tilted(view, rows, logits))
+    tokens = drawn_within(work, asked, rows, work.policy.tilt(view, rows, logits))
     every = logits.log_softmax(-1)
     log_probs = every.gather(-1, tokens[:, None]).squeeze(-1)
     # Count a call only for rows that were asked: a row's random numbers must not depend on its batch.
@@ -275,7 +275,7 @@ def within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor
     if work.options.constraint is None:
         return logits
     width = asked.tokens.shape[1]
-    return work.options.constraint.pruned(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
+    return work.options.constraint.prune(work.canvas, asked.live[rows // width], rows % width + asked.start, logits)
 
 
 def drawn_within(work: Work, asked: Ask, rows: Int[Tensor, " n"], logits: Float[Tensor, "n v"]) -> Int[Tensor, " n"]:
@@ -372,7 +372,7 @@ class Masked(InWindows):
     def commit(self, state: Work, asked: Ask, answer: NetworkAnswer) -> tuple[Work, Committed]:
         return commit(state, asked, answer.logits)
 
-    def remembered(self, state: Work, asked: Ask, answer: NetworkAnswer, work: Work) -> Work:
+    def remember(self, state: Work, asked: Ask, answer: NetworkAnswer, work: Work) -> Work:
         """The state with this work: nothing is remembered."""
         return work
 

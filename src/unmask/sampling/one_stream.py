@@ -112,16 +112,16 @@ class OneStreamProcess(OverMasked):
 
     def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
-        return self.remembered(state, asked, answer, work), brought
+        return self.remember(state, asked, answer, work), brought
 
-    def remembered(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
+    def remember(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
         """The state with this work, and with what the network has read for its answer."""
         assert state.aims is not None
         aims = state.aims.clone()
         for i, blanks in enumerate(blanks_of(asked)):
             own = self.reading(state, asked, i, blanks)
             aims[int(asked.live[i]), own.places] = own.aims
-        return replace(self.ordered.remembered(state, asked, answer, work), aims=aims)
+        return replace(self.ordered.remember(state, asked, answer, work), aims=aims)
 
 
 def blanks_of(asked: Ask) -> tuple[Int[Tensor, " _"], ...]:

@@ -83,7 +83,7 @@ class Policy(Protocol):
         """The tokens that the network sees."""
         return view.tokens
 
-    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
+    def tilt(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         """The logits that tokens are drawn from, at the committed flat positions: temperature comes after them."""
         return logits
 

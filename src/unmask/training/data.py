@@ -113,7 +113,7 @@ def open_data(asked: Train, folder: str | Path) -> Data:
         """The rows to learn from and those held out, of all texts or of one of a mixture."""
         train, held_out = splits(folder, valid=share, least=least, mix=mix)
         if layout.whole and train.stop is not None:  # no document was held out, and a part of one would not do
-            train, held_out = Corpus.open(folder, mix=mix), train.divided(0)[1]
+            train, held_out = Corpus.open(folder, mix=mix), train.divide(0)[1]
         return Packed(train, length, layout), Packed(held_out, length, layout) if held_out.tokens else None
 
     strands, places = strands_of(tokenizer, asked), weighted_places(asked.data)

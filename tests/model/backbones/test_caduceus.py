@@ -56,7 +56,7 @@ def test_loss_and_gradients_are_the_recorded_ones(name, recompute, tmp_path):
     loss = F.cross_entropy(logits_at(net, case["input_ids"], None, rows), case["labels"].flatten()[rows])
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"].item(), rel=1e-5)
-    told = {CaduceusLayout().renamed(key): g for key, g in dna_gradients(f"caduceus_{name}").items()}
+    told = {CaduceusLayout().our_name(key): g for key, g in dna_gradients(f"caduceus_{name}").items()}
     assert told.keys() == {f"backbone.{key}" for key, _ in net.named_parameters()}
     for key, p in net.named_parameters():
         g = told[f"backbone.{key}"]

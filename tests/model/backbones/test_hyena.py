@@ -66,7 +66,7 @@ def test_loss_and_gradients_are_the_recorded_ones(net, case, recompute):
     loss = F.cross_entropy(net.head(hidden_states(net, x))[:, 1:].flatten(0, 1), x[:, 1:].flatten())
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"].item(), rel=1e-5)
-    told = {HyenaDNA().renamed(key): g for key, g in dna_gradients("hyenadna_tiny").items()}
+    told = {HyenaDNA().our_name(key): g for key, g in dna_gradients("hyenadna_tiny").items()}
     assert told.keys() == {f"backbone.{key}" for key, _ in net.named_parameters()}
     for key, p in net.named_parameters():
         g = told[f"backbone.{key}"]

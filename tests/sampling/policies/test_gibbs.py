@@ -66,7 +66,7 @@ def walked(case, policy, temperature, u):
         if int(asked.view.memory[0][0]) >= policy.steps:
             break
         shown.append(asked.tokens)
-        logits = policy.tilted(asked.view, asked.rows, scripted(case, asked.tokens).flatten(0, 1)[asked.rows])
+        logits = policy.tilt(asked.view, asked.rows, scripted(case, asked.tokens).flatten(0, 1)[asked.rows])
         late = int(asked.view.memory[0][0]) >= policy.burnin
         number = next(u)
         tokens = (in_falling_order if late else inverse_cdf)(logits.double() / temperature, number.flatten())

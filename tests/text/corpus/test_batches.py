@@ -120,8 +120,8 @@ def test_impossible_packings_are_refused(tmp_path):
     with pytest.raises(UserError, match="needs a tokenizer with bos and eos"):
         pack_corpus(corpus_of(tmp_path, [[3, 4, 5]], bos=None), 3, "wrap")
     with pytest.raises(UserError, match="needs whole documents"):
-        pack_corpus(corpus.divided(20)[1], 8, "rows")
-    assert len(pack_corpus(corpus.divided(0)[0], 8, "rows")) == corpus.documents
+        pack_corpus(corpus.divide(20)[1], 8, "rows")
+    assert len(pack_corpus(corpus.divide(0)[0], 8, "rows")) == corpus.documents
     with pytest.raises(UserError, match="at least one row"):
         Batches(pack_corpus(corpus, 8), 0)
 

@@ -45,8 +45,8 @@ class BD3LM(Format):
         # Documents one after another with an eos between them; no bos and no eos at the ends of rows.
         return Contents(spec, mask_of(config, spec), objective, {**config, "text": {"pack": "stream"}})
 
-    def renamed(self, name: str) -> str | None:
-        return None if name in SCALARS else super().renamed(name)
+    def our_name(self, name: str) -> str | None:
+        return None if name in SCALARS else super().our_name(name)
 
     def config(self, spec: Spec, objective: Objective, *, mask: int, dtype: str) -> dict[str, Any]:
         if not isinstance(spec, Architecture):

@@ -39,7 +39,7 @@ class BertFormat(EncoderFormat):
 
     def read(self, files: Files) -> Contents:
         contents = super().read(files)
-        pooled = any(self.renamed(name) == "backbone.pooler.dense.weight" for name in files.tensors)
+        pooled = any(self.our_name(name) == "backbone.pooler.dense.weight" for name in files.tensors)
         return replace(contents, spec=replace(contents.spec, pooled=pooled))
 
     def others(self, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class CaduceusLayout(TableFormat):
         published = real in MASKS and mask == MASKS[real] and spec.complement in ("", PAIRS)
         return Contents(spec, mask, objective, tokenizer=caduceus() if published else None)
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         if name.endswith("complement_map"):  # the config has it
             return None
         name = (
@@ -76,7 +76,7 @@ class CaduceusLayout(TableFormat):
             .replace(".submodule.", ".")
             .replace("lm_head.lm_head.", "lm_head.")
         )
-        return super().renamed(name.replace("word_embeddings.embedding.", "word_embeddings."))
+        return super().our_name(name.replace("word_embeddings.embedding.", "word_embeddings."))
 
     def written(self, name: str, spec: Spec) -> str:
         assert isinstance(spec, CaduceusSpec)

@@ -89,13 +89,13 @@ class Published(Format):
             return BlockDiffusion(whole({"block_size": size}, "block_size"), given_first=d.shift, opens=d.opens)
         return MDLM(given_first=d.shift)
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         if any(part in name for part in self.dialect.dropped):
             return None
         return f"backbone.{renamed_parts(name, self.dialect.names)}"
 
-    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
-        d, ours = self.dialect, self.renamed(name)
+    def unpack(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
+        d, ours = self.dialect, self.our_name(name)
         if ours is None:
             return {}
         if d.transposed and tensor.ndim == 2 and ".layers." in ours:

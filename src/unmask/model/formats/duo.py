@@ -28,8 +28,8 @@ class DuoLayout(Format):
         settings = {"dialect": "duo", "sampling": {"sampler": "d3pm-uniform", "steps": 1000}}
         return Contents(spec, spec.vocab - 1, D3PMUniform(schedule=LogLinear(EPS), continuous=True), settings)
 
-    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
-        ours = self.renamed(name)
+    def unpack(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
+        ours = self.our_name(name)
         assert ours is not None
         more = name.removeprefix("backbone.") in ROWS and len(tensor) < contents.spec.vocab
         return {ours: torch.cat((tensor, torch.zeros_like(tensor[:1]))) if more else tensor}

@@ -41,13 +41,13 @@ class EncoderFormat(TableFormat):
     )  # parts of names that the network does not have
 
     def read(self, files: Files) -> Contents:
-        names = [name for name in map(self.renamed, files.tensors) if name is not None]
+        names = [name for name in map(self.our_name, files.tensors) if name is not None]
         spec = self.spec(files.config)
         headless = not any(name.startswith(f"backbone.{self.head}") for name in names)
         objective = self.check_objective(OBJECTIVES.entry(str(files.config.get(TRAINED, "mlm"))).make())
         return Contents(spec, mask_in(files, spec), objective, fresh=f"backbone.{self.head}" if headless else "")
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         name = swap_parts(name.removeprefix(self.prefix), OLD)
         ours = swap_parts(name, self.names)
         other = name.startswith(self.outside) and not ours.startswith(self.head)  # a head for another task

@@ -71,11 +71,11 @@ class GgufFile(Format):
         same = [one for one in DIALECTS.values() if one.kind == KINDS.get(files.config[HEADER].family)]
         return next((one.name for one in same if one.causal and one.stated and files.dialect is None), "")
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         return f"backbone.{renamed_parts(name, NAMES)}"
 
-    def unpacked(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
-        ours, spec = self.renamed(name), contents.spec
+    def unpack(self, name: str, tensor: Tensor, contents: Contents) -> dict[str, Tensor]:
+        ours, spec = self.our_name(name), contents.spec
         assert isinstance(spec, DecoderSpec)
         assert ours is not None
         if contents.paired and ours.endswith(("q_proj.weight", "k_proj.weight")):

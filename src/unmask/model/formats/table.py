@@ -67,7 +67,7 @@ class TableFormat(Format):
             raise UserError(f"the layout {self.name!r} cannot record that the objective is {objective.name!r}.")
         return objective
 
-    def renamed(self, name: str) -> str | None:
+    def our_name(self, name: str) -> str | None:
         return f"backbone.{swap_parts(name.removeprefix(self.prefix), self.names)}"
 
     def written(self, name: str, spec: Spec) -> str:

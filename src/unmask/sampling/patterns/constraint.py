@@ -243,7 +243,7 @@ class Constraint:
         """Which rows match; a row with masks matches if some filling does."""
         return torch.tensor([at is None for at in self.chain(canvas).stuck()], device=canvas.tokens.device)
 
-    def pruned(
+    def prune(
         self, canvas: Canvas, row: Int[Tensor, " n"], position: Int[Tensor, " n"], logits: Float[Tensor, "n v"]
     ) -> Float[Tensor, "n v"]:
         """Logits −∞ for tokens after which no match is possible, at these hidden positions of the canvas."""

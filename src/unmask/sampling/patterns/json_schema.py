@@ -107,18 +107,18 @@ class Compiler:
             raise UserError(f"{where} of the JSON schema is not a schema but {schema!r:.40}.")
         check_words(schema, "", where)
         if "$ref" in schema:
-            return self.referred(schema, where)
+            return self.follow_reference(schema, where)
         for word in ("allOf", "anyOf", "oneOf"):
             if word in schema:
-                return self.combined(schema, word, where)
+                return self.combine(schema, word, where)
         if "const" in schema or "enum" in schema:
-            return self.listed(schema, where)
+            return self.list_values(schema, where)
         kinds = types_of(schema, where)
         if not kinds:
             return anything(DEEPEST - (where != "#"))
-        return one_of(self.typed, [(schema, kind) for kind in kinds], where)
+        return one_of(self.of_type, [(schema, kind) for kind in kinds], where)
 
-    def typed(self, schema: Mapping[str, Any], kind: str, where: str) -> str:
+    def of_type(self, schema: Mapping[str, Any], kind: str, where: str) -> str:
         check_words(schema, kind, where)
         if kind == "null":
             return "null"
@@ -128,7 +128,7 @@ class Compiler:
             return number_pattern(schema, where, whole=kind == "integer")
         return {"string": string, "array": self.array, "object": self.object}[kind](schema, where)
 
-    def referred(self, schema: Mapping[str, Any], where: str) -> str:
+    def follow_reference(self, schema: Mapping[str, Any], where: str) -> str:
         """What $ref points to, within the document."""
         target = schema["$ref"]
         if not isinstance(target, str) or not target.startswith("#"):
@@ -155,13 +155,13 @@ class Compiler:
         finally:
             self.open.pop()
 
-    def combined(self, schema: Mapping[str, Any], word: str, where: str) -> str:
+    def combine(self, schema: Mapping[str, Any], word: str, where: str) -> str:
         """allOf, anyOf or oneOf, together with what stands beside it."""
         branches = schema[word]
         if not isinstance(branches, list) or not branches:
             raise UserError(f"{where}/{word} of the JSON schema is not a list of schemas.")
         rest = {name: value for name, value in schema.items() if name != word}
-        branches = [self.opened(branch, where) for branch in branches]
+        branches = [self.open_branch(branch, where) for branch in branches]
         if word == "allOf":
             for branch in branches:
                 rest = merged_schema(rest, branch, where)
@@ -175,7 +175,7 @@ class Compiler:
         whole = [(merged_schema(rest, branch, where), f"{where}/{word}/{i}") for i, branch in enumerate(branches)]
         return one_of(lambda branch, place, _: self.value(branch, place), whole, where)
 
-    def opened(self, branch: Any, where: str) -> Any:
+    def open_branch(self, branch: Any, where: str) -> Any:
         """A branch, with what it refers to in its place."""
         seen: list[str] = []
         while isinstance(branch, Mapping) and set(branch) - set(NOTES) == {"$ref"} and branch["$ref"] not in seen:
@@ -191,7 +191,7 @@ class Compiler:
             branch = place
         return branch
 
-    def listed(self, schema: Mapping[str, Any], where: str) -> str:
+    def list_values(self, schema: Mapping[str, Any], where: str) -> str:
         """const and enum: the values themselves, of the right type."""
         values = [schema["const"]] if "const" in schema else schema["enum"]
         if not isinstance(values, list):

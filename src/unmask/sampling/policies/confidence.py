@@ -111,9 +111,9 @@ class Ordered(Looking):
         return (*begun, first, (last - first).clamp(min=0) // self.part + 1)
 
     def wants(self, view: PolicyView) -> tuple[Bool[Tensor, "b w"], Float[Tensor, " b"]]:
-        return self.narrowed(view).hidden, super().wants(view)[1]
+        return self.narrow(view).hidden, super().wants(view)[1]
 
-    def narrowed(self, view: PolicyView) -> PolicyView:
+    def narrow(self, view: PolicyView) -> PolicyView:
         """The part that is filled now, with a clock of its own: every part has an equal share of the calls."""
         if not self.part:
             return view
@@ -130,7 +130,7 @@ class Ordered(Looking):
         score = log_p.gather(-1, draw()[:, None]).squeeze(-1) if self.draw_first else CERTAINTY[self.by](log_p)
         memory = view.memory
         if self.falls is None:
-            count = per_call(self.narrowed(view), self.calls) * (1 if self.calls else self.each)
+            count = per_call(self.narrow(view), self.calls) * (1 if self.calls else self.each)
         else:
             count, step = falling_share(view.hidden.sum(1), memory[1], steps=self.calls or 1, end=self.falls)
             memory = (memory[0], step)

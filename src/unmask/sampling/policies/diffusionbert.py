@@ -41,5 +41,5 @@ class SpindleReverse(GridPolicy):
         clock = view.clock[rows // view.hidden.shape[1]]
         return lots(view, rows, chance) | (clock + 1 >= self.steps), view.memory
 
-    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
+    def tilt(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         return logits + self.revealing(view, rows, logits.shape[-1]).log().to(logits)

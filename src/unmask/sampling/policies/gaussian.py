@@ -39,7 +39,7 @@ class VectorSteps(GridPolicy):
         return view.hidden, torch.zeros(len(view.hidden), device=view.hidden.device)
 
     @abstractmethod
-    def moved(self, step: Move) -> Float[Tensor, "b s e"]:
+    def move(self, step: Move) -> Float[Tensor, "b s e"]:
         """z_s."""
 
 
@@ -57,7 +57,7 @@ class Gaussian(VectorSteps):
     def law(self) -> str:
         return f"grid-{self.steps} ({HELD})" if self.last == "draw" else f"approximate ({GREEDY}; {HELD})"
 
-    def moved(self, step: Move) -> Float[Tensor, "b s e"]:
+    def move(self, step: Move) -> Float[Tensor, "b s e"]:
         assert step.reading.x is not None
         mean, variance = posterior(step.z, step.reading.x, step.gamma_s, step.gamma_t)
         variance = forward_variance(step.gamma_s, step.gamma_t) if step.reading.wide else variance
@@ -79,6 +79,6 @@ class DDIM(VectorSteps):
         end = "" if self.last == "draw" else f"; {GREEDY}"
         return f"approximate (deterministic steps{end}; {HELD})"
 
-    def moved(self, step: Move) -> Float[Tensor, "b s e"]:
+    def move(self, step: Move) -> Float[Tensor, "b s e"]:
         assert step.reading.x is not None
         return carried_on(step.z, step.reading.x, step.gamma_s, step.gamma_t)

@@ -75,7 +75,7 @@ class Gibbs(Policy):
         last = view.memory[1]
         return view.tokens if self.hide else torch.where(view.hidden & (last >= 0), last, view.tokens)
 
-    def tilted(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
+    def tilt(self, view: PolicyView, rows: Flat, logits: Logits) -> Logits:
         late = view.memory[0][rows // view.hidden.shape[1]] >= self.burnin
         if not self.top_k or self.top_k >= logits.shape[-1] or not bool(late.any()):
             return logits

@@ -58,7 +58,7 @@ class SimplexSteps(VectorSteps):
         words = [f"{self.projection} projection", *([f"nucleus {self.p:g}"] if self.p < 1 else [])]
         return f"approximate ({', '.join([*words, *([GREEDY] if self.last == 'argmax' else [])])})"
 
-    def moved(self, step: Move) -> Float[Tensor, "b s v"]:
+    def move(self, step: Move) -> Float[Tensor, "b s v"]:
         """√ᾱ_s ŵ + √(1 − ᾱ_s) z with fresh z: nothing of the old noise is kept."""
         corner = project_prediction(step.reading, self.projection, self.p, step.draw)
         return step.normal.mul_(sigma(step.gamma_s).to(step.z.dtype)).add_(corner, alpha=float(alpha(step.gamma_s)))

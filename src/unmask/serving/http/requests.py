@@ -175,7 +175,7 @@ class Requests:
         self.check_length(max(len(row.tokens) for row in asked))
         ends = any(task.ends(self.model) for task in tasks)
         method = self.controls.method(body, recipe, healed=any(row.heals for row in asked), ends=ends)
-        rows = [row for row in self.shortened(asked, method, body) for _ in range(body.n)]
+        rows = [row for row in self.shorten(asked, method, body) for _ in range(body.n)]
         eos = () if tokenizer.eos is None else (tokenizer.eos,)
         stops = self.model.ends.union(self.model.layout.end_ids, eos)
         answers = [
@@ -209,7 +209,7 @@ class Requests:
         """The messages of a conversation as a prompt, as they stand in training."""
         return self.model.layout.conversation(self.model.text_tokenizer(), turns)
 
-    def shortened(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
+    def shorten(self, rows: Sequence[TaskRow], method: Method, body: Drawing) -> list[TaskRow]:
         """Rows as long as the longest match."""
         mask, device = self.model.mask, self.model.device
         try:

@@ -102,7 +102,7 @@ class Corpus:
                 break
         return np.diff(np.concatenate(ends)) - (self.tokenizer["eos"] is not None)
 
-    def divided(self, last: int) -> tuple["Corpus", "Corpus"]:
+    def divide(self, last: int) -> tuple["Corpus", "Corpus"]:
         """The stream without its last `last` tokens, and a corpus of these tokens."""
         if last == 0:
             return self, replace(self, start=self.start + self.tokens, stop=self.start + self.tokens)
@@ -167,7 +167,7 @@ def splits(folder: str | Path, *, valid: float = 0.01, least: int = 1, mix: int 
         held_out = Corpus.open(folder, "valid", mix=mix)
         if held_out.tokens >= least:
             return train, held_out
-    return train.divided(max(round(train.tokens * valid), least))
+    return train.divide(max(round(train.tokens * valid), least))
 
 
 @lru_cache(maxsize=4096)  # well below the number of maps that a process may hold
