@@ -166,10 +166,10 @@ def read_header(path: Path) -> Header:
         step = keys.get("general.alignment", 32)
         if type(step) is not int or not 1 <= step <= 1 << 16:
             raise cursor.refuse(f"its alignment is {step!r:.40}")
-        entries = dict(read_entries(cursor, tensors))
+        announced = dict(read_entries(cursor, tensors))
         first = -(-cursor.at // step) * step
         entries = {}
-        for name, entry in entries.items():
+        for name, entry in announced.items():
             entries[name] = StoredTensor(entry.shape, entry.kind, first + entry.start, entry.size)
             if entries[name].start + entry.size > len(data):
                 raise cursor.refuse(f"it ends before the tensor {name:.80} does")
