@@ -68,13 +68,9 @@ def read_text(path: Path, *, limit: int = BYTES) -> str:
         raise UserError(f"{path} is not UTF-8: {error}.") from None
 
 
-def read_json(path: Path, *, limit: int = BYTES) -> Any:
-    return parse_json(read_text(path, limit=limit), str(path))
-
-
-def read_object(path: Path, *, limit: int = BYTES) -> dict[str, Any]:
-    """The content of a JSON file that must hold an object."""
-    content = read_json(path, limit=limit)
+def read_object(path: Path, *, limit: int = BYTES, strict: bool = True) -> dict[str, Any]:
+    """The content of a JSON file that must hold an object; `strict`: see `parse_json`."""
+    content = parse_json(read_text(path, limit=limit), str(path), strict=strict)
     if not isinstance(content, dict):
         raise UserError(f"{path} should hold a JSON object, not a {type(content).__name__}.")
     return content

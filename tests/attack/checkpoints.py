@@ -19,7 +19,7 @@ from confined import confined
 from contracts.members import spec_of
 from tiny import LETTERS, checkpoint
 from toys.backbone import Toy
-from unmask.cli.inspect import describe, facts
+from unmask.cli.inspect import describe_checkpoint, model_facts
 from unmask.errors import UserError
 from unmask.files import fingerprint
 from unmask.model.checkpoint import load, save
@@ -184,7 +184,7 @@ def attempt(seed: int, folder: Path) -> str | None:
 
 def exercise(folder: Path, *, drawn: bool) -> None:
     """Load, inspect, encode, decode and, if asked, sample."""
-    list(facts(describe(folder)))
+    list(model_facts(describe_checkpoint(folder)))
     model = load(folder)
     tokenizer = model.tokenizer
     if tokenizer is not None:

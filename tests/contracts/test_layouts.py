@@ -18,7 +18,7 @@ from unmask.model.predictor import Predictor
 from unmask.sampling.tasks.continuation import Continue
 from unmask.sampling.tasks.infill import Infill
 from unmask.serving.http.requests import Controls, Requests
-from unmask.serving.http.scoring import row_of
+from unmask.serving.http.scoring import text_row
 from unmask.serving.limits import Limits
 from unmask.settings import describe_settings
 from unmask.text.corpus.batches import Batches, in_order
@@ -85,7 +85,7 @@ def evaluated(model, text, **how) -> list[Row]:
 
 
 def scored(model, text) -> Row:
-    return row_of(Requests(model, Limits(), Controls(model, Limits())), text)
+    return text_row(Requests(model, Limits(), Controls(model, Limits())), text)
 
 
 def test_batches_and_validation_have_the_rows_of_the_layout(case):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.backbones.test_decoder import VOCAB, logits, saved_peer, tokens
-from unmask.cli.inspect import describe
+from unmask.cli.inspect import describe_checkpoint
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.formats.gguf import NAMES
@@ -127,7 +127,7 @@ def test_a_file_has_the_logits_of_the_network_that_was_written(name, tmp_path):
         load(path)
     with pytest.raises(UserError, match="which is not 'sdar'"):
         load(path, dialect="sdar")
-    about = describe(path, dialect=name)
+    about = describe_checkpoint(path, dialect=name)
     assert (about.types, about.bytes) == (("F32",), path.stat().st_size)
 
 

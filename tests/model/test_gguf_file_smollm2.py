@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unmask
-from unmask.cli.inspect import describe
+from unmask.cli.inspect import describe_checkpoint
 from unmask.model.checkpoint import load
 from unmask.model.passing import Causal, Pass
 
@@ -38,4 +38,4 @@ def test_a_real_file_has_the_tokens_and_the_logits_of_transformers(path):
     ours = unmask.sample(model, prompt=prompt, length=len(theirs), temperature=0)[0].tokens
     assert ours == theirs[: len(ours)]  # a text ends at the end tokens
     assert len(ours) > 1 + len(prompt)
-    assert describe(path, dialect="llama").parameters == model.num_parameters
+    assert describe_checkpoint(path, dialect="llama").parameters == model.num_parameters

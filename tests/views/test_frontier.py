@@ -2,11 +2,11 @@
 
 import pytest
 
-from unmask.views.frontier import HEAD, PARTIAL, by_sampler, cells, frontier_figure, frontier_part
+from unmask.views.frontier import HEAD, PARTIAL, by_sampler, frontier_figure, frontier_part, point_cells
 
 
 def test_a_point_has_a_cell_for_each_column(points):
-    row = dict(zip(HEAD, cells(points[0]), strict=True))
+    row = dict(zip(HEAD, point_cells(points[0]), strict=True))
     assert row["steps"] == ""
     assert row["passes"] == "1,024"
     assert row["s per sample"] == "1.02"

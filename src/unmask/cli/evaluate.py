@@ -78,7 +78,7 @@ def measure_and_print(settings: Settings, team: Team, cluster: Cluster | None) -
         if team.rank == 0:
             deliver(answer, accuracy_lines(answer), as_json=settings.json, out=settings.out)
         return
-    work = measured_answers(model, settings) if settings.layout.pairs else text(model, settings)
+    work = measured_answers(model, settings) if settings.layout.pairs else text_measurement(model, settings)
     tally, seconds = measure_watched(work, team=team, cluster=cluster)
     if team.rank:
         return
@@ -122,7 +122,7 @@ def measure_suite(
     print(json.dumps(answer) if settings.json else "\n".join(suite_table(answer["results"], answer["missing"])))
 
 
-def text(model: Model, settings: Settings) -> Measurement:
+def text_measurement(model: Model, settings: Settings) -> Measurement:
     data = read_documents(
         settings.data,
         model.text_tokenizer(),

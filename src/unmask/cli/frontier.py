@@ -63,7 +63,7 @@ def run(settings: Settings) -> None:
     try:
         for recipe in recipes:
             points.append(point(model, reader, recipe, settings))
-            print("  ".join(frontier.cells(points[-1])), file=sys.stderr)
+            print("  ".join(frontier.point_cells(points[-1])), file=sys.stderr)
             save_points(points, about, settings, partial=len(points) < len(recipes))
     except KeyboardInterrupt:
         if not points:

@@ -47,7 +47,7 @@ class Description:
         return self.contents.spec.vocab - 1 if self.tokenizer is None else self.tokenizer.mask
 
 
-def describe(path: str | Path, *, dialect: str = "") -> Description:
+def describe_checkpoint(path: str | Path, *, dialect: str = "") -> Description:
     """The description of a checkpoint in a folder or on the hub; `dialect` as in `load`."""
     folder, downloaded = find(path)
     files, layout, contents = read_layout(folder, dialect or stated_for(path))
@@ -76,7 +76,7 @@ class Settings:
     dialect: str = ""  # the family of a published model whose files do not say it: llama or diffullama
 
 
-def facts(about: Description) -> Iterator[tuple[str, str]]:
+def model_facts(about: Description) -> Iterator[tuple[str, str]]:
     description, a = about.contents, about.contents.spec
     yield "checkpoint", str(about.folder)
     if (origin := hub_origin(about.folder)) is not None:
@@ -139,8 +139,8 @@ def tested_facts(name: str, dialect: str) -> Iterator[tuple[str, str]]:
 def run(settings: Settings) -> None:
     if not settings.model:
         return print_installation()
-    about = describe(settings.model, dialect=settings.dialect)
-    rows = list(facts(about))
+    about = describe_checkpoint(settings.model, dialect=settings.dialect)
+    rows = list(model_facts(about))
     if about.proven or about.bytes <= READ:
         rows += tested_facts(settings.model, settings.dialect)
     else:

@@ -35,7 +35,7 @@ from unmask.processes.mirror import upload_after
 from unmask.storage import is_remote
 from unmask.text.corpus.corpus import verify
 from unmask.text.corpus.documents import FileLayout
-from unmask.text.corpus.manifest import MANIFEST, TOKENIZER, loss_lines, merge, prepared_folder, read_json
+from unmask.text.corpus.manifest import MANIFEST, TOKENIZER, loss_lines, merge, prepared_folder, read_manifest
 from unmask.text.corpus.prepare import Prepared as Step
 from unmask.text.corpus.prepare import choose, prepare
 from unmask.text.corpus.repeats import repeats
@@ -66,7 +66,7 @@ def run(settings: Settings) -> None:
         for folder in settings.source:
             local = prepared_folder(folder) or Path(folder)
             verify(local)
-            print(*summary(local, folder), "  every shard is as it was written", sep="\n")
+            print(*summary_lines(local, folder), "  every shard is as it was written", sep="\n")
         return
     if not settings.out:
         raise UserError("where should the tokens go? Give --out FOLDER, such as --out data/.")
@@ -80,7 +80,7 @@ def run(settings: Settings) -> None:
         if part[1] > 1:
             print(f"part {settings.part} is in {out}; when all parts are done, merge them with --merge")
             return
-        lines = list(summary(out, settings.out))
+        lines = list(summary_lines(out, settings.out))
     print("\n".join(lines))
 
 
@@ -149,8 +149,8 @@ def show(steps: Iterator[Step]) -> None:
             progress.update(task, completed=step.bytes, total=step.total or None, description=shown)
 
 
-def summary(out: Path, name: str) -> Iterator[str]:
-    manifest = read_json(out / MANIFEST)
+def summary_lines(out: Path, name: str) -> Iterator[str]:
+    manifest = read_manifest(out / MANIFEST)
     yield f"{name}: tokenizer of {manifest['tokenizer']['size']:,} ids, {len(manifest['shards'])} shards"
     for split, totals in manifest["splits"].items():
         yield f"  {split:<6} {totals['documents']:>12,} documents  {totals['tokens']:>15,} tokens"

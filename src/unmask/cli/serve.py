@@ -32,7 +32,7 @@ class Settings:
     place: Placing = field(default_factory=Place)
 
 
-def key_of(settings: Settings) -> str | None:
+def api_key(settings: Settings) -> str | None:
     """The API key, from a file or the environment."""
     if settings.key_file is None:
         key = os.environ.get(KEY) or None
@@ -53,7 +53,7 @@ def run(settings: Settings) -> None:
         raise UserError(f"serving needs {error.name}: {install('serve')}") from None
     log_to_standard_error()
     print(f"unmask: loading {settings.checkpoint}", file=sys.stderr, flush=True)
-    server, key = settings.server, key_of(settings)
+    server, key = settings.server, api_key(settings)
     server = replace(server, name=server.name or Path(settings.checkpoint).name)
     model = settings.place.load(settings.checkpoint)
     model.text_tokenizer()

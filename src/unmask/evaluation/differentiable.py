@@ -68,7 +68,7 @@ def log_likelihood(
         raise UserError(f"a likelihood needs at least one pass; saw {passes}.")
     model = model if isinstance(model, Model) else load(model)
     how, chosen = settle_measurement(model, How(estimator=estimator, passes=passes, seed=seed))
-    rows = [row_of(model, text, None if given is None else given[i], i) for i, text in enumerate(texts)]
+    rows = [scored_row(model, text, None if given is None else given[i], i) for i, text in enumerate(texts)]
     copies = how.passes if chosen.chance else 1
     columns: dict[int, Tensor] = {}
     for numbers, nats in score_batches(model, rows, chosen, copies, how):
@@ -78,7 +78,7 @@ def log_likelihood(
     return LogLikelihood(combine_passes(paid, chosen), error_of(paid.detach(), chosen), tokens, copies, chosen.means)
 
 
-def row_of(model: Model, text: str, before: str | None, number: int) -> Row:
+def scored_row(model: Model, text: str, before: str | None, number: int) -> Row:
     """A text as `score` has it, or an answer to a prompt as `evaluate` has it."""
     tokenizer, layout, length = model.text_tokenizer(), model.layout, model.spec.length
     if before is not None:

@@ -7,7 +7,6 @@ goes on where it stopped, and so does a fine-tuning (classify); any other killed
 """
 
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -32,6 +31,7 @@ from unmask.processes.threads import COUNT, computing_with
 from unmask.studies import corpus
 from unmask.studies.plan import CONFIG, MODEL, Task
 from unmask.training import metrics
+from unmask.untrusted import MEGABYTE, read_object
 
 DONE, LOG, LOCK = "done.json", "log.txt", ".lock"
 TRIAL = 12  # steps that are timed to learn how many fit into a number of seconds; the first third is not counted
@@ -110,7 +110,7 @@ def run(tasks: Sequence[Task], how: Execution, stop: list[int]) -> Iterator[Task
     for task in tasks:
         if is_done(task):
             state[task.name] = "done"
-            yield TaskEvent(task, "kept", seconds=read_json(task.folder / DONE).get("seconds", 0.0))
+            yield TaskEvent(task, "kept", seconds=read_result(task.folder / DONE).get("seconds", 0.0))
     waiting = [task for task in tasks if task.name not in state]
     running: list[Running] = []
     try:
@@ -279,18 +279,13 @@ def steps_within(task: Task, config: dict[str, Any], how: Execution) -> int:
 def wrote_result(task: Task) -> bool:
     """Whether a command that ended well has written what the study reads."""
     if task.kind == "measure":
-        return task.result.is_file() and not read_json(task.result).get("partial")
+        return task.result.is_file() and not read_result(task.result).get("partial")
     return True
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no object.")
-    return content
+def read_result(path: Path) -> dict[str, Any]:
+    """A file of results, in which a number may be NaN."""
+    return read_object(path, limit=256 * MEGABYTE, strict=False)
 
 
 def last_line(log: Path) -> str:

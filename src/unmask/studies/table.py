@@ -13,7 +13,7 @@ from unmask.studies.isoflop import fit_scaling
 from unmask.studies.pairing import Paired, by_trial, paired_difference
 from unmask.studies.plan import MODEL, TOKENS, Task, costs, steps_of, tokens_seen, total_flops, train_of
 from unmask.studies.row import StudyRow
-from unmask.studies.run import is_done, read_json
+from unmask.studies.run import is_done, read_result
 from unmask.studies.study import Column, Study
 from unmask.training import metrics
 
@@ -63,7 +63,7 @@ def check_places(study: Study, tasks: Sequence[Task]) -> None:
     """Refuse a column whose place is in none of the results that are there; one may be empty."""
     missing = object()
     for column in study.columns:
-        results = [read_json(task.result) for task in tasks if task.measure == column.measure and is_done(task)]
+        results = [read_result(task.result) for task in tasks if task.measure == column.measure and is_done(task)]
         for place in filter(None, (column.value, column.error)):
             if results and all(dig(one, place, missing) is missing for one in results):
                 raise unknown(f"number in the results of {column.measure!r}", place, places(results[0]))
@@ -75,7 +75,7 @@ def cell(column: Column, row: StudyRow, tasks: Sequence[Task], out: Path) -> Cel
     values, errors, records = [], [], []
     trials: list[float] = []
     for task in wanted:
-        content = read_json(task.result)
+        content = read_result(task.result)
         value = dig(content, column.value)
         if value is None:
             continue
@@ -110,7 +110,7 @@ def cells_of(study: Study, row: StudyRow, tasks: Sequence[Task], out: Path) -> l
 
 def table_of(study: Study, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
     """The whole table: for JSON, and for whoever draws it."""
-    rows = [row_of(study, row, tasks, out, failures) for row in study.rows]
+    rows = [table_row(study, row, tasks, out, failures) for row in study.rows]
     return {
         "title": study.title,
         "about": study.about,
@@ -144,7 +144,7 @@ def fits_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return fit_scaling(rows, names.index(study.picture.get("y", names[0])))
 
 
-def row_of(
+def table_row(
     study: Study, row: StudyRow, tasks: Sequence[Task], out: Path, failures: Mapping[str, str]
 ) -> dict[str, Any]:
     own = [task for task in tasks if task.row == row.name]
@@ -179,7 +179,7 @@ def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[st
     data = next((task for task in tasks if task.kind == "data"), None)
     if own is None or data is None or not (own.folder / MODEL / metrics.FILE).is_file():
         return []
-    size = read_json(data.folder / "tokens" / "manifest.json")["splits"]["train"]["tokens"]
+    size = read_result(data.folder / "tokens" / "manifest.json")["splits"]["train"]["tokens"]
     train = train_of(row)
     step = train.optim.batch * train.text.length / size
     lines = metrics.read_metrics(own.folder / MODEL)

@@ -20,7 +20,7 @@ from unmask.text.corpus.corpus import Corpus, splits
 from unmask.text.corpus.documents import FileLayout
 from unmask.text.corpus.formats import COMPRESSIONS
 from unmask.text.corpus.intervals import read_bed
-from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_json
+from unmask.text.corpus.manifest import MANIFEST, loss_lines, prepared_folder, read_manifest
 from unmask.text.corpus.mixture import Mixture
 from unmask.text.corpus.packed import Packed
 from unmask.text.corpus.prepare import choose, prepare
@@ -192,7 +192,7 @@ def has_pairs(folder: str | Path) -> bool:
 
 def has_regions(folder: str | Path) -> bool:
     """Whether the documents are regions of sequences, from a file of intervals."""
-    return bool(read_json(Path(folder) / MANIFEST)["layout"].get("intervals"))
+    return bool(read_manifest(Path(folder) / MANIFEST)["layout"].get("intervals"))
 
 
 def starting_spec(asked: Train) -> Spec:
@@ -228,7 +228,7 @@ def with_chat_template(asked: Train) -> Train:
     text, folder = asked.text, prepared_folder(asked.data) if asked.data else None
     chat = text.layout.chat
     if folder is not None:
-        stored = read_json(folder / MANIFEST)["layout"].get("template", "")
+        stored = read_manifest(folder / MANIFEST)["layout"].get("template", "")
         if chat is not None and chat.text != stored:
             raise UserError(f"{folder} was prepared with another chat template: leave --template out.")
         return replace(asked, text=replace(text, template=stored))
@@ -274,7 +274,7 @@ def write_data(asked: Train, folder: Path, say: Callable[[str], None], *, replac
         )
         for done in steps:
             say(f"tokenizing: {done.line}")
-    for line in loss_lines(read_json(folder / MANIFEST)):
+    for line in loss_lines(read_manifest(folder / MANIFEST)):
         say(f"warning: {line}")
 
 
@@ -291,7 +291,7 @@ def check_intervals_train(sources: Sequence[Source], bed: str) -> None:
 
 def check_trainable(folder: str | Path) -> None:
     """Refuse prepared data without a training split."""
-    manifest = read_json(Path(folder) / MANIFEST)
+    manifest = read_manifest(Path(folder) / MANIFEST)
     if "train" not in manifest["splits"]:
         seen = {name: totals["documents"] for name, totals in manifest["splits"].items()}
         made = ", ".join(source["name"] for source in manifest["sources"][:3])

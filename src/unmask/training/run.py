@@ -83,7 +83,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
     with (
         join_team(asked.run.parallel, seconds=asked.run.patience, device_name=asked.run.device) as team,
         said_once(team),
-        hold_folder(mirror, team),
+        lead_mirror(mirror, team),
         Log(asked, screen, rank=team.rank, world=team.world) as log,
         claim_folder(
             asked, log.say, resume=order.resume, team=team, fit=partial(fit_settings, order, team, log.say)
@@ -113,7 +113,7 @@ def run(order: Order, screen: Screen) -> Generator[Progress, None, int]:
 
 
 @contextmanager
-def hold_folder(mirror: Mirror | None, team: Team) -> Iterator[None]:
+def lead_mirror(mirror: Mirror | None, team: Team) -> Iterator[None]:
     """Rank 0 holds the folder of a run that is kept elsewhere, as it is there."""
     with ExitStack() as stack:
         if mirror is not None:

@@ -53,7 +53,7 @@ def method(point: Point) -> str:
     return point["sampler"] + (f", {point['cache']}" if point.get("cache") else "")
 
 
-def cells(point: Point) -> tuple[str, ...]:
+def point_cells(point: Point) -> tuple[str, ...]:
     return (
         method(point),
         "" if point["steps"] is None else str(point["steps"]),
@@ -78,6 +78,6 @@ def frontier_part(
         picture=svg(drawn),
         note=f"Perplexity: {means}. Error bars over {points[0]['samples']} samples.",
         head=HEAD,
-        rows=[cells(point) for point in points],
+        rows=[point_cells(point) for point in points],
         record=record,
     )

@@ -13,7 +13,7 @@ from unmask.cli.main import main
 from unmask.errors import UserError
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout
-from unmask.text.corpus.intervals import Interval, overlaps, read_bed, windows
+from unmask.text.corpus.intervals import Interval, interval_windows, overlaps, read_bed
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import whole_documents
 from unmask.text.tokens.bases import reverse_complement
@@ -77,7 +77,7 @@ def test_stretched_windows_are_the_recorded_ones(case):
     text = ("ACGTN" * 700 if case["chr_len"] == 3500 else "acgtt" * 300)[: case["chr_len"]]
     layout = FileLayout(intervals="x", stretch=case["max_allowed"], window=case["max_length"])
     one = Interval("chr", case["interval_start"], case["chr_len"], "train")
-    start, end = list(windows(one, len(text), layout))[case["shift"]]
+    start, end = list(interval_windows(one, len(text), layout))[case["shift"]]
     assert (end - start, text[start : start + 5], text[end - 5 : end]) == (
         case["got_length"],
         case["first5"],

@@ -18,7 +18,7 @@ from unmask.evaluation.quality.mauve import mauve
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout, document_pieces
 from unmask.text.corpus.formats import format_of
-from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_json
+from unmask.text.corpus.manifest import MANIFEST, prepared_folder, read_manifest
 from unmask.text.corpus.records import records
 from unmask.text.corpus.sources import gather
 from unmask.text.corpus.tokenized import default_split, of_split, whole_documents
@@ -86,7 +86,7 @@ def training_texts(where: str, *, split: str = "train") -> Iterator[str]:
 def held_out_texts(where: str, split: str | None = None) -> tuple[list[str], str | None]:
     """The documents of a split of a source or a prepared folder, by default of held-out text, and its name."""
     if (folder := prepared_folder(where)) is not None:
-        split = split or default_split(read_json(folder / MANIFEST)["splits"])
+        split = split or default_split(read_manifest(folder / MANIFEST)["splits"])
         return list(training_texts(where, split=split)), split
     with gather(where) as sources:
         chosen, split = of_split(sources, split, where)

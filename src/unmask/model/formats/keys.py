@@ -20,7 +20,7 @@ def read_fields(config: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     return fields
 
 
-def written_fields(spec: Any, keys: Keys) -> dict[str, Any]:
+def config_fields(spec: Any, keys: Keys) -> dict[str, Any]:
     """The keys of a config.json for these fields of a spec."""
     known = {field: entry if isinstance(entry, str) else entry[0] for field, entry in keys.items()}
     return {key: getattr(spec, FOLLOWING.get(field, field)) for field, key in known.items()}

@@ -9,7 +9,7 @@ from unmask.diffusion.objective import Objective
 from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.format import Contents, Files, Format
-from unmask.model.formats.keys import Keys, check_fixed, read_fields, written_fields
+from unmask.model.formats.keys import Keys, check_fixed, config_fields, read_fields
 from unmask.model.formats.official import mask_of
 
 
@@ -54,7 +54,7 @@ class TableFormat(Format):
         self.check_objective(objective)
         return {
             **({"model_type": self.kinds[0], "architectures": [self.architecture]} if self.architecture else {}),
-            **written_fields(spec, self.fields),
+            **config_fields(spec, self.fields),
             **self.fixed,
             **self.other_keys(spec),
             "mask_index": mask,

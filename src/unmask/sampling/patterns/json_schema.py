@@ -102,7 +102,7 @@ class Compiler:
         if isinstance(schema, bool):
             if not schema:
                 raise Impossible(f"no value is valid at {where} of the JSON schema: it is false.")
-            return anything(DEEPEST - (where != "#"))
+            return any_value(DEEPEST - (where != "#"))
         if not isinstance(schema, Mapping):
             raise UserError(f"{where} of the JSON schema is not a schema but {schema!r:.40}.")
         check_words(schema, "", where)
@@ -115,8 +115,8 @@ class Compiler:
             return self.list_values(schema, where)
         kinds = types_of(schema, where)
         if not kinds:
-            return anything(DEEPEST - (where != "#"))
-        return one_of(self.of_type, [(schema, kind) for kind in kinds], where)
+            return any_value(DEEPEST - (where != "#"))
+        return any_of(self.of_type, [(schema, kind) for kind in kinds], where)
 
     def of_type(self, schema: Mapping[str, Any], kind: str, where: str) -> str:
         check_words(schema, kind, where)
@@ -173,7 +173,7 @@ class Compiler:
                         f"two schemas of {where}/oneOf may both be valid: write anyOf, or give them different types."
                     )
         whole = [(merged_schema(rest, branch, where), f"{where}/{word}/{i}") for i, branch in enumerate(branches)]
-        return one_of(lambda branch, place, _: self.value(branch, place), whole, where)
+        return any_of(lambda branch, place, _: self.value(branch, place), whole, where)
 
     def open_branch(self, branch: Any, where: str) -> Any:
         """A branch, with what it refers to in its place."""
@@ -208,7 +208,7 @@ class Compiler:
         return "(?:" + "|".join(literal(value) for value in values) + ")"
 
     def array(self, schema: Mapping[str, Any], where: str) -> str:
-        low, high = bounds(schema, "Items", where)
+        low, high = size_bounds(schema, "Items", where)
         if schema.get("uniqueItems") is True and (high is None or high > 1):
             raise unsupported_word("uniqueItems", where)
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
@@ -265,7 +265,7 @@ def unsupported_word(word: str, where: str) -> UserError:
     )
 
 
-def one_of(expression: Any, choices: Sequence[tuple[Any, str]], where: str) -> str:
+def any_of(expression: Any, choices: Sequence[tuple[Any, str]], where: str) -> str:
     """Any of several expressions; those that no value matches are left out."""
     parts: list[str] = []
     refusal: Impossible | None = None
@@ -384,12 +384,12 @@ def literal(value: Any) -> str:
     return re.escape(json.dumps(value, ensure_ascii=False))
 
 
-def anything(depth: int) -> str:
+def any_value(depth: int) -> str:
     """Any value with so many levels of lists and objects."""
     simple = rf"null|true|false|{SHORT_NUMBER}|{PLAIN_STRING}"
     if depth < 1:
         return f"(?:{simple})"
-    inner = anything(depth - 1)
+    inner = any_value(depth - 1)
     return rf"(?:{simple}|\[{items([], inner, 0, None)}\]|{mapping(inner)})"
 
 
@@ -430,7 +430,7 @@ def items(first: Sequence[str], more: str, low: int, high: int | None) -> str:
     return tail
 
 
-def bounds(schema: Mapping[str, Any], what: str, where: str) -> tuple[int, int | None]:
+def size_bounds(schema: Mapping[str, Any], what: str, where: str) -> tuple[int, int | None]:
     """minItems and maxItems, or minLength and maxLength."""
     low, high = schema.get(f"min{what}", 0), schema.get(f"max{what}")
     for value in (low, high):
@@ -445,7 +445,7 @@ def bounds(schema: Mapping[str, Any], what: str, where: str) -> tuple[int, int |
 
 
 def string(schema: Mapping[str, Any], where: str) -> str:
-    low, high = bounds(schema, "Length", where)
+    low, high = size_bounds(schema, "Length", where)
     sized = low > 0 or high is not None
     pattern, form = schema.get("pattern"), schema.get("format")
     if sum([sized, pattern is not None, form is not None]) > 1:
@@ -531,12 +531,12 @@ def number_pattern(schema: Mapping[str, Any], where: str, *, whole: bool) -> str
     high = max(10**DIGITS - 1, low + 1) if high is None else high
     if low > high:
         raise Impossible(f"no whole number is valid at {where} of the JSON schema: from {low} to {high}.")
-    choices = [between(low, high)]
+    choices = [whole_between(low, high)]
     if not whole and step is None and max(abs(low), abs(high)) < 10 ** (DIGITS - FRACTION):
         if max(low, 0) < high:
-            choices.append(rf"{between(max(low, 0), high - 1)}\.\d{{1,{FRACTION}}}")
+            choices.append(rf"{whole_between(max(low, 0), high - 1)}\.\d{{1,{FRACTION}}}")
         if low < min(high, 0):
-            choices.append(rf"-{between(max(-high, 0), -low - 1)}\.\d{{1,{FRACTION}}}")
+            choices.append(rf"-{whole_between(max(-high, 0), -low - 1)}\.\d{{1,{FRACTION}}}")
     return f"(?:{'|'.join(choices)})"
 
 
@@ -550,11 +550,11 @@ def multiples(step: float, low: int | None, high: int | None, where: str) -> str
     return "(?:" + "|".join(map(str, values)) + ")"
 
 
-def between(low: int, high: int) -> str:
+def whole_between(low: int, high: int) -> str:
     """The whole numbers from low to high."""
     choices = []
     if low < 0:
-        choices.append(f"-{between(max(1, -high), -low)}")
+        choices.append(f"-{whole_between(max(1, -high), -low)}")
     if high >= 0:
         start = max(low, 0)
         for size in range(len(str(start)), len(str(high)) + 1):

@@ -141,7 +141,7 @@ class Klass(Looking):
         count, settled, before = view.memory
         log_p = forbid(logits, view.mask).log_softmax(-1)
         if before.shape[-1]:
-            calm = divergence(log_p, before.flatten(0, 1)[rows]) < self.moved
+            calm = relative_entropy(log_p, before.flatten(0, 1)[rows]) < self.moved
             calm &= view.clock[rows // view.hidden.shape[1]] > 0  # the first call has nothing to compare with
             for_calls = torch.where(calm, settled.flatten()[rows] + 1, 0)
         else:
@@ -160,6 +160,6 @@ class Klass(Looking):
         return torch.where(has_good[row], good, fallback), memory
 
 
-def divergence(log_p: Float[Tensor, "n v"], log_q: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+def relative_entropy(log_p: Float[Tensor, "n v"], log_q: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
     """KL(p || q) in nats; where p has no mass it costs nothing."""
     return torch.where(log_p > -torch.inf, log_p.exp() * (log_p - log_q), 0.0).sum(-1)

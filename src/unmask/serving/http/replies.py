@@ -23,7 +23,7 @@ DONE = ServerSentEvent("[DONE]", sep=LINE)
 LEAST = -9999.0  # stands for −∞, which JSON does not have; OpenAI's number
 
 
-def finite(log_prob: float) -> float:
+def clamp_log_prob(log_prob: float) -> float:
     return max(log_prob, LEAST)
 
 
@@ -100,7 +100,7 @@ class Reply:
         starts = [0, *accumulate(map(len, parts))]
         return Logprobs(
             tokens=parts[first:],
-            token_logprobs=[finite(one.log_prob) for one in came[first:]],
+            token_logprobs=[clamp_log_prob(one.log_prob) for one in came[first:]],
             top_logprobs=[self.alternatives(row, i, came[i]) for i in range(first, len(parts))] if self.top else None,
             text_offset=starts[first : len(parts)],
             means=filling.means,
@@ -114,7 +114,7 @@ class Reply:
         assert drawn is not None
         log_probs: dict[str, float] = {}
         for id, log_prob in [*how.likeliest[: self.top], (drawn, how.log_prob)]:
-            log_probs.setdefault(self.written([*answer.before, *before], id), finite(log_prob))
+            log_probs.setdefault(self.written([*answer.before, *before], id), clamp_log_prob(log_prob))
         return log_probs
 
     async def infilled(self) -> InfillAnswer:

@@ -31,7 +31,7 @@ def estimator_of(requests: Requests) -> Estimator:
     return estimator(objective=model.objective.bounded(), parts=model.parts, state=model.state)
 
 
-def row_of(requests: Requests, text: str) -> Row:
+def text_row(requests: Requests, text: str) -> Row:
     """The row of a text, as `evaluate` has it."""
     model = requests.model
     ids = encode_given(model.text_tokenizer(), text)
@@ -59,7 +59,7 @@ async def scores(engine: Engine, requests: Requests, body: ScoreRequest) -> Asyn
     deadline = monotonic() + requests.limits.seconds
     how = estimator_of(requests)
     for index, text in enumerate(body.texts):
-        passage = await engine.between(partial(row_of, requests, text), again=index > 0)
+        passage = await engine.between(partial(text_row, requests, text), again=index > 0)
         # The same row `passes` times: its numbers of masks are then stratified.
         rows = [passage] * (body.passes if how.chance else 1)
         network, device = NetworkView(requests.model.network), requests.model.device

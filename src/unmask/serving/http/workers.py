@@ -77,7 +77,9 @@ class Workers:
             if worker.process is None and time.monotonic() >= worker.due:
                 worker.line, end = get_context("spawn").Pipe()
                 arguments = (self.work, self.listening, end, self.grace)
-                worker.process = get_context("spawn").Process(target=begin, args=arguments, name=f"worker {number}")
+                worker.process = get_context("spawn").Process(
+                    target=serve_until_ended, args=arguments, name=f"worker {number}"
+                )
                 worker.process.start()
                 end.close()
 
@@ -133,7 +135,7 @@ class Workers:
             self.forget(worker)
 
 
-def begin(work: Work, listening: socket.socket, line: Connection, grace: float) -> None:
+def serve_until_ended(work: Work, listening: socket.socket, line: Connection, grace: float) -> None:
     """A worker process: it works until SIGTERM, or until its parent has ended, however that came."""
 
     def watch() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from unmask import storage
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.integrity import check_shards
-from unmask.text.corpus.manifest import MANIFEST, read_json
+from unmask.text.corpus.manifest import MANIFEST, read_manifest
 from unmask.text.corpus.shards import FORMAT, SHARDS, Shard
 from unmask.text.row import Role
 from unmask.text.tokens.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
             else "make one with `unmask prepare`"
         )
         raise UserError(f"{folder} holds no prepared data (no {MANIFEST}); {hint}")
-    manifest = read_json(path)
+    manifest = read_manifest(path)
     if manifest.get("format") != FORMAT:
         raise UserError(f"{path} has format {manifest.get('format')}, not {FORMAT}. Prepare the data again.")
     return manifest

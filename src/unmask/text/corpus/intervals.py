@@ -155,12 +155,12 @@ def region_pieces(path: Path, intervals: Sequence[Interval], layout: FileLayout)
             at = piece.at
         whole = "".join(texts)
         for one in of_name[name.text]:
-            for start, end in windows(one, len(whole), layout) if layout.stretch else [(one.start, one.end)]:
+            for start, end in interval_windows(one, len(whole), layout) if layout.stretch else [(one.start, one.end)]:
                 text = whole[start:end]
                 yield from cut_up(reverse_complement(text) if one.reverse else text, at)
 
 
-def windows(one: Interval, length: int, layout: FileLayout) -> Iterator[tuple[int, int]]:
+def interval_windows(one: Interval, length: int, layout: FileLayout) -> Iterator[tuple[int, int]]:
     """Windows side by side over `stretch` bases; one that would pass the end of the sequence ends there instead."""
     for number in range(layout.stretch // layout.window):
         start = min(one.start + number * layout.window, length - layout.window)

@@ -91,7 +91,7 @@ def is_finished(out: Path, job: dict[str, Any], part: Part, *, replace: bool = F
         raise UserError(f"{out} contains other files ({', '.join(strange[:3])}). Give --out a new folder.")
     for path, same_scope in ((part_file(out, part), True), (out / MANIFEST, part == (1, 1))):
         if path.exists():
-            before = read_json(path)
+            before = read_manifest(path)
             reasons = changes(before, job, same_scope=same_scope)
             if reasons and not replace and FAILED not in before:
                 why = "; ".join(reasons[:4])
@@ -103,7 +103,7 @@ def is_finished(out: Path, job: dict[str, Any], part: Part, *, replace: bool = F
 def discard_other(out: Path, job: dict[str, Any]) -> None:
     """Remove the data of another job, which `is_finished` has allowed to replace; those of this one stay."""
     for path in (part_file(out, (1, 1)), out / MANIFEST):
-        if path.exists() and changes(read_json(path), job, same_scope=True):
+        if path.exists() and changes(read_manifest(path), job, same_scope=True):
             discard(out)
             return
 
@@ -162,7 +162,7 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> None:
 
 def _merge(folders: Sequence[str | Path], out: Path) -> None:
     files = [path for folder in folders for path in sorted(Path(folder).glob("part-*-of-*.json"))]
-    parts = [read_json(path) for path in files]
+    parts = [read_manifest(path) for path in files]
     _check_parts(parts, folders)
     job = {key: parts[0][key] for key in ("format", "tokenizer", "dtype", "layout", "division")}
     sources = {source["name"]: source for part in parts for source in part["sources"]}
@@ -211,7 +211,7 @@ def clear_work(out: Path) -> None:
         clear_drafts(folder)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     return read_object(path, limit=256 * MEGABYTE)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from unmask.errors import UserError, unknown
 from unmask.text.corpus.corpus import Corpus
 from unmask.text.corpus.documents import FileLayout, Piece
-from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_json
+from unmask.text.corpus.manifest import MANIFEST, losses, prepared_folder, read_manifest
 from unmask.text.corpus.sources import Source, gather
 from unmask.text.row import is_predicted
 from unmask.text.stretch import Document, tokens_fingerprint
@@ -112,7 +112,7 @@ def default_split(known: Iterable[str]) -> str:
 
 
 def _prepare_text(folder: Path, tokenizer: Tokenizer, split: str | None, limit: int | None) -> TokenizedText:
-    split = split or default_split(read_json(folder / MANIFEST)["splits"])
+    split = split or default_split(read_manifest(folder / MANIFEST)["splits"])
     corpus = Corpus.open(folder, split)
     corpus.require(tokenizer)
     count = corpus.documents if limit is None else min(limit, corpus.documents)
