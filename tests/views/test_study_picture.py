@@ -8,7 +8,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.views.figure import svg
-from unmask.views.study_picture import picture
+from unmask.views.study_picture import curves_beside, picture
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
 COLUMNS = [{"name": "perplexity", "unit": "", "digits": 2}, {"name": "nats", "unit": "per token", "digits": 3}]
@@ -86,3 +86,14 @@ def test_a_dollar_in_a_name_is_a_dollar_and_no_formula(tmp_path):
     ):
         drawn = {"title": "$", "columns": columns, "compare": {}, "picture": kind, "rows": rows}
         assert "M$L$M_{" in svg(picture(drawn))
+
+
+def test_beside_a_picture_every_row_has_a_learning_curve_if_the_study_wants_them():
+    curve = [{"passes": passes, "valid": 5.0 - passes, "error": 0.1} for passes in (0.5, 1.0, 2.0)]
+    several = table(curves=True)
+    for one in several["rows"]:
+        one |= {"group": "all", "curve": curve if one["name"] != "slow" else []}
+    figure = curves_beside(several)
+    assert [line.get_label() for line in figure.axes[0].get_lines()] == ["AR: 3.000", "MDLM: 3.000"]
+    assert curves_beside({**several, "picture": {"kind": "bars"}}) is None
+    assert curves_beside({**several, "rows": several["rows"][2:]}) is None

@@ -41,7 +41,7 @@ from unmask.text.corpus.named import data_root
 from unmask.training.estimate import duration
 from unmask.views import study as view
 from unmask.views.figure import save_picture
-from unmask.views.study_picture import drawable, picture
+from unmask.views.study_picture import curves_beside, drawable, picture
 
 
 @dataclass(frozen=True)
@@ -235,3 +235,5 @@ def write_table(table: dict[str, Any], out: Path) -> None:
     write_whole(out / "table.html", view.as_page(table))
     if drawable(table):
         save_picture(picture(table), out / "table.png")
+    if (beside := curves_beside(table)) is not None:
+        save_picture(beside, out / "curves.png")

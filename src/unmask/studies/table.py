@@ -164,8 +164,13 @@ def table_row(
         "trained": training_summary(study, row) if row.train is not None else None,
         "checkpoint": row.checkpoint,
         "train_seconds": statistics.fmean(seconds) if seconds else None,
-        "curve": curve_of(study, row, tasks) if study.picture.get("kind") == "curves" else [],
+        "curve": curve_of(study, row, tasks) if shows_curves(study) else [],
     }
+
+
+def shows_curves(study: Study) -> bool:
+    """Whether the study's picture shows learning curves, or has them beside it."""
+    return study.picture.get("kind") == "curves" or bool(study.picture.get("curves"))
 
 
 def step_seconds(task: Task) -> float:

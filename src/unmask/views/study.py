@@ -6,7 +6,7 @@ from typing import Any
 from unmask.errors import how_many
 from unmask.views.figure import svg
 from unmask.views.page import Part, page
-from unmask.views.study_picture import drawable, format_number, has_published, picture
+from unmask.views.study_picture import curves_beside, drawable, format_number, has_published, picture
 
 Table = Mapping[str, Any]
 
@@ -125,7 +125,9 @@ def as_page(table: Table) -> str:
         rows=rows,
         record=table,
     )
-    return page(table["title"], [part])
+    beside = curves_beside(table)
+    parts = [part] if beside is None else [part, Part("Learning curves", picture=svg(beside))]
+    return page(table["title"], parts)
 
 
 def scaling_notes(table: Table) -> list[str]:

@@ -218,12 +218,15 @@ def isoflop(table: Table) -> "Figure":
 
 
 def curves(table: Table) -> "Figure":
-    """Validation by passes over the training text; of each group the row that reaches the lowest is drawn thick."""
+    """Validation by passes over the training text; of each group the row that reaches the lowest is drawn thick.
+
+    Beside another picture every row is a group of its own.
+    """
     figure, (axes,) = panels(1, width=8)
-    rows = [row for row in table["rows"] if row["curve"]]
-    groups = list(dict.fromkeys(row["group"] for row in rows))
+    rows, by = [row for row in table["rows"] if row["curve"]], "name" if table["picture"].get("curves") else "group"
+    groups = list(dict.fromkeys(row[by] for row in rows))
     for at, group in enumerate(groups):
-        own = [row for row in rows if row["group"] == group]
+        own = [row for row in rows if row[by] == group]
         best = min(own, key=lowest)
         for row in own:
             xs, ys = [point["passes"] for point in row["curve"]], [point["valid"] for point in row["curve"]]
@@ -242,6 +245,12 @@ def curves(table: Table) -> "Figure":
     plain_ticks(axes)
     legend(axes)
     return figure
+
+
+def curves_beside(table: Table) -> "Figure | None":
+    """The learning curves of a study that wants them beside its picture, if there are any."""
+    wanted = table["picture"].get("curves") and any(row["curve"] for row in table["rows"])
+    return curves(without_formulas(table)) if wanted else None
 
 
 def lowest(row: Table) -> float:
