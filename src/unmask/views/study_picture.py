@@ -235,6 +235,7 @@ def curves(table: Table) -> "Figure":
                 xs,
                 ys,
                 color=COLOURS[at % len(COLOURS)],
+                marker=".",
                 lw=2 if row is best else 0.7,
                 alpha=1 if row is best else 0.5,
                 label=label,
