@@ -88,7 +88,8 @@ def scored_row(model: Model, text: str, before: str | None, number: int) -> Row:
             return row
         raise UserError(f"text {number + 1} has no token that is scored: {text!r:.60}.")
     ids = np.array(encode_given(tokenizer, text), np.int64)
-    written = layout.text(Document.of(text, ids), length=max(length, len(ids) + layout.extra)) if len(ids) else []
+    document = Document(ids, len(text.encode("utf-8", "replace")))
+    written = layout.text(document, length=max(length, len(ids) + layout.extra)) if len(ids) else []
     if not written:
         raise UserError(f"text {number + 1} has no token that is scored: {text!r:.60}.")
     return written[0]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from unmask.errors import UserError
+from unmask.evaluation.differentiable import scored_row
 from unmask.evaluation.likelihood import measure
 from unmask.evaluation.likelihood.estimators import estimator
 from unmask.evaluation.likelihood.measure import How
@@ -21,8 +21,6 @@ from unmask.model.denoiser import NetworkView
 from unmask.model.model import Model
 from unmask.settings import merge_settings
 from unmask.text.corpus.tokenized import read_documents, tokenize
-from unmask.text.stretch import Document
-from unmask.text.tokens.tokenizer import encode_given
 
 
 def evaluate(
@@ -77,15 +75,9 @@ def score(model: Model | str | Path, texts: Sequence[str], *, passes: int = 16, 
         raise UserError(f"a score needs at least one pass; saw {passes}.")
     model = model if isinstance(model, Model) else load(model)
     how = estimator(objective=model.objective.bounded(), parts=model.parts, state=model.state)
-    tokenizer, scores = model.text_tokenizer(), []
-    for number, text in enumerate(texts, 1):
-        ids = encode_given(tokenizer, text)
-        document = Document(np.array(ids, np.int64), len(text.encode("utf-8", "replace")))
-        room = max(model.spec.length, len(ids) + model.layout.extra)
-        written = model.layout.text(document, length=room) if ids else []
-        if not written:
-            raise UserError(f"text {number} has no token that is scored: {text!r:.60}.")
-        row = written[0]
+    scores = []
+    for number, text in enumerate(texts):
+        row = scored_row(model, text, None, number)
         rows = [row] * (passes if how.chance else 1)  # the numbers of masks of equal rows are stratified
         tallies = passes_over(NetworkView(model.network), rows, how, mask=model.mask, seed=seed, device=model.device)
         whole = summary(next(tally for tally in tallies if tally.complete))
