@@ -89,7 +89,7 @@ def test_a_dollar_in_a_name_is_a_dollar_and_no_formula(tmp_path):
 
 
 def test_beside_a_picture_every_row_has_a_learning_curve_if_the_study_wants_them():
-    curve = [{"passes": passes, "valid": 5.0 - passes, "error": 0.1} for passes in (0.5, 1.0, 2.0)]
+    curve = [{"tokens": 8 * at, "passes": at, "valid": 5.0 - at, "error": 0.1} for at in (0.5, 1.0, 2.0)]
     several = table(curves=True)
     for one in several["rows"]:
         one |= {"group": "all", "curve": curve if one["name"] != "slow" else []}

@@ -295,19 +295,22 @@ def vocabulary(train: Train, study: Study) -> int:
     return int(study.data.get("prepare", {}).get("vocab", 4096)) if kind == "bpe" else GUESSED_VOCABULARY
 
 
-def costs(study: Study, row: StudyRow, *, steps: int = 0, rate: float = 1.0) -> list[RunCost]:
+def costs(
+    study: Study, row: StudyRow, *, steps: int = 0, rate: float = 1.0, vocab: int | None = None
+) -> list[RunCost]:
+    """What each phase of a row costs; `vocab`: the ids of its text, if they are known by now."""
     train = train_of(row)
     train = replace(train, steps=steps) if steps else train
-    size = vocabulary(train, study)
+    size = vocab or vocabulary(train, study)
     return [estimate(train, spec_of(train, phase, vocab=size), phase, rows=1, rate=rate) for phase in phases(train)]
 
 
-def total_flops(study: Study, row: StudyRow, *, steps: int = 0) -> float:
+def total_flops(study: Study, row: StudyRow, *, steps: int = 0, vocab: int | None = None) -> float:
     train = train_of(row)
     train = replace(train, steps=steps) if steps else train
     return sum(
         one.flops * phase.steps
-        for one, phase in zip(costs(study, row, steps=train.steps), phases(train), strict=True)
+        for one, phase in zip(costs(study, row, steps=train.steps, vocab=vocab), phases(train), strict=True)
     )
 
 

@@ -161,7 +161,7 @@ def table_row(
         "difference": None if difference is None else asdict(difference),
         "complete": len(done) == len(own),
         "failure": reasons[0] if reasons else "",
-        "trained": training_summary(study, row) if row.train is not None else None,
+        "trained": training_summary(study, row, tasks) if row.train is not None else None,
         "checkpoint": row.checkpoint,
         "train_seconds": statistics.fmean(seconds) if seconds else None,
         "curve": curve_of(study, row, tasks) if shows_curves(study) else [],
@@ -178,30 +178,41 @@ def step_seconds(task: Task) -> float:
     return sum(line.get("seconds", 0.0) for line in metrics.read_metrics(task.folder / MODEL))
 
 
+def manifest_of(tasks: Sequence[Task]) -> dict[str, Any] | None:
+    """What is known of the text that a study has prepared."""
+    path = next((task.folder / "tokens" / "manifest.json" for task in tasks if task.kind == "data"), None)
+    return dict(read_result(path)) if path is not None and path.is_file() else None
+
+
 def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[str, float]]:
-    """Validation during the training of a row with the first seed, by passes over the training text."""
+    """Validation during the training of a row with the first seed, by tokens and by passes over the training text."""
     own = next((task for task in tasks if task.row == row.name and task.kind == "train"), None)
-    data = next((task for task in tasks if task.kind == "data"), None)
-    if own is None or data is None or not (own.folder / MODEL / metrics.FILE).is_file():
+    manifest = manifest_of(tasks)
+    if own is None or manifest is None or not (own.folder / MODEL / metrics.FILE).is_file():
         return []
-    size = read_result(data.folder / "tokens" / "manifest.json")["splits"]["train"]["tokens"]
-    train = train_of(row)
-    step = train.optim.batch * train.text.length / size
+    train, size = train_of(row), manifest["splits"]["train"]["tokens"]
+    step = train.optim.batch * train.text.length
     lines = metrics.read_metrics(own.folder / MODEL)
     return [
-        {"passes": line["step"] * step, "valid": line["valid"], "error": line["error"]}
+        {
+            "tokens": line["step"] * step,
+            "passes": line["step"] * step / size,
+            "valid": line["valid"],
+            "error": line["error"],
+        }
         for line in lines
         if "valid" in line
     ]
 
 
-def training_summary(study: Study, row: StudyRow) -> dict[str, Any]:
-    train, steps = train_of(row), steps_of(study, row)
+def training_summary(study: Study, row: StudyRow, tasks: Sequence[Task]) -> dict[str, Any]:
+    train, steps, manifest = train_of(row), steps_of(study, row), manifest_of(tasks)
+    vocab = None if manifest is None else int(manifest["tokenizer"]["size"])
     return {
-        "parameters": costs(study, row)[-1].parameters,
+        "parameters": costs(study, row, vocab=vocab)[-1].parameters,
         "steps": steps or train.steps,
         "tokens": tokens_seen(study, row),
-        "flops": total_flops(study, row, steps=steps),
+        "flops": total_flops(study, row, steps=steps, vocab=vocab),
         "objective": train.objective.name,
         "network": train.model.name,
     }

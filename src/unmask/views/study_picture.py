@@ -220,29 +220,32 @@ def isoflop(table: Table) -> "Figure":
 def curves(table: Table) -> "Figure":
     """Validation by passes over the training text; of each group the row that reaches the lowest is drawn thick.
 
-    Beside another picture every row is a group of its own.
+    Beside another picture every row is a group of its own, and the passes are tokens.
     """
     figure, (axes,) = panels(1, width=8)
-    rows, by = [row for row in table["rows"] if row["curve"]], "name" if table["picture"].get("curves") else "group"
+    each = bool(table["picture"].get("curves"))
+    rows, by = [row for row in table["rows"] if row["curve"]], "name" if each else "group"
     groups = list(dict.fromkeys(row[by] for row in rows))
+    seen, label_of_seen = ("tokens", "training tokens") if each else ("passes", "passes over the training text")
     for at, group in enumerate(groups):
         own = [row for row in rows if row[by] == group]
         best = min(own, key=lowest)
         for row in own:
-            xs, ys = [point["passes"] for point in row["curve"]], [point["valid"] for point in row["curve"]]
+            xs, ys = [point[seen] for point in row["curve"]], [point["valid"] for point in row["curve"]]
             label = f"{row['name']}: {lowest(row):.3f}" if row is best else None
             axes.plot(
                 xs,
                 ys,
                 color=COLOURS[at % len(COLOURS)],
+                linestyle=("-", "--", ":")[at // len(COLOURS) % 3],
                 marker=".",
                 lw=2 if row is best else 0.7,
                 alpha=1 if row is best else 0.5,
                 label=label,
             )
     lows = [lowest(row) for row in rows]
-    axes.set(xlabel="passes over the training text", ylabel="nats per token, validation", xscale="log")
-    axes.set_ylim(min(lows) - 0.1, min(lows) + 1.5)
+    axes.set(xlabel=label_of_seen, ylabel="nats per token, validation", xscale="log")
+    axes.set_ylim(min(lows) - 0.1, max(min(lows) + 1.5, max(lows) + 0.5 if each else 0))
     plain_ticks(axes)
     legend(axes)
     return figure
