@@ -1,7 +1,8 @@
 """The type checker that every test runs under: beartype, with `0` allowed where a float is asked for.
 
 A function is checked in its first CALLS calls of every test. A check takes several times as long as a step of a small
-network, and what a sampler passes in its thousandth step has the types and shapes of the steps before.
+network, and what a sampler passes in its thousandth step has the types and shapes of the steps before. The check is
+built when a function is first called: most tests call few of the functions that they import.
 """
 
 import inspect
@@ -11,7 +12,7 @@ from typing import Any
 
 from beartype import BeartypeConf, beartype
 
-CALLS = 100
+CALLS = 20
 strict = beartype(conf=BeartypeConf(is_pep484_tower=True))
 trusted: list[Any] = []  # functions that were called often enough in this test
 tests = 0  # how many have begun
@@ -19,15 +20,17 @@ tests = 0  # how many have begun
 
 def checked(stub: Callable[..., Any]) -> Callable[..., Any]:
     """What jaxtyping calls before and after a function, as beartype checks it; after CALLS calls no more."""
-    check, left, of = strict(stub), 0, -1
+    check: Callable[..., Any] | None = None
+    left, of = 0, -1
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left, of
+        nonlocal check, left, of
         if of != tests:
             left, of = CALLS, tests
         left -= 1
         if left == 0:
             trust(stub)
+        check = check or strict(stub)
         return check(*args, **kwargs)
 
     return counted

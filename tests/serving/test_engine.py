@@ -229,7 +229,9 @@ def test_a_request_that_takes_too_long_ends_with_an_error_and_the_others_go_on()
         slow = await engine.enter(lambda: work(40))
         with pytest.raises(Refusal) as refused:
             await tokens(slow)
-        quick = await tokens(await engine.enter(lambda: work(2)))
+        quick = await engine.enter(lambda: work(2))
+        quick.deadline += 600  # on a busy machine its two calls may take longer, too
+        quick = await tokens(quick)
         assert not bool((quick == MASK).any())
         return refused.value.status
 

@@ -60,7 +60,7 @@ def start(*arguments: str) -> Forked:
 
 
 def finish(process: Forked, code: int = 0) -> str:
-    said = process.communicate(timeout=200)[1]
+    said = process.communicate()[1]
     assert process.returncode == code, said
     return said
 
@@ -71,10 +71,8 @@ def lines(out: Path) -> list[dict]:
 
 
 def wait_for(what, process: Forked) -> None:
-    end = time.monotonic() + 150
     while not what():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end
         time.sleep(0.01)
 
 
@@ -118,7 +116,7 @@ def test_a_run_that_is_told_to_stop_saves_and_can_go_on(small, text, tmp_path, n
 def test_of_two_runs_begun_at_once_in_one_folder_one_ends_and_the_other_is_refused(small, text, tmp_path):
     out = tmp_path / "run"
     both = [start(*small, "--data", str(text), "--steps", "20", "--out", str(out)) for _ in range(2)]
-    said = [process.communicate(timeout=200)[1] for process in both]
+    said = [process.communicate()[1] for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], said
     refused = said[both[0].returncode == 0]
     other = next(process.pid for process in both if process.returncode == 0)

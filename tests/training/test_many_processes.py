@@ -166,7 +166,7 @@ def test_sigterm_to_torchrun_saves_and_one_process_goes_on(tmp_path, text, capfd
         assert main(["train", "--out", str(out), "--resume"]) == 2  # rank 0 holds the folder
         assert f"{out} is in use: process" in capfd.readouterr().err
         run.send_signal(signal.SIGTERM)
-        _, said = run.communicate(timeout=240)
+        _, said = run.communicate()
     finally:
         run.kill()
     (stopped,) = [line for line in said.splitlines() if line.startswith("stopped at step")]
@@ -193,7 +193,7 @@ def test_a_process_that_is_gone_stops_the_other_with_a_message(tmp_path, text, h
     try:
         wait_for(lambda: lines(tmp_path / "run"), first)
         second.send_signal(harm)
-        _, said = first.communicate(timeout=240)
+        _, said = first.communicate()
     finally:
         first.kill()
         second.kill()
@@ -210,10 +210,8 @@ def lines(out: Path) -> list[dict]:
 
 
 def wait_for(found, run) -> None:
-    end = time.monotonic() + 120
     while not found():
         assert run.poll() is None, run.communicate()[1]
-        assert time.monotonic() < end
         time.sleep(0.1)
 
 

@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(asked, tmp_path,
     run(whole)
     (tmp_path / "asked.toml").write_text(dumps(asked))
     ended = Forked(tmp_path / "asked.toml", program="training.killed_trials")
-    ended.communicate(timeout=240)
+    ended.communicate()
     assert ended.returncode == -signal.SIGKILL
     assert steps_in(tmp_path / "run" / "seed-1")[-1] == 4  # the last that was saved
     assert any("resumed at step 4" in line for line in run(asked, resume=True))

@@ -254,7 +254,6 @@ def test_trunk_and_head_compile_and_give_the_same_logits_and_gradients(backend):
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        timeout=800,
     )
     assert out.returncode == 0, out.stderr
     far, far_gradients = map(float, out.stdout.split())

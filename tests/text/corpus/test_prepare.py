@@ -152,10 +152,8 @@ def test_a_run_killed_at_any_moment_leaves_no_workers_and_is_completed(tmp_path)
         for _ in range(3):
             assert killed.stdout.readline()
         os.kill(killed.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while alive(killed.pid) and time.monotonic() < deadline:
+    while alive(killed.pid):
         time.sleep(0.1)
-    assert not alive(killed.pid)
     assert not (out / "manifest.json").exists()
     division = Division(valid=0.2, characters=3000)
     whole = run(data, tmp_path / "whole", division=division)
