@@ -1,5 +1,6 @@
 """What every test shares: one thread per process, so that two workers fill two cores."""
 
+import gc
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # also for commands that tests start
@@ -10,6 +11,14 @@ import torch
 
 import stores
 import typecheck
+
+gc.disable()  # until the tests run: what is imported and collected stays, and need not be looked through meanwhile
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup() -> None:
