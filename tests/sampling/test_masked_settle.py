@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import exact
-from sampling.laws import DRAWS, law_of
+from sampling.laws import law_of
 from sampling.patterns.test_constraint import ABC, allowed_tokens, restricted
 from unmask.errors import UserError
 from unmask.sampling.logits import LogitOptions
@@ -75,7 +75,7 @@ def surest(probs):
 def test_samplers_of_one_token_a_call_have_the_law_that_asks_for_every_token(policy, move):
     world = exact.TableWorld.random(11)
     network = counted(world.network)
-    draws = DRAWS // 10
+    draws = 20_000
     *_, step = fill(network, blank(draws, 3, mask=3), policy, options=LogitOptions(constraint=matching(PATTERN, ABC)))
     assert exact.chi_square_p(law_of(world, move(world, PATTERN)), step.canvas.tokens) > ENOUGH
     assert network.tokens < 3 * draws * (2 if policy.surest_first else 1) * 0.8  # surest first asks for all of them
@@ -102,7 +102,7 @@ def test_what_is_certain_in_a_group_comes_with_its_group():
     probs = [exact.log_p_hidden(world, torch.tensor((3, 3, 3)), i).exp().tolist() for i in range(3)]
     law = {(0, b, c): probs[1][b] / (1 - probs[1][0]) * probs[2][c] for b in (1, 2) for c in (0, 1, 2)}
     network, options = counted(world.network), LogitOptions(constraint=matching("a[bc].", ABC))
-    *_, step = fill(network, blank(DRAWS // 10, 3, mask=3), Groups(sizes=(3,)), options=options)
+    *_, step = fill(network, blank(20_000, 3, mask=3), Groups(sizes=(3,)), options=options)
     assert exact.chi_square_p(law, step.canvas.tokens) > ENOUGH
     assert network.calls == 1
 

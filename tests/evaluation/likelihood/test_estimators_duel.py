@@ -5,7 +5,7 @@ import torch
 
 import exact
 from exact import DOUBLE, TableWorld, TinyNetwork, every_text
-from sampling.laws import DRAWS, draws
+from sampling.laws import draws
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.schedule import LinearSigma, LogLinear, shown_sigma
@@ -61,7 +61,7 @@ def test_the_likelihood_is_that_of_the_sampler(make, policy, reveal, schedule):
     world = make()
     law = law_of_duel(world, policy, reveal, schedule)
     assert sum(law.values()) == pytest.approx(1, abs=1e-6)
-    assert exact.chi_square_p(law, draws(world, sampler(policy, reveal, schedule), rows=DRAWS // 10)) > ENOUGH
+    assert exact.chi_square_p(law, draws(world, sampler(policy, reveal, schedule), rows=20_000)) > ENOUGH
 
 
 def test_an_order_is_shown_the_noise_level_of_the_continuous_process():

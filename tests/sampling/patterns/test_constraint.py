@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import exact
 from sampling import laws
-from sampling.laws import DRAWS, last, law_of
+from sampling.laws import last, law_of
 from unmask.errors import UserError
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Sliding, fill
@@ -218,7 +218,7 @@ def shape_of(pattern, **options):
 def test_the_exact_sampler_follows_the_models_conditionals_restricted_by_reachability(pattern):
     world = exact.TableWorld.random(7)
     law = law_of(world, restricted(world, pattern))
-    draws = laws.draws(world, FirstHitting(), options=shape_of(pattern), rows=DRAWS // 10)
+    draws = laws.draws(world, FirstHitting(), options=shape_of(pattern), rows=20_000)
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 
@@ -240,7 +240,7 @@ def test_tokens_of_one_call_are_drawn_from_the_left_each_restricted_by_those_bef
             walk((*state[:i], letter, *state[i + 1 :]), chance * probs[i][letter] / total)
 
     walk(start, 1.0)
-    draws = laws.draws(world, Groups(sizes=(3,)), options=shape_of(pattern), rows=DRAWS // 10)
+    draws = laws.draws(world, Groups(sizes=(3,)), options=shape_of(pattern), rows=20_000)
     assert exact.chi_square_p(law, draws) > ENOUGH
 
 

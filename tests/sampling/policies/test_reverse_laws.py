@@ -7,7 +7,7 @@ import torch
 
 import exact
 from sampling import laws
-from sampling.laws import DRAWS, law_of
+from sampling.laws import law_of
 from unmask.diffusion.schedule import LogLinear
 from unmask.diffusion.times import grid
 from unmask.sampling.logits import LogitOptions
@@ -91,4 +91,4 @@ def test_positions_follow_the_process_and_tokens_what_may_be_drawn(process, opti
     kept = texts(keep)
     monkeypatch.setattr(laws, "filled", lambda world, state, where: shaped(world, state, list(where), kept))
     law = law_of(world, laws.independently(world, chance, STEPS))
-    assert exact.chi_square_p(law, laws.draws(world, policy, options=how, rows=DRAWS // 10)) > ENOUGH
+    assert exact.chi_square_p(law, laws.draws(world, policy, options=how, rows=20_000)) > ENOUGH
