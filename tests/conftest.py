@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import cache
 
 os.environ["OMP_NUM_THREADS"] = "1"  # also for commands that tests start
 
@@ -11,7 +12,9 @@ import torch
 
 import stores
 import typecheck
+from unmask.training import estimate
 
+estimate.matrix_rate = cache(estimate.matrix_rate)  # else every training takes a fifth of a second to say its speed
 gc.disable()  # until the tests run: what is imported and collected stays, and need not be looked through meanwhile
 
 

@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 from unmask.errors import UserError
 from unmask.processes.team import meet
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=120)
 
 
 def met(table, world):

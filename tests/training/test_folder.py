@@ -45,9 +45,7 @@ def text(tmp_path) -> Path:
 def made(tmp_path_factory) -> Path:
     """A run of two steps."""
     folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unmask.training.log.matrix_rate", lambda: 1e9)
-        assert train(folder / "run", "--data", str(written(folder / "text.txt")), "--steps", "2") == 0
+    assert train(folder / "run", "--data", str(written(folder / "text.txt")), "--steps", "2") == 0
     return folder / "run"
 
 
@@ -55,11 +53,6 @@ def made(tmp_path_factory) -> Path:
 def out(tmp_path, made) -> Path:
     """A copy of that run."""
     return shutil.copytree(made, tmp_path / "run", symlinks=True)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr("unmask.training.log.matrix_rate", lambda: 1e9)  # it is measured for the display only
 
 
 def train(out: Path, *arguments: str) -> int:

@@ -188,7 +188,7 @@ def test_sigterm_to_torchrun_saves_and_one_process_goes_on(tmp_path, text, capfd
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_is_gone_stops_the_other_with_a_message(tmp_path, text, harm):
     """Without torchrun, which would help: the other must notice by itself."""
-    command = ["train", "--data", text, "--out", tmp_path / "run", *SMALL, "--run.patience", "5"]
+    command = ["train", "--data", text, "--out", tmp_path / "run", *SMALL, "--run.patience", "15"]
     first, second = ranks(2, *command)
     try:
         wait_for(lambda: lines(tmp_path / "run"), first)

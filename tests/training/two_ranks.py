@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0])
     seen: dict[str, Any] = {}
     for way in ("ddp", "fsdp"):
-        with join_team(way, seconds=60) as team:
+        with join_team(way, seconds=300) as team:
             assert isinstance(team, Many)
             seen[way] = {**trained(team, folder / way), "from one": resumed(team, folder / "one"), **together(team)}
             if team.rank == 0:

@@ -70,7 +70,7 @@ def test_a_connection_whose_headers_do_not_arrive_is_closed(serve, masked, sent)
 
 
 def test_half_a_header_after_a_request_is_closed_too(serve, masked):
-    plug = connected(serve(masked, limits=Limits(arrival=0.2)))
+    plug = connected(serve(masked, limits=Limits(arrival=1)))
     ask_health(plug)
     plug.sendall(b"GET /health")
     assert rest(plug) == b""
@@ -83,11 +83,11 @@ def test_half_a_body_gets_408(serve, masked):
 
 
 def test_a_request_that_takes_longer_than_its_headers_may_and_a_client_that_pauses_are_served(serve, slowed):
-    address = serve(slowed(0.02)[0], limits=Limits(arrival=0.2))
+    address = serve(slowed(0.05)[0], limits=Limits(arrival=0.5))
     with httpx.Client(base_url=address, timeout=PATIENCE) as client:
         for _ in range(2):
             assert client.post("/v1/completions", json={"prompt": "The ", "max_tokens": 12}).status_code == 200
-            time.sleep(0.3)
+            time.sleep(0.6)
 
 
 def test_at_the_limit_the_connection_that_has_waited_longest_makes_room(serve, masked):
