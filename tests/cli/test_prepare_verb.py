@@ -21,6 +21,7 @@ def data(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_prepare_makes_shards_of_a_folder_in_a_process_of_its_own(data, tmp_path):
     out = tmp_path / "out"
     line = [sys.executable, "-m", "unmask", "prepare", str(data), "--out", str(out), "--vocab", "300"]

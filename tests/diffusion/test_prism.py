@@ -67,6 +67,7 @@ def posterior(world):
     return {key: right[key] / total for key, total in all_of_them.items()}
 
 
+@pytest.mark.slow
 def test_quality_is_the_posterior_probability_that_a_token_is_right():
     world = World(skew=1.0)
     truth = posterior(world)

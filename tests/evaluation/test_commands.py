@@ -249,6 +249,7 @@ def test_compare_says_whether_numbers_differ_and_what_could_be_why(folder, tmp_p
     assert "the error bars" in out
 
 
+@pytest.mark.slow
 def test_models_of_another_weight_differ_beyond_the_error_bars(folder, tmp_path, capsys):
     made(tmp_path / "other", scale=1.0)
     for name, model in (("a", folder / "mdlm"), ("b", tmp_path / "other")):

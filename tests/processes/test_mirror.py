@@ -43,6 +43,7 @@ def trained(data, out, steps, **more):
         yield progress.step
 
 
+@pytest.mark.slow
 def test_prepared_evaluated_and_sampled_elsewhere_as_here(bucket, text, tmp_path, capsys):
     storage.upload(text, f"{bucket}/texts/text.txt")
     prepare = ("--tokenizer", "byte", "--workers", 1, "--documents", "line", "--valid", 0)

@@ -205,6 +205,7 @@ def watching(save, seen: list[int]):
     return saved
 
 
+@pytest.mark.slow
 def test_previews_by_time_change_no_number(small, text, tmp_path, capsys):
     arguments = [*small, "--data", str(text), "--steps", "6", "--run.preview", "1", "--run.eval-every", "100"]
     models, shown = [], []

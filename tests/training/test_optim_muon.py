@@ -98,6 +98,7 @@ print((ended - told).square().mean().sqrt().item() / (0.2 * 0.1))
 """
 
 
+@pytest.mark.slow
 def test_three_updates_are_those_of_torch_but_for_its_bfloat16():
     """In a process of its own: bfloat16 products end some machines' processes unless AMX is left alone."""
     ran = subprocess.run(

@@ -72,6 +72,7 @@ def trained(home, out, name, **more):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), list(zip(PEERS, (BLOCKS, {}, BLOCKS, {}), strict=True)))
 def test_one_command_makes_a_diffusion_model_of_a_published_base(home, tmp_path, name, more, capsys):
     out = trained(home, tmp_path / "run", name, **{**more, "quiet": False})
@@ -131,6 +132,7 @@ def test_a_long_anneal_begins_with_the_base_itself_at_masks_too(home, tmp_path):
     assert (free[:, :VOCAB] - told).abs().max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [{"warm": {"anneal": 4}}, BLOCKS | {"warm": {"anneal": 4}}, {"adapter": {"rank": 2, "dropout": 0.1}}],

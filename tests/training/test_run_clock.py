@@ -47,6 +47,7 @@ def asked_rate(asked: Train) -> float:
     return running.settle_training(asked).optim.lr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [10, 40])
 def test_a_late_run_that_was_stopped_repeats_the_one_that_was_not(asked, tmp_path, at):
     whole = steps_of(Order(asked))
@@ -59,6 +60,7 @@ def test_a_late_run_that_was_stopped_repeats_the_one_that_was_not(asked, tmp_pat
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_steps_that_are_asked_for_are_made_whatever_the_clock_says(asked):
     steps_of(Order(asked))
     more = steps_of(Order(running.replace(asked, steps=70), resume=True, given=("steps",)))

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from unmask.cli.main import main
@@ -11,6 +12,7 @@ from unmask.training.data import open_data
 from unmask.training.settings import Train
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_validated_and_resumed_bit_for_bit(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 60)
     lines = [json.dumps({"text": f"a dog ran {i} times to the house"}) + "\n" for i in range(40)]

@@ -97,6 +97,7 @@ def tuned(init: str, out: str, **settings: object) -> unmask.Model:
     return unmask.load(out)
 
 
+@pytest.mark.slow
 def test_a_tuned_model_keeps_the_sampling_defaults_in_previews_checkpoints_copies_and_resumed_runs(capsys):
     stored = {"sampler": "entropy", "temperature": 0.0, "no_repeat": 3}
     write_model("base", **stored)

@@ -478,6 +478,7 @@ def test_an_autoregressive_model_continues_as_its_own_sampler_does(serve, causal
         assert "of the objective ar" in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_blank_of_no_given_length_takes_the_lengths_around_which_the_text_fits_best(client, masked):
     text, seed = "The ___ fox", 5
     task = Infill(masked, parse(text))
@@ -505,6 +506,7 @@ def test_a_blank_is_never_longer_than_what_is_left(client):
     assert set(lengths) == {46, 47, 48}
 
 
+@pytest.mark.slow
 def test_a_blank_behind_a_space_begins_with_it_whatever_is_drawn_beside_it(serve, tmp_path):
     words = bpe([TEXT * 9], 320)
     model = load(saved(tmp_path / "words", tokenizer=words))
