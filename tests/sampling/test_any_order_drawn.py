@@ -64,7 +64,7 @@ def test_left_to_right_draws_the_exact_law_of_that_order_round_given_text():
     assert chi_square_p(law(network, texts, [range(4)], frozen), drawn) > 1e-3
 
 
-@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("before", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("cached", [True, False])
 def test_one_stream_draws_the_mean_over_the_orders_that_begin_with_the_given_token(before, cached):
     network, texts = small_network(before=before), every_text(3, 4)

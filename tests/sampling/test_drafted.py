@@ -49,9 +49,9 @@ def drafted(folders, name, **options):
     "options",
     [
         {},
-        {"top_p": 0.7, "no_repeat": 2, "drafts": 2},
+        pytest.param({"top_p": 0.7, "no_repeat": 2, "drafts": 2}, marks=pytest.mark.slow),
         {"pattern": "[ab]*c[a-h .,\n]*", "drafts": 9},
-        {"window": 8, "stride": 4},
+        pytest.param({"window": 8, "stride": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_the_samples_are_those_without_a_drafter_token_for_token(folders, name, options):
