@@ -11,6 +11,8 @@ import pytest
 from unmask.openmp import POLICIES
 from unmask.studies.run import environment
 
+pytestmark = pytest.mark.slow
+
 LIGHT = str(Path(__file__).with_name("test_random.py"))
 CHILD = (
     "import multiprocessing, importlib, unmask;"

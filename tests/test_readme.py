@@ -183,6 +183,7 @@ def test_every_extra_in_the_docs_exists():
             assert set(named.split(",")) <= extras.keys(), f"{page.name}: [{named}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "snippet",
     [

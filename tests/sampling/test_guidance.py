@@ -192,6 +192,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_one_command_trains_a_head_that_is_right_on_held_out_texts_and_worse_on_noisy_ones(trained):
     right = json.loads((trained / "head" / "result.json").read_text())["valid"]
     assert right["accuracy"]["mean"] > 0.9

@@ -1,6 +1,7 @@
 """IsoFLOP fits find exponents that are known, and their intervals cover them as often as they say."""
 
 import numpy as np
+import pytest
 
 from unmask.studies.isoflop import scaling, valleys
 
@@ -37,6 +38,7 @@ def test_a_valley_outside_the_sizes_trained_is_not_used():
     assert scaling("AR", hill).size is None
 
 
+@pytest.mark.slow
 def test_intervals_of_90_percent_cover_9_times_in_10():
     covered = [
         found.size.low <= A <= found.size.high

@@ -61,6 +61,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_a_restored_state_goes_on_bit_for_bit(tmp_path, run):
     asked = RUNS[run]

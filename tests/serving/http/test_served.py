@@ -44,6 +44,7 @@ def ask(address, name, seed):
     return reply["choices"][0]["text"]
 
 
+@pytest.mark.slow
 def test_every_request_gets_the_answer_of_its_own_model_whoever_else_asks(base, adapters):
     names = ["tiny", "one", "two", ""]
     alone = {}

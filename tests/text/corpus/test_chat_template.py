@@ -137,6 +137,7 @@ ESCAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_that_never_ends_is_told_so(name):
     with pytest.raises(UserError, match=r"never end|without an end"):
