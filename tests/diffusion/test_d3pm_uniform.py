@@ -237,7 +237,7 @@ def test_intervals_of_few_rows_cover_the_bound_of_a_uniform_kernel():
             inside.append(low < expected < high)
         return np.std(means), np.sqrt(np.mean(np.square(errors))), np.mean(inside)
 
-    expected = float(estimated(300_000, 8, 0)[0].mean() / 8)
+    expected = float(estimated(100_000, 8, 0)[0].mean() / 8)
     spread, printed, covered = error_of(objective)
     assert 0.85 < printed / spread < 1.3
     assert covered >= 0.91
