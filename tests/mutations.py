@@ -668,26 +668,26 @@ MUTATIONS = {
         "model/passes/aimed.py",
         "(target - int(spec.before))",
         "(target - 0)",
-        "tests/model/passes/test_aimed.py::test_from_left_to_right_it_is_the_autoregressive_network_if_that_is_where_its_"
+        "model/passes/test_aimed.py::test_from_left_to_right_it_is_the_autoregressive_network_if_that_is_where_its_"
         "weights_come_from",
     ),
     "one stream: a token keeps an aim that was not followed": Mutation(
         "sampling/one_stream.py",
         "min(int(right.sum()), len(places) - 1)",
         "min(read, len(places) - 1)",
-        "tests/sampling/test_any_order_drawn.py::test_a_memory_changes_no_token",
+        "sampling/test_any_order_drawn.py::test_a_memory_changes_no_token",
     ),
     "drafts: wrong proposals are remembered": Mutation(
         "sampling/drafted.py",
         "return memory.until(start + int(same.sum()))",
         "return memory",
-        "tests/sampling/test_drafted.py::test_the_samples_are_those_without_a_drafter_token_for_token",
+        "sampling/test_drafted.py::test_the_samples_are_those_without_a_drafter_token_for_token",
     ),
     "cache: an uncertain answer is followed by stale keys": Mutation(
         "sampling/stale.py",
         "calls[row] = 0",
         "pass",
-        "tests/sampling/test_stale.py::test_an_uncertain_answer_is_followed_by_a_reading_of_the_whole_row",
+        "sampling/test_stale.py::test_an_uncertain_answer_is_followed_by_a_reading_of_the_whole_row",
     ),
     # Block diffusion.
     "block: positions of the clean half go on": Mutation(
