@@ -183,7 +183,7 @@ def attempt(seed: int, folder: Path) -> str | None:
         data = damaged(dice, data)
     path = folder / f"data.{ending}{packing}"
     path.write_bytes(data)
-    field, unit = dice.choice(FIELDS), dice.choice(UNITS)
+    field, unit = dice.choice(FIELDS), dice.choice(list(UNITS))
     kind = dice.choice(("byte", "byte", "character", "bpe"))
     way = dice.choice(("prepare", "prepare", "prepare", "records"))
     out = folder / "out"

@@ -20,6 +20,8 @@ about = "kill -9, SIGSTOP and moved checkpoints of the workers of one server, un
 usual = 200
 tally: Counter[str] = Counter()  # tries of each kind
 
+COMING = 900  # seconds until a worker must be back: a pause of a minute, and what a busy machine needs to load torch
+
 shared: list[clients.Server] = []
 
 
@@ -34,7 +36,7 @@ def one_server() -> clients.Server:
         (run / "best").symlink_to("checkpoints/a")
         shared.append(clients.started(str(run), "--workers", "2", log=Path(folder.name) / "log"))
         atexit.register(lambda: clients.ended(shared[0]))
-        wait_for(lambda: len(workers(shared[0])) == 2)
+        wait_for(lambda: len(ready(shared[0])) == 2)
         shared[0].truth = shared[0].text()
     return shared[0]
 
@@ -46,6 +48,12 @@ def workers(server: clients.Server) -> list[int]:
     return [int(child) for child in children if "resource_tracker" not in command_line(child)]
 
 
+def ready(server: clients.Server) -> list[int]:
+    """Those that have loaded the model, by the server's log: until then a worker needs its folder."""
+    said = server.log.read_text()
+    return [pid for pid in workers(server) if f"worker process {pid} is ready" in said]
+
+
 def command_line(pid: str) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text()
@@ -53,7 +61,7 @@ def command_line(pid: str) -> str:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + clients.PATIENCE
+    end = time.monotonic() + COMING
     while not condition():
         assert time.monotonic() < end, "the workers did not come back"
         time.sleep(0.05)
@@ -119,8 +127,7 @@ def attempt(seed: int, folder: Path) -> str | None:
     tally[kind.__name__] += 1
     try:
         told = kind(server, draw)
-        wait_for(lambda: len(workers(server)) == 2)
-        wait_for(lambda: answers(server, 1))
+        wait_for(lambda: len(ready(server)) == 2)
         if not told and answers(server, 6) != {server.truth}:
             told = "the server gives another answer than before"
         if not told and server.process.poll() is not None:

@@ -92,7 +92,8 @@ def test_a_length_beyond_training_is_warned_of_and_windows_are_the_way(folder, c
         (("--prompt", "bad bad bad bad"), "the prompt has 15 tokens and the canvas 12"),
         (("--prompt", "Ä"), "no token for 'Ä'"),
         (("--top-p", "2"), "top-p must lie in (0, 1]; saw 2.0"),
-        (("--n", "0"), "at least 1; saw 0"),
+        (("--n", "0"), "between 1 and 10,000,000; saw 0"),
+        (("--n", str(10**12)), "between 1 and 10,000,000; saw 1,000"),
     ],
 )
 def test_a_mistake_exits_with_2(folder, capsys, arguments, told):
@@ -184,6 +185,8 @@ def test_infill_json_has_stable_keys_and_reads_templates_from_a_file(folder, tmp
         (("plain",), "has no blank"),
         (("--file", "nowhere.txt"), "cannot read templates"),
         (("a[2]", "--passes", "1"), "at least 2 forward passes"),
+        (("a[2]", "--passes", str(10**18)), "100,000 at most"),
+        (("a[2]", "--n", str(10**12)), "between 1 and 10,000,000"),
     ],
 )
 def test_a_mistake_in_infill_exits_with_2(folder, capsys, arguments, told):

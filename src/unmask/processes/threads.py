@@ -18,6 +18,7 @@ from unmask.errors import UserError
 Threads = int | Literal["auto"]
 
 COUNT = "OMP_NUM_THREADS"
+MOST_THREADS = 1024  # a greater number is most likely a typing error
 PER_THREAD = 2e9  # FLOPs of a pass from which another thread gains more than waiting for it costs: bench/threads.py
 SHORT = 0.25  # seconds of the work for which a trial is worth its time
 ROUNDS = 3  # of a trial
@@ -27,8 +28,8 @@ SPENT = 10.0  # seconds of computing, below which there is no hint
 
 
 def check_threads(threads: Threads) -> None:
-    if threads != "auto" and threads < 1:
-        raise UserError(f"--threads must be auto or at least 1, not {threads}.")
+    if threads != "auto" and not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"--threads must be auto or a number from 1 to {MOST_THREADS:,}, not {threads:,}.")
 
 
 def chosen_outside() -> bool:

@@ -30,6 +30,7 @@ from unmask.settings import at_least, fit_type
 from unmask.text.prompt.canvas import Canvas
 
 LONGEST = 1_000_000  # tokens of a canvas: a greater length is most likely a typing error
+MOST = 10_000_000  # texts of a call, in the same way
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,11 @@ def check_length(length: object) -> None:
         raise UserError(f"a length is a whole number of tokens; saw {length!r}.")
     if not 1 <= length <= LONGEST:
         raise UserError(f"a text must have 1 to {LONGEST:,} tokens; saw {length:,}.")
+
+
+def check_number(n: int, *, of: str) -> None:
+    if not 1 <= n <= MOST:
+        raise UserError(f"the number of {of} must lie between 1 and {MOST:,}; saw {n:,}.")
 
 
 def doubt(model: Model, length: int, recipe: Recipe) -> str | None:

@@ -19,6 +19,7 @@ from unmask.model.model import Model
 from unmask.random import Noise, keys, seed_of
 
 NUMBERS = 2**26  # logits held at once: 256 MB
+MOST_PASSES = 100_000  # for an estimate: what is drawn for them is held at once
 EARLY = 4  # one of so many forward passes tells which of several texts are close to the best
 FAR = 3.0  # standard errors
 
@@ -168,3 +169,5 @@ def bounds(
 def check_passes(passes: int) -> None:
     if passes < 2:
         raise UserError(f"an estimate with a standard error needs at least 2 forward passes; saw {passes}.")
+    if passes > MOST_PASSES:
+        raise UserError(f"the number of forward passes may be {MOST_PASSES:,} at most; saw {passes:,}.")

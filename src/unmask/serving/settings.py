@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from unmask.errors import UserError
 from unmask.serving.limits import Limits
 
+MOST_WORKERS = 256  # a greater number is most likely a typing error
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -26,8 +27,8 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise UserError(f"a server needs at least one worker process; saw {self.workers}.")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise UserError(f"a server has 1 to {MOST_WORKERS:,} worker processes; saw {self.workers:,}.")
         if not 0 <= self.port < 65536:
             raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
         for name in ("grace", "drain"):

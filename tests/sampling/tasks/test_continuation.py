@@ -185,7 +185,7 @@ def test_generate_yields_a_moment_a_call_and_then_the_samples(model):
 @pytest.mark.parametrize(
     "options, told",
     [
-        ({"n": 0}, "at least 1; saw 0"),
+        ({"n": 0}, "between 1 and 10,000,000; saw 0"),
         ({"length": 0}, "1 to 1,000,000 tokens; saw 0"),
         ({"length": 10**12}, "1 to 1,000,000 tokens"),
         ({"prompt": "a" * 12}, "the prompt has 12 tokens and the canvas 12"),

@@ -99,7 +99,7 @@ def test_a_text_longer_than_the_model_was_trained_on_is_warned_of(model):
     [
         ("no blank", {}, "has no blank"),
         ("X [2]", {}, "no token for 'X'"),
-        ("a[2]", {"n": 0}, "at least 1; saw 0"),
+        ("a[2]", {"n": 0}, "between 1 and 10,000,000; saw 0"),
         ("a[2]", {"tries": 0}, "at least one choice of lengths"),
         ("a[2]", {"passes": 1}, "at least 2 forward passes"),
         ("a___", {"shortest": 3, "longest": 2}, "a range from low to high; saw 3-2"),

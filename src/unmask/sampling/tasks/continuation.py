@@ -13,7 +13,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
-from unmask.sampling.recipe import Recipe, check_length, doubt, method_for
+from unmask.sampling.recipe import Recipe, check_length, check_number, doubt, method_for
 from unmask.sampling.tasks.rows import Event, Moment, TaskRow, draw_rows, drop_unneeded_blanks
 from unmask.text.prompt.canvas import Canvas
 from unmask.text.prompt.stop import Until
@@ -135,8 +135,7 @@ def generate(
 
     `share` is (rank, world) if several processes draw: this one draws every world-th batch.
     """
-    if n < 1:
-        raise UserError(f"the number of samples must be at least 1; saw {n}.")
+    check_number(n, of="samples")
     return draw_continuations(
         model, recipe, [Continue(prompt, length, document=document)] * n, until=until, share=share
     )

@@ -27,7 +27,7 @@ from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.model.model import Model
 from unmask.sampling.patterns.constraint import Constraint
-from unmask.sampling.recipe import Method, Recipe, check_length, method_for
+from unmask.sampling.recipe import Method, Recipe, check_length, check_number, method_for
 from unmask.sampling.score import Estimate, check_passes, log_likelihoods, scored_by
 from unmask.sampling.tasks.lengths import Posterior, found_posterior, plausibility, weigh
 from unmask.sampling.tasks.rows import Drawn, Event, Moment, TaskRow, canvas_of, draw_rows
@@ -201,8 +201,7 @@ def candidates(
     """A `Moment` after every network call of the draws, then `n` different candidates, best first."""
     check_passes(passes)
     scored_by(model)  # refuses a model that cannot fill blanks
-    if n < 1:
-        raise UserError(f"the number of candidates must be at least 1; saw {n}.")
+    check_number(n, of="candidates")
     task = Infill(model, template, recipe.control.constrains, given)
     method = method_for(model, recipe, healed=task.template.heals)
     choices = task.choices(tries, constraint=method.constraint)

@@ -85,11 +85,14 @@ class Workers:
 
     def note_ready(self) -> None:
         for worker in self.workers:
-            if worker.line is not None and not worker.ready and worker.line.poll():
+            if worker.process is None or worker.line is None:
+                continue
+            if not worker.ready and worker.line.poll():
                 with suppress(EOFError, OSError):
                     worker.line.recv_bytes()
                     worker.ready = self.served = True
                     worker.pause = 0.0
+                    log.info("worker process %d is ready", worker.process.pid)
 
     def remove_dead(self) -> None:
         """Note the workers that have ended, each to be replaced after a pause that grows while none gets ready.

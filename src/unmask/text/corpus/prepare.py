@@ -50,6 +50,7 @@ from unmask.text.tokens.tokenizer import NoToken, Tokenizer
 from unmask.text.tokens.vocabulary import KINDS, build_tokenizer
 
 T = TypeVar("T")
+MOST_WORKERS = 1024  # a greater number is most likely a typing error
 
 
 def choose(
@@ -108,8 +109,8 @@ def prepare(
     """
     if not 1 <= part[0] <= part[1]:
         raise UserError(f"a part is written i/n with i from 1 to n, such as 1/4; got {part[0]}/{part[1]}")
-    if workers < 1:
-        raise UserError(f"at least one worker is needed, not {workers}")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"the number of workers must lie between 1 and {MOST_WORKERS:,}; saw {workers:,}.")
     sources = sorted(sources, key=lambda source: (source.mix, source.name))
     out, layout, division = Path(out), layout or FileLayout(), (division or Division()).sized(sources)
     mine = sources_of(sources, part=part)
