@@ -48,10 +48,9 @@ from unmask.views.study_picture import curves_beside, drawable, picture
 class Settings:
     file: Annotated[Path, tyro.conf.Positional]  # the study's TOML file
     out: Path | None = None  # folder for everything: data, runs, results, the table
-    scale: str = ""  # which of the study's scales: smoke, cpu, paper,
+    scale: str = ""  # one of the scales of the file, such as smoke, cpu or paper; none: as it is
     rows: tuple[str, ...] = ()  # rows to run, and those they begin with; none: all
-    jobs: int | None = None  # commands at once, each with the file's threads; none: 1, on a cluster as many as fit;
-    #                         0: in this process, for tiny studies
+    jobs: int | None = None  # commands at once; none: 1, on a cluster as many as fit; 0: in this process
     on: On = ""
     data_root: Path | None = None  # folder of the study's data; none: the variable UNMASK_DATA, else data/
     dry_run: bool = False  # print the cost of every row and what is already done; run nothing
