@@ -1,5 +1,6 @@
 """Limits: resources of one request, and of all requests together."""
 
+import math
 from dataclasses import dataclass, fields
 
 from unmask.errors import UserError
@@ -26,8 +27,8 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name in ("tokens", "queue") else 1e-3
-            if not value >= least:
-                raise UserError(f"the limit {field.name!r} must be greater than 0; saw {value}.")
+            if not least <= value < math.inf:
+                raise UserError(f"the limit {field.name!r} must be a finite number above 0; saw {value}.")
 
     def of_text(self, trained: int) -> int:
         """The most tokens that one text may have."""

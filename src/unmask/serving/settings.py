@@ -6,6 +6,7 @@ from unmask.errors import UserError
 from unmask.serving.limits import Limits
 
 MOST_WORKERS = 256  # a greater number is most likely a typing error
+LONGEST_WAIT = 86_400  # seconds
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -32,8 +33,8 @@ class ServerSettings:
         if not 0 <= self.port < 65536:
             raise UserError(f"a port is a number from 0 to 65535; saw {self.port}.")
         for name in ("grace", "drain"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"--{name} is a number of seconds, not negative; saw {getattr(self, name)}.")
+            if not 0 <= getattr(self, name) <= LONGEST_WAIT:
+                raise UserError(f"--{name} is 0 to {LONGEST_WAIT:,} seconds; saw {getattr(self, name)}.")
         if len(self.adapters) < len(self.adapter):
             raise UserError("two adapters have the same name: give each --adapter NAME=FOLDER a name of its own.")
 

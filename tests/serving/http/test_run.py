@@ -377,6 +377,9 @@ def test_the_key_comes_from_a_file_or_the_environment(masked, tmp_path):
         (["MODEL", "--host", "203.0.113.7"], "cannot listen"),
         (["MODEL", "--workers", "0"], "1 to 256 worker processes"),
         (["MODEL", "--workers", "1000000"], "1 to 256 worker processes"),
+        (["MODEL", "--grace", "inf"], "0 to 86,400 seconds"),
+        (["MODEL", "--drain", "nan"], "0 to 86,400 seconds"),
+        (["MODEL", "--limits.seconds", "inf"], "a finite number above 0"),
         (["MODEL", "--key-file", "no-such-file"], "cannot read no-such-file"),
     ],
 )
