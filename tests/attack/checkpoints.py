@@ -22,6 +22,8 @@ from toys.backbone import Toy
 from unmask.cli.inspect import describe_checkpoint, model_facts
 from unmask.errors import UserError
 from unmask.files import fingerprint
+from unmask.model.adapter import Adapter, LowRankUpdates
+from unmask.model.adapter_files import is_adapter, write_adapter
 from unmask.model.checkpoint import load, save
 from unmask.sampling.recipe import Recipe
 from unmask.sampling.tasks.continuation import generate
@@ -153,6 +155,9 @@ def bases() -> Path:
             save_file({name: tensors[name] for name in some}, parts / file)
             places |= dict.fromkeys(some, file)
         (parts / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        (folder / "adapter").mkdir()
+        whole = load(folder / "letters")
+        write_adapter(folder / "adapter", LowRankUpdates(whole.network, Adapter(rank=2)), str(whole.folder))
 
     assert confined(make) == "done"
     for base in folder.iterdir():
@@ -184,7 +189,8 @@ def attempt(seed: int, folder: Path) -> str | None:
 
 def exercise(folder: Path, *, drawn: bool) -> None:
     """Load, inspect, encode, decode and, if asked, sample."""
-    list(model_facts(describe_checkpoint(folder)))
+    if not is_adapter(folder):
+        list(model_facts(describe_checkpoint(folder)))
     model = load(folder)
     tokenizer = model.tokenizer
     if tokenizer is not None:
@@ -281,6 +287,8 @@ def json_damage(dice: random.Random, folder: Path) -> str:
             "special_tokens_map.json",
             "model.safetensors.index.json",
         ]
+        if (folder / "config.json").exists()
+        else ["adapter_config.json"]
     )
     try:
         content = json.loads(data_of(path) or b"")
@@ -424,6 +432,8 @@ def file_damage(dice: random.Random, folder: Path) -> str:
         "best",
         "last",
     ]
+    if not (folder / "config.json").exists():
+        names = ["adapter_config.json", "adapter_model.safetensors", "unmask.json", "config.json"]
     path = folder / dice.choice(names)
     kind = dice.choice(("gone", "folder", "fifo", "loop", "zero", "outside", "inside", "extra", "text", "self"))
     if kind == "extra":

@@ -12,6 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from attack.checkpoints import attempt, bases, exercise
 from confined import confined, failures
+from unmask.cli.inspect import describe
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.text.tokens.backtracking import check_regex
@@ -185,7 +186,41 @@ def test_a_hostile_checkpoint_is_refused_in_words(name, folder):
     assert re.search(told, answer), answer
 
 
-@pytest.mark.parametrize("name", ["letters", "timed", "causal", "merges", "bases", "published", "toy", "parts"])
+def over(base):
+    return lambda folder: change(folder, "adapter_config.json", base_model_name_or_path=base or str(folder))
+
+
+ADAPTERS = {
+    "an adapter over itself": (over(""), "which is an adapter too"),
+    "a base with a zero byte": (over("a\0b"), "zero byte"),
+    "a base elsewhere on the disk": (over("/etc"), "is not a checkpoint"),
+    "a rank of 10^9": (lambda folder: change(folder, "adapter_config.json", r=10**9), "a rank from 1 to"),
+    "a list of settings": (text("adapter_config.json", "[]"), "should hold a JSON object"),
+    "updates that are a FIFO": (instead("adapter_model.safetensors", os.mkfifo), "not a regular file"),
+    "updates that are gone": (instead("adapter_model.safetensors", lambda path: None), "No such file"),
+    "updates that link outside": (instead("adapter_model.safetensors", moved_out), "outside its folder"),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_hostile_adapter_is_refused_in_words(name, tmp_path):
+    damage, told = ADAPTERS[name]
+    adapter = shutil.copytree(bases() / "adapter", tmp_path / "adapter")
+    damage(adapter)
+    answer = confined(lambda: load(adapter), memory=700 << 20, seconds=10)
+    assert answer.startswith("refused: "), answer
+    assert re.search(told, answer), answer
+
+
+def test_an_adapter_is_inspected_by_its_base():
+    answer = confined(lambda: describe(bases() / "adapter"))
+    assert "is an adapter over" in answer
+    assert str(bases() / "letters") in answer
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter", "letters", "timed", "causal", "merges", "bases", "published", "toy", "parts"]
+)
 def test_what_is_damaged_here_loads_when_it_is_whole(name):
     assert confined(lambda: exercise(bases() / name, drawn=False)) == "done"
 

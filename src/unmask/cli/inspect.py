@@ -16,8 +16,10 @@ from typing import Annotated
 import tyro
 
 from unmask.cli.installation import print_installation
+from unmask.errors import UserError
 from unmask.hub import hub_origin
 from unmask.model import cost
+from unmask.model.adapter_files import base_of, is_adapter
 from unmask.model.checkpoint import check_against, find, load, on_meta, read_layout, read_tokenizer, stated_for
 from unmask.model.format import Contents
 from unmask.model.formats.dialects import family_of
@@ -50,6 +52,11 @@ class Description:
 def describe_checkpoint(path: str | Path, *, dialect: str = "") -> Description:
     """The description of a checkpoint in a folder or on the hub; `dialect` as in `load`."""
     folder, downloaded = find(path)
+    if is_adapter(folder):
+        raise UserError(
+            f"{folder} is an adapter over {base_of(folder):.200}: inspect that, or make one model of both with "
+            f"`unmask convert {folder} FOLDER`."
+        )
     files, layout, contents = read_layout(folder, dialect or stated_for(path))
     check_sizes(contents.spec)
     with bounded_by(files.tensors, contents.spec):

@@ -24,7 +24,7 @@ from unmask.model.formats.own import layout_from, objective_from
 from unmask.model.model import Model
 from unmask.model.sizes import LARGEST
 from unmask.model.weights import UPDATES, weights_fingerprint
-from unmask.untrusted import read_object
+from unmask.untrusted import open_regular, read_object
 
 CONFIG, WEIGHTS = "adapter_config.json", UPDATES
 PREFIX = "base_model.model.backbone."  # of peft's names of tensors, over a model of `unmask.hf`
@@ -170,6 +170,7 @@ def base_of(folder: Path) -> str:
 
 def check_base(folder: Path, note: Mapping[str, Any], weights: str, base: object) -> None:
     """Refuse a base whose weights are not those that the adapter was trained over, and a changed adapter."""
+    open_regular(folder / WEIGHTS).close()  # a FIFO would be waited for
     if not note:
         return
     known = note.get("base")

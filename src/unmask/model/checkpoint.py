@@ -86,7 +86,7 @@ def load(
     folder, downloaded = find(path)
     if is_adapter(folder):
         options: dict[str, Any] = {"trainable": trainable, "device": device, "dtype": dtype, "headed": headed}
-        return with_adapter(load(base_of(folder), **options, dialect=dialect or base_dialect(folder)), folder)
+        return with_adapter(load(base_beneath(folder), **options, dialect=dialect or base_dialect(folder)), folder)
     files, layout, about = read_layout(folder, dialect or stated_for(path))
     note = files.note
     check_sizes(about.spec)
@@ -147,6 +147,14 @@ def assumed_dialect(path: str | Path) -> str:
     return layout.base(files)
 
 
+def base_beneath(folder: Path) -> str:
+    """The base of an adapter as it was stored, refused if it is an adapter itself: one may lead back to the first."""
+    base = base_of(folder)
+    if is_adapter(find(base)[0]):
+        raise UserError(f"{folder} is an adapter over {base:.200}, which is an adapter too, not a whole model.")
+    return base
+
+
 def base_dialect(folder: Path) -> str:
     """The dialect of the base of an adapter, as its training was told or assumed; empty: the base says it."""
     return str(read_note(folder).get("settings", {}).get("dialect", ""))
@@ -176,7 +184,7 @@ def spec_in(path: str | Path, dialect: str = "") -> Spec:
     """The spec of a checkpoint, of an adapter that of its base; its weights are not read."""
     folder = find(path)[0]
     if is_adapter(folder):
-        return spec_in(base_of(folder), dialect or base_dialect(folder))
+        return spec_in(base_beneath(folder), dialect or base_dialect(folder))
     return read_layout(folder, dialect or stated_for(path))[2].spec
 
 
@@ -184,7 +192,7 @@ def tokenizer_in(path: str | Path, dialect: str = "") -> Tokenizer | None:
     """The tokenizer of a checkpoint; its weights are not read."""
     folder, downloaded = find(path)
     if is_adapter(folder):
-        return tokenizer_in(base_of(folder), dialect or base_dialect(folder))
+        return tokenizer_in(base_beneath(folder), dialect or base_dialect(folder))
     files, _, contents = read_layout(folder, dialect or stated_for(path))
     return read_tokenizer(folder, files.note, contents.spec, contents.mask, hub=downloaded, usual=contents.tokenizer)
 
@@ -193,7 +201,7 @@ def template_in(path: str | Path, dialect: str = "") -> ChatTemplate | None:
     """The chat template of a checkpoint, if it has one."""
     folder = find(path)[0]
     if is_adapter(folder):
-        return template_in(base_of(folder), dialect or base_dialect(folder))
+        return template_in(base_beneath(folder), dialect or base_dialect(folder))
     own = getattr(read_layout(folder, dialect or stated_for(path))[2].layout, "template", "")
     return ChatTemplate(own) if own else published_template(folder)
 
@@ -386,6 +394,8 @@ def at_address(address: str) -> Path:
 
 def find(path: str | Path) -> tuple[Path, bool]:
     """The folder of a checkpoint, and whether it was downloaded from the hub."""
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r:.200} cannot be the name of a checkpoint: it has a zero byte.")
     if storage.is_remote(path):
         return at_address(str(path)), False
     path = storage.without_scheme(path) if isinstance(path, str) else path
