@@ -1,5 +1,6 @@
 """Damaged and hostile checkpoints: `load` and what `inspect` shows end in a UserError or in a working model."""
 
+import atexit
 import json
 import os
 import random
@@ -134,6 +135,7 @@ MODELS: list[dict[str, Any]] = [
 def bases() -> Path:
     """Checkpoints to damage, made once in a fork, so that this process starts no threads of the libraries."""
     folder = Path(tempfile.mkdtemp(prefix="attack-bases-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def make() -> None:
         checkpoint(folder / "letters")

@@ -1,5 +1,6 @@
 """Damaged and hostile classifiers: `classify --predict` and guided sampling answer, or refuse them in words."""
 
+import atexit
 import contextlib
 import csv
 import io
@@ -45,6 +46,7 @@ CLAIMS: list[Any] = [
 def bases() -> Path:
     """A classifier of two labels, one of numbers and one that guides, made once in a fork."""
     folder = Path(tempfile.mkdtemp(prefix="attack-classifiers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     rows = [(f"{'ab' if i % 3 else 'cd'}{'efgh'[i % 4]}", "good" if i % 3 else "bad", i / 10) for i in range(40)]
 
     def make() -> None:

@@ -1,8 +1,10 @@
 """Command lines with odd numbers: an option or two of a verb are huge, negative, infinite or no number at all."""
 
+import atexit
 import os
 import random
 import re
+import shutil
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -42,6 +44,7 @@ def base() -> Path:
     for verb in COMMANDS:
         import_module(f"unmask.cli.{verb}")
     folder = Path(mkdtemp(prefix="attack-options-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def make() -> None:
         os.chdir(folder)
