@@ -12,7 +12,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from attack.checkpoints import attempt, bases, exercise
 from confined import confined, failures
-from unmask.cli.inspect import describe
+from unmask.cli.inspect import describe_checkpoint
 from unmask.errors import UserError
 from unmask.model.checkpoint import load
 from unmask.text.tokens.backtracking import check_regex
@@ -213,7 +213,7 @@ def test_a_hostile_adapter_is_refused_in_words(name, tmp_path):
 
 
 def test_an_adapter_is_inspected_by_its_base():
-    answer = confined(lambda: describe(bases() / "adapter"))
+    answer = confined(lambda: describe_checkpoint(bases() / "adapter"))
     assert "is an adapter over" in answer
     assert str(bases() / "letters") in answer
 
