@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from unmask.errors import UserError
+from unmask.model.linear import linear
 from unmask.model.passing import Abilities, Causal, Full, Pass, Rule, Sees, States, check
 from unmask.registry import Registry
 from unmask.settings import at_least
@@ -200,7 +200,7 @@ class Backbone(nn.Module, ABC):
     ) -> Float[Tensor, "*shape v"]:
         """Hidden states times a matrix of the head, in float32 or wider."""
         with precision(hidden.device, self.compute):
-            logits = F.linear(hidden, weight, bias)
+            logits = linear(hidden, weight, bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def run_layer(self, layer: nn.Module, *given: Any) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from unmask.model.attending import Attending
 from unmask.model.backbones.rotary import Turns, interleave, rotate
+from unmask.model.linear import linear
 
 ROWS = 1024  # rows per slice of the MLP in inference
 
@@ -169,7 +170,7 @@ class Block(nn.Module):
             m = [None if part is None else reading.own(part) for part in m]
         else:
             o = self.all_attend(h, w, reading, index)
-        x = add_branch(x, self.branch(F.linear(o, w.out), m[2]))
+        x = add_branch(x, self.branch(linear(o, w.out), m[2]))
         if torch.is_grad_enabled() or m[3] is not None:
             return self.widen(x, w, m)
         # A few rows at a time: the values between the two products then stay in the processor's cache.
@@ -178,8 +179,8 @@ class Block(nn.Module):
 
     def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
         """The MLP, added to its input."""
-        h = F.linear(normalize(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
-        return add_branch(x, self.branch(F.linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
+        h = linear(normalize(x, w.norm2, w.bias2, m[3], m[4]), w.up, w.up_bias)
+        return add_branch(x, self.branch(linear(F.gelu(h, approximate="tanh"), w.down, w.down_bias), m[5]))
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]
         self.inputs_ready = None  # .to(device) and .double() replace the weights
@@ -193,13 +194,13 @@ class Block(nn.Module):
     def all_attend(
         self, h: Float[Tensor, "b l d"], w: Ready, reading: BlockInputs, index: int
     ) -> Float[Tensor, "b l d"]:
-        qk = F.linear(h, w.qk).unflatten(-1, (2 * self.heads, -1))
+        qk = linear(h, w.qk).unflatten(-1, (2 * self.heads, -1))
         if reading.aimed is None:
             q, k = rotate(qk, reading.turns).chunk(2, dim=2)
         else:
             q, k = qk.chunk(2, dim=2)
             q, k = rotate(q, reading.aimed), rotate(k, reading.turns)
-        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
+        v = linear(h, w.v).unflatten(-1, (self.heads, -1))
         return reading.attending(index, q, k, v)
 
     def asked_attend(
@@ -208,9 +209,9 @@ class Block(nn.Module):
         """Attention with keys and values of all elements and queries of the asked ones."""
         attending, turns = reading.attending, reading.turns
         w_q, w_k = w.qk.chunk(2)
-        k = rotate(F.linear(h, w_k).unflatten(-1, (self.heads, -1)), turns)
-        v = F.linear(h, w.v).unflatten(-1, (self.heads, -1))
-        q = F.linear(h.flatten(0, 1).index_select(0, attending.rows), w_q).unflatten(-1, (self.heads, -1))
+        k = rotate(linear(h, w_k).unflatten(-1, (self.heads, -1)), turns)
+        v = linear(h, w.v).unflatten(-1, (self.heads, -1))
+        q = linear(h.flatten(0, 1).index_select(0, attending.rows), w_q).unflatten(-1, (self.heads, -1))
         turns = turns if reading.aimed is None else reading.aimed
         turns = turns.flatten(0, 1)[attending.rows] if turns.dim() == 4 else turns[attending.rows % attending.m]
         return attending.asked(index, rotate(q, turns), k, v)
