@@ -33,6 +33,7 @@ from unmask.text.row import Rows
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
+from unmask.training.optim import Optim
 from unmask.training.optimizers.adamw import AdamW
 from unmask.training.phases import phases
 from unmask.training.settings import Run, Text, Train
@@ -49,14 +50,16 @@ def tokens(a: Architecture, batch: int, step: int) -> Tensor:
     return torch.randint(a.vocab - 1, (batch, a.length), generator=g)
 
 
-def ours(a: Architecture, batch: int, *, compiled: bool = False) -> Iterator[float]:
+def ours(
+    a: Architecture, batch: int, *, compiled: bool = False, optim: Optim = AdamW(lr=1e-3, ema=0.9999)
+) -> Iterator[float]:
     """Seconds of each step of our loop."""
     asked = Train(
         steps=10**6,
         text=Text(length=a.length),
         model=a,
         objective=MDLM(times=Stratified(low=1e-3)),
-        optim=AdamW(lr=1e-3, batch=batch, ema=0.9999),
+        optim=replace(optim, batch=batch),
         run=Run(compile=compiled),
     )
     real = torch.ones(batch, a.length, dtype=torch.bool)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.model import linear as module
-from unmask.model.linear import linear
+from unmask.model.linear import linear, times
 
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -119,3 +119,11 @@ def test_autocast_chooses_its_own_type():
     layer = nn.Linear(8, 5)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(torch.randn(40, 8), layer.weight).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("shape", [(8, 20), (128, 128), (128, 200)])
+def test_products_without_gradients_are_those_of_torch(shape):
+    x = torch.randn(shape)
+    torch.testing.assert_close(times(x, x), x @ x.mT, rtol=1e-4, atol=1e-4)
+    square = x @ x.mT
+    torch.testing.assert_close(times(square, x.mT), square @ x, rtol=1e-4, atol=1e-2)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 FEWEST = 4  # rows; MKL is faster with fewer, and rows are equal bit for bit from two rows on
 SHAPES = 32  # more rows come in multiples of this: oneDNN compiles code for every number of them
+SQUARE = 128  # the smallest side of a matrix that oneDNN multiplies faster by another of its size
 
 
 def linear(
@@ -26,6 +27,13 @@ def linear(
         return F.linear(x, weight, bias)
     y: Tensor = Linear.apply(x, weight, bias) if torch.is_grad_enabled() else forward(x, weight, bias)
     return y
+
+
+def times(x: Float[Tensor, "n i"], y: Float[Tensor, "o i"]) -> Float[Tensor, "n o"]:
+    """x yᵀ, without gradients."""
+    if min(x.shape) >= SQUARE and faster_with_onednn() and suitable(x, y):
+        return product(x, y)
+    return x @ y.mT
 
 
 @cache

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unmask.model.backbone import Spec, skeleton
 from unmask.model.learner import Learner
+from unmask.model.linear import times
 from unmask.processes import sharding
 from unmask.settings import check_shares
 from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Optim, Updates
@@ -88,6 +89,7 @@ def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     a, b, c = POLYNOMIAL
     x = x / (x.norm() + 1e-7)
     for _ in range(ROUNDS):
-        square = x @ x.mT
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+        square = times(x, x)
+        polynomial = times(square, square).mul_(c).add_(square, alpha=b)
+        x = times(polynomial, x.mT).add_(x, alpha=a)
     return x
