@@ -138,9 +138,9 @@ def steps(made: Callable[..., Any], a: Architecture, batch: int) -> Job:
 # Each job by name, made when it is needed: networks and their moments take memory.
 JOBS: dict[str, Callable[[], Job]] = {
     "training step, 128 x 4": lambda: steps(our_steps, TINY, 16),
-    "training step, 128 x 4, muon": lambda: steps(partial(our_steps, optim=Muon(lr=1e-3)), TINY, 16),
+    "training step, 128 x 4, muon": lambda: steps(partial(our_steps, kind=Muon), TINY, 16),
     "training step, 256 x 6": lambda: steps(our_steps, SMALL, 32),
-    "training step, 256 x 6, muon": lambda: steps(partial(our_steps, optim=Muon(lr=1e-3)), SMALL, 32),
+    "training step, 256 x 6, muon": lambda: steps(partial(our_steps, kind=Muon), SMALL, 32),
     "textbook's step, 256 x 6": lambda: steps(textbook_steps, SMALL, 32),
     "a call, batch 1": lambda: call(WRITER, 1),
     "a call, batch 32": lambda: call(WRITER, 32),

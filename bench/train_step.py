@@ -50,16 +50,14 @@ def tokens(a: Architecture, batch: int, step: int) -> Tensor:
     return torch.randint(a.vocab - 1, (batch, a.length), generator=g)
 
 
-def ours(
-    a: Architecture, batch: int, *, compiled: bool = False, optim: Optim = AdamW(lr=1e-3, ema=0.9999)
-) -> Iterator[float]:
+def ours(a: Architecture, batch: int, *, compiled: bool = False, kind: type[Optim] = AdamW) -> Iterator[float]:
     """Seconds of each step of our loop."""
     asked = Train(
         steps=10**6,
         text=Text(length=a.length),
         model=a,
         objective=MDLM(times=Stratified(low=1e-3)),
-        optim=replace(optim, batch=batch),
+        optim=kind(lr=1e-3, batch=batch, ema=0.9999),
         run=Run(compile=compiled),
     )
     real = torch.ones(batch, a.length, dtype=torch.bool)
