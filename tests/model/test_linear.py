@@ -15,6 +15,7 @@ def with_onednn(monkeypatch):
     if not ONEDNN:
         pytest.skip("torch has no oneDNN here")
     monkeypatch.setattr(module, "faster_with_onednn", lambda: True)
+    monkeypatch.setattr(module, "LEAST", 1)
 
 
 def drawn(*shape, outputs=5, bias=True):
@@ -88,7 +89,7 @@ def test_result_may_be_written_to():
 
 
 def test_row_does_not_depend_on_the_rows_beside_it():
-    """From four rows on, bit for bit: a text is the same alone and in a batch."""
+    """From four rows on, bit for bit."""
     x, weight, bias = (one.detach() for one in drawn(200, 64, outputs=96))
     together = linear(x, weight, bias)
     for rows in (4, 5, 16, 31, 32, 33, 64, 100, 199):
@@ -106,6 +107,13 @@ def test_few_rows_and_other_devices_are_left_to_torch():
     assert used(linear(x, weight)) != "LinearBackward"
     assert linear(torch.zeros(40, 8, device="meta"), weight.detach().to("meta")).device.type == "meta"
     assert linear(torch.zeros(0, 8), weight).shape == (0, 5)
+
+
+def test_small_products_are_left_to_torch(monkeypatch):
+    x, weight, _ = drawn(40, 8)
+    monkeypatch.setattr(module, "LEAST", 40 * 8 * 5)
+    assert used(linear(x, weight)) == "LinearBackward"
+    assert used(linear(x[1:], weight)) != "LinearBackward"
 
 
 def test_tools_that_count_operations_see_them():

@@ -204,7 +204,7 @@ def with_masks(attending: Attending) -> Attending:
     rule, real, b, m = attending.rule, attending.real, attending.b, attending.m
     visible = both_rules(rule[:, None] if rule is not None and rule.dim() == 3 else rule, real)
     if attending.wanted is None:
-        return replace(attending, visible=visible)
+        return attending if visible is attending.visible else replace(attending, visible=visible)
     packed = None if b == 1 else asked_rows(attending.wanted, sequences=b, length=m)
     whole = attending.whole_rule
     if whole is not None:

@@ -5,8 +5,8 @@ in `model/backbones`: a frozen `Spec` and an `nn.Module`, registered under a nam
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -281,8 +281,7 @@ def skeleton(spec: Spec) -> Backbone:
         return build(spec)
 
 
-@contextmanager
-def precision(device: torch.device, compute: torch.dtype | None = None) -> Iterator[None]:
+def precision(device: torch.device, compute: torch.dtype | None = None) -> AbstractContextManager[object]:
     """Autocast to a type of matrix products; None: bf16 on CUDA, elsewhere the parameters' own type.
 
     bf16 on some CPUs kills the process: `processes.device.compute_type` tries it before.
@@ -290,7 +289,6 @@ def precision(device: torch.device, compute: torch.dtype | None = None) -> Itera
     if compute is None:
         compute = torch.bfloat16 if device.type == "cuda" else torch.float32
     if compute == torch.float32:
-        yield
-    else:
-        with torch.autocast(device.type, dtype=compute):
-            yield
+        return nullcontext()
+    autocast: AbstractContextManager[object] = torch.autocast(device.type, dtype=compute)
+    return autocast

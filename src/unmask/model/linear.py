@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-FEWEST = 4  # rows; MKL is faster with fewer, and rows are equal bit for bit from two rows on
+FEWEST = 4  # rows; MKL is faster with fewer
+LEAST = 2**21  # multiply-adds of a product; MKL is faster with fewer, since oneDNN takes longer to begin
 SHAPES = 32  # more rows come in multiples of this: oneDNN compiles code for every number of them
-SQUARE = 128  # the smallest side of a matrix that oneDNN multiplies faster by another of its size
 
 
 def linear(
@@ -31,9 +31,7 @@ def linear(
 
 def times(x: Float[Tensor, "n i"], y: Float[Tensor, "o i"]) -> Float[Tensor, "n o"]:
     """x yᵀ, without gradients."""
-    if min(x.shape) >= SQUARE and faster_with_onednn() and suitable(x, y):
-        return product(x, y)
-    return x @ y.mT
+    return product(x, y) if faster_with_onednn() and suitable(x, y) else x @ y.mT
 
 
 @cache
@@ -50,13 +48,14 @@ def is_amd() -> bool:
 
 
 def suitable(x: Tensor, weight: Tensor) -> bool:
-    """Whether these are plain float32 matrices on a CPU, with enough rows, and nobody follows the operations."""
+    """Whether these are plain float32 matrices on a CPU, large enough, and nobody follows the operations."""
     return (
-        type(weight) in (Tensor, nn.Parameter)
+        x.numel() * weight.shape[0] >= LEAST
+        and x.numel() >= FEWEST * x.shape[-1]
+        and type(weight) in (Tensor, nn.Parameter)
         and type(x) is Tensor
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and x.numel() >= FEWEST * x.shape[-1] > 0
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
     )

@@ -17,10 +17,13 @@ def rule_of(sees: Sees, position: Int[Tensor, "*b m"], writing: Writing | None) 
     if isinstance(sees, Rule) and sees.visible.shape[-1] > m:
         return sees.visible
     before, old = writing.before, writing.before.seen
-    places = torch.arange(before.low, before.low + writing.columns, device=position.device)
-    own, past = elements_rule(sees, position, position), past_rule(sees, position, places)
-    if writing.slots is None and own is None and past is None and old is None:
+    own, past = elements_rule(sees, position, position), None
+    local = isinstance(sees, Blocks | Within)  # by position, so it also says who sees which slots of the memory
+    if writing.slots is None and own is None and not local and old is None:
         return None
+    places = torch.arange(before.low, before.low + writing.columns, device=position.device)
+    if local:
+        past = by_position(sees, position, places)
     if own is None:
         own = torch.ones(m, m, dtype=torch.bool, device=position.device)
     if past is None:
@@ -44,11 +47,6 @@ def placed_rule(past: Bool[Tensor, "_ m slots"], own: Bool[Tensor, "*_ m m"], wr
     rest = torch.arange(writing.columns, writing.columns + m - keep, device=past.device).expand(b, -1)
     columns = torch.cat((writing.slots - writing.before.low, rest), -1)
     return rule.scatter(2, columns[:, None].expand(b, m, m), own.expand(b, m, m))
-
-
-def past_rule(sees: Sees, position: Int[Tensor, "*b m"], places: Int[Tensor, " k"]) -> Tensor | None:
-    """Who sees which slots of the memory; None: everybody all."""
-    return by_position(sees, position, places) if isinstance(sees, Blocks | Within) else None
 
 
 def elements_rule(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "... k"]) -> Tensor | None:

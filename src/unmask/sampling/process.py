@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.model.backbone import Reader, Spec
+from unmask.model.backbone import Backbone, Reader, Spec
 from unmask.model.passes.together import Counted, count_nothing, run_together
 from unmask.model.passes.whole import whole
 from unmask.model.passing import Memory, Pass
@@ -137,14 +137,14 @@ class NetworkOfLengths(Protocol):
     def __call__(self, x_t: Tensor, sigma: Tensor, rows: Tensor, *, lengths: Tensor) -> Tensor: ...
 
 
-@torch.inference_mode()
 def answer(network: Any, question: Ask) -> NetworkAnswer:
     """The network's logits at the rows of a question. The network is a function, or a backbone."""
-    if isinstance(network, Reader):
+    if isinstance(network, (Backbone, Reader)):  # the protocol takes longer
         return answers(network, [question])[0]
-    if question.lengths is None:
-        return NetworkAnswer(network(question.shown, question.sigma, question.rows))
-    return NetworkAnswer(network(question.shown, question.sigma, question.rows, lengths=question.lengths))
+    with torch.inference_mode():
+        if question.lengths is None:
+            return NetworkAnswer(network(question.shown, question.sigma, question.rows))
+        return NetworkAnswer(network(question.shown, question.sigma, question.rows, lengths=question.lengths))
 
 
 @torch.inference_mode()
