@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 FEWEST = 4  # rows; MKL is faster with fewer
 LEAST = 2**21  # multiply-adds of a product; MKL is faster with fewer, since oneDNN takes longer to begin
-SHAPES = 32  # more rows come in multiples of this: oneDNN compiles code for every number of them
+SHAPES = 16  # more rows come in multiples of this: oneDNN compiles code for every number of them
 
 
 def linear(
