@@ -11,6 +11,7 @@ from unmask.errors import how_many
 from unmask.model import cost
 from unmask.model.backbone import Spec, build, skeleton
 from unmask.model.denoiser import Denoiser
+from unmask.model.linear import times
 from unmask.model.room import machine_bytes
 from unmask.text.row import Rows
 from unmask.training.loop import Progress, begin, train
@@ -194,11 +195,10 @@ class Deadline:
 def matrix_rate(size: int = 1024, seconds: float = 0.2) -> float:
     """The machine's FLOPs per second for products of square matrices: the best of several in a short time."""
     a, b = torch.randn(2, size, size)
-    out = torch.empty(size, size)
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = time.perf_counter()
-        torch.mm(a, b, out=out)
+        times(a, b)
         best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best
 
