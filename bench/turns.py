@@ -68,13 +68,17 @@ def work(*, mkl: bool) -> None:
         print(time.process_time() - began, flush=True)
 
 
+def own_path(tree: Path) -> dict[str, str]:
+    return {**environ, "PYTHONPATH": f"{tree / 'src'}:{tree / 'bench'}"}
+
+
 class Version:
     """A process that runs the jobs of a version."""
 
     def __init__(self, tree: Path, *options: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__, "--work", *options],
-            env={**environ, "PYTHONPATH": f"{tree / 'src'}:{tree / 'bench'}"},
+            env=own_path(tree),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -134,7 +138,9 @@ def compare_servers(trees: list[Path], rounds: int, *, requests: int = 24, token
     import serve
 
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        model = serve.small_model(Path(folder), width=128, blocks=4, length=128)
+        made = "import serve, pathlib as p, sys; serve.small_model(p.Path(sys.argv[1]), width=128, blocks=4, length=128)"
+        subprocess.run([sys.executable, "-P", "-c", made, folder], env=own_path(trees[0]), check=True)
+        model = Path(folder) / "small"  # made by the old version: the new one reads its files
         servers = [stack.enter_context(server(tree, model)) for tree in trees]
         for clients in (1, 8):
             taken: list[list[float]] = [[], []]
