@@ -138,7 +138,8 @@ def compare_servers(trees: list[Path], rounds: int, *, requests: int = 24, token
     import serve
 
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        made = "import serve, pathlib as p, sys; serve.small_model(p.Path(sys.argv[1]), width=128, blocks=4, length=128)"
+        size = "width=128, blocks=4, length=128"
+        made = f"import serve, pathlib, sys; serve.small_model(pathlib.Path(sys.argv[1]), {size})"
         subprocess.run([sys.executable, "-P", "-c", made, folder], env=own_path(trees[0]), check=True)
         model = Path(folder) / "small"  # made by the old version: the new one reads its files
         servers = [stack.enter_context(server(tree, model)) for tree in trees]
