@@ -404,5 +404,5 @@ def test_a_short_key_is_refused(masked, monkeypatch, capsys):
     "name", ["body", "rows", "steps", "passes", "positions", "seconds", "connections", "arrival"]
 )
 def test_a_limit_that_lets_nothing_through_is_refused(name):
-    with pytest.raises(UserError, match=f"'{name}' must be greater than 0"):
+    with pytest.raises(UserError, match=f"'{name}' must be a finite number above 0"):
         Limits(**{name: 0})
