@@ -298,6 +298,9 @@ def test_mistakes_are_told_in_a_sentence(folder, tmp_path, capsys):
     assert "give DATA, --pairs" in refused(capsys, "evaluate", model)
     assert "Did you mean 'count'" in refused(capsys, "evaluate", model, text, "--estimator", "cuont")
     assert "--passes must be 0 or more" in refused(capsys, "evaluate", model, text, "--passes", -1)
+    for endless in ("--precision", "--seconds"):  # neither is ever reached
+        for value in ("nan", "inf"):
+            assert f"{endless} must be 0 or more" in refused(capsys, "evaluate", model, text, endless, value)
     assert "no folder" in refused(capsys, "evaluate", tmp_path / "nowhere", text)
     assert "cannot write" in refused(capsys, "evaluate", model, text, "--out", tmp_path / "no" / "where.json")
     (tmp_path / "bad.json").write_text("{}")

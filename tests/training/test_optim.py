@@ -4,6 +4,7 @@ import torch
 from model.backbones.test_golden import masked_loss, strided_distance
 from model.golden import network, recorded
 from unmask.diffusion.mdlm import MDLM
+from unmask.errors import UserError
 from unmask.model.denoiser import Denoiser
 from unmask.training import ema, optim
 from unmask.training.optimizers.adamw import AdamW
@@ -77,3 +78,11 @@ def test_averaged_weights_are_in_the_network_only_while_asked_for():
         assert p.tolist() == [0, 0]
     assert p.tolist() == [1, 1]
     assert shadow[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"eps": -1.0}, {"eps": float("nan")}, {"beta1": 1.0}, {"beta2": 1.0}, {"beta2": 2.0}]
+)
+def test_what_adamw_cannot_be_is_refused_in_words(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        AdamW(**wrong)

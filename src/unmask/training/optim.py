@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import UserError
 from unmask.model.backbone import Group, Spec
 from unmask.model.learner import Learner
 from unmask.processes.sharding import local, whole
@@ -68,7 +69,10 @@ class Optim(ABC):
     def __post_init__(self) -> None:
         at_least(1, batch=self.batch)
         at_least(0, micro=self.micro, lr=self.lr, warmup=self.warmup, weight_decay=self.weight_decay, clip=self.clip)
+        at_least(0, eps=self.eps)
         check_shares(floor=self.floor, beta1=self.beta1, beta2=self.beta2, ema=self.ema)
+        if max(self.beta1, self.beta2) == 1:
+            raise UserError("beta1 and beta2 must be below 1: at 1 a mean takes in no gradient.")
 
     def settled(self, usual: str, *, tuned: bool) -> "Optim":
         """The optimizer with its learning rate; `usual` is the objective's, `tuned`: it starts from weights."""

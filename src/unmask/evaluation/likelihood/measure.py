@@ -58,8 +58,8 @@ class How:
 
     def __post_init__(self) -> None:
         for name in ("length", "stride", "rows", "passes", "precision", "seconds", "steps"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name} must be 0 or more, not {getattr(self, name)}.")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"--{name} must be 0 or more and finite, not {getattr(self, name)}.")
 
 
 @dataclass(frozen=True)
