@@ -56,6 +56,8 @@ class Settings:
     """Puzzles, stories or samples, at most; None: each study's own number."""
     budgets: tuple[int, ...] = mending.BUDGETS
     """Numbers of steps in the study of remasking."""
+    lengths: bool = True
+    """Let diffusion choose the length of a sentence too: many more passes (infill)."""
     seed: int = 1
     markdown: bool = False
     """Print the tables as Markdown."""
@@ -82,7 +84,9 @@ def of_stories(settings: Settings, wanted: Sequence[str]) -> Iterator[Table]:
     ar = writer(settings.ar, "ar", "ar") if {"infill", "keywords"} & set(wanted) else None
     told = dict(judges(settings.judge or ((settings.ar,) if settings.ar else ())))
     if ar is not None and "infill" in wanted:
-        yield middle.study(mdlm, ar, told, settings.texts, n=settings.n or 100, seed=settings.seed)
+        yield middle.study(
+            mdlm, ar, told, settings.texts, n=settings.n or 100, seed=settings.seed, lengths=settings.lengths
+        )
     if ar is not None and "keywords" in wanted:
         yield promises.study(mdlm, ar, told, n=settings.n or 48, seed=settings.seed)
     if "remask" in wanted:

@@ -75,6 +75,7 @@ def chosen(model: Model, found: Gap, *, seed: int) -> Filled:
     return Filled(best.blanks[0], best.calls)
 
 
+CHOSEN = "mdlm, both sides, length chosen"
 Way = Callable[[Gap, int], Filled]
 
 
@@ -89,7 +90,7 @@ def ways(mdlm: Model, ar: Model) -> dict[str, Way]:
         "mdlm, both sides, confidence, greedy": lambda found, seed: guessed(
             mdlm, found, "confidence", temperature=0.0, seed=seed
         ),
-        "mdlm, both sides, length chosen": lambda found, seed: chosen(mdlm, found, seed=seed),
+        CHOSEN: lambda found, seed: chosen(mdlm, found, seed=seed),
     }
 
 
@@ -103,12 +104,16 @@ def gaps(path: str, model: Model, n: int) -> list[Gap]:
     return some
 
 
-def study(mdlm: Model, ar: Model, judges: dict[str, Judge], texts: str, *, n: int, seed: int) -> Table:
+def study(
+    mdlm: Model, ar: Model, judges: dict[str, Judge], texts: str, *, n: int, seed: int, lengths: bool = True
+) -> Table:
+    """`lengths`: diffusion chooses the length of the sentence too, which takes many times as long as being told."""
     same_tokens(mdlm, ar)
     found = gaps(texts, mdlm, n)
     filled: dict[str, list[Filled]] = {}
     seconds: dict[str, float] = {}
-    for name, way in ways(mdlm, ar).items():
+    tried = {name: way for name, way in ways(mdlm, ar).items() if lengths or name != CHOSEN}
+    for name, way in tried.items():
         began = perf_counter()
         filled[name] = [way(one, seed + number) for number, one in enumerate(found)]
         seconds[name] = perf_counter() - began
