@@ -33,6 +33,7 @@ BASE = Architecture(vocab=1024, length=128, width=128, blocks=4, heads=2)
 BATCH = 8
 SIZES = {"length": (64, 256, 512), "batch": (1, 32), "width": (64, 256), "vocab": (256, 4096, 16384)}
 STEPS = 64  # of processes that need a number
+OBJECTIVES_OF = {"masked": "mdlm", "simplex": "ssd-lm"}  # of another column: the first one with this process
 
 
 def cases(only: str | None) -> Iterator[tuple[str, Architecture, int]]:
@@ -52,17 +53,22 @@ def own_process(objective: str) -> Any:
     return process_for(POLICIES[facts.sampler].needs, facts.gives)
 
 
-def calls(process: str, a: Architecture, batch: int) -> Callable[[], Any]:
-    """One more call of a process; a finished text is begun again."""
-    names = [name for name in OBJECTIVES if own_process(name) is PROCESSES[process]]
-    objective = OBJECTIVES.usual("mdlm" if "mdlm" in names else names[0])
+def kinds() -> list[str]:
+    """The processes, and the continuous one on the simplex, where a call sees one block."""
+    return sorted({*PROCESSES, "simplex"})
+
+
+def calls(kind: str, a: Architecture, batch: int) -> Callable[[], Any]:
+    """One more call of a kind of sampling; a finished text is begun again."""
+    name = OBJECTIVES_OF.get(kind) or next(one for one in OBJECTIVES if own_process(one) is PROCESSES[kind])
+    objective = OBJECTIVES.usual(name)
     facts = objective.facts
     spec = a.sized(vocab=a.vocab, length=a.length, causal=facts.causal)
     network = random_network(spec.shown(True) if facts.network_wants_sigma else spec)
     parts = objective.parts(vocab=a.vocab, width=a.width)
     model = Model(network, a.vocab - 1, objective, parts=parts, state=objective.state())
     policy = policy_of(facts.sampler, steps=STEPS if POLICIES[facts.sampler].budget else None)
-    made = PROCESSES[process].of(policy=policy, options=LogitOptions(), windows=None, model=model)
+    made = own_process(name).of(policy=policy, options=LogitOptions(), windows=None, model=model)
 
     start = torch.full((batch, a.length), a.vocab - 1)
     start[:, 0] = 0  # left to right, something has to be given
@@ -78,7 +84,7 @@ def calls(process: str, a: Architecture, batch: int) -> Callable[[], Any]:
 def columns(a: Architecture, batch: int) -> dict[str, Callable[[], Any]]:
     running = ours(a, batch)
     found: dict[str, Callable[[], Any]] = {"training": lambda: next(running), "bound": evaluation(a, batch).run}
-    return found | {process: calls(process, a, batch) for process in sorted(PROCESSES)}
+    return found | {kind: calls(kind, a, batch) for kind in kinds()}
 
 
 def main() -> None:

@@ -34,15 +34,16 @@ def jobs() -> dict[str, Callable[[], Callable[[], Any]]]:
     import page
     from unmask.sampling.process import PROCESSES
 
+    kinds = growth.kinds() if hasattr(growth, "kinds") else sorted(PROCESSES)
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         name: lambda one=one: one().run for name, one in page.JOBS.items() if "textbook" not in name
     }
     for batch in (1, 8):
-        for process in sorted(PROCESSES):
-            made[f"{process}, small, batch {batch}"] = lambda p=process, b=batch: growth.calls(p, growth.BASE, b)
+        for kind in kinds:
+            made[f"{kind}, small, batch {batch}"] = lambda k=kind, b=batch: growth.calls(k, growth.BASE, b)
     smallest = replace(growth.BASE, width=64, length=64)
-    for process in ("masked", "autoregressive", "blockwise"):
-        made[f"{process}, smallest, batch 1"] = lambda p=process: growth.calls(p, smallest, 1)
+    for kind in ("masked", "autoregressive", "blockwise"):
+        made[f"{kind}, smallest, batch 1"] = lambda k=kind: growth.calls(k, smallest, 1)
     return made
 
 

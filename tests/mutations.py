@@ -637,7 +637,10 @@ MUTATIONS = {
     ),
     # Passes and memories.
     "passes: joined ones see each other's keys": Mutation(
-        "model/attending.py", "at = own.stop", "at = 0", f"{PASSES}::test_passes_of_all_kinds_together_are_each_alone"
+        "model/attending.py",
+        "queries, k.split(sizes)",
+        "queries, [k[:size] for size in sizes]",
+        f"{PASSES}::test_passes_of_all_kinds_together_are_each_alone",
     ),
     "passes: a block sees the next one": Mutation(
         "model/rules.py",
@@ -727,14 +730,14 @@ MUTATIONS = {
     ),
     "block: queries of the clean half in the last layer": Mutation(
         "model/backbones/block.py",
-        "q = F.linear(h.flatten(0, 1).index_select(0, attending.rows), w_q)",
-        "q = F.linear(h, w_q).flatten(0, 1).index_select(0, attending.rows)",
+        "q = linear(h.flatten(0, 1).index_select(0, attending.rows), w_q)",
+        "q = linear(h, w_q).flatten(0, 1).index_select(0, attending.rows)",
         f"{HALVES}::test_the_clean_half_has_no_head_and_in_the_last_layer_keys_and_values_only",
     ),
     "block: a cut row sees one token more": Mutation(
         "model/attending.py",
-        "known = position < p.lengths[:, None]",
-        "known = position <= p.lengths[:, None]",
+        "known = p.positions < p.lengths[:, None]",
+        "known = p.positions <= p.lengths[:, None]",
         f"{BLOCK}::test_a_row_cut_to_a_random_length_is_the_shorter_text",
     ),
     "block: the lead is the block's own token": Mutation(

@@ -146,7 +146,7 @@ def elements(network, canvas, one, seed=0):
     """Tokens that the network computes in each call."""
     state, found = one.begin(canvas, seed=seed), []
     while (asked := one.ask(state)) is not None:
-        found.append(sum(p.keep + int((p.position[p.keep :] >= p.position[p.keep]).sum()) for p in asked.passes))
+        found.append(sum(p.keep + int((p.positions[p.keep :] >= p.positions[p.keep]).sum()) for p in asked.passes))
         state, _ = one.commit(state, asked, answer(network, asked))
     return found
 

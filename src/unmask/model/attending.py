@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.model.key_values import KeyValues, Writing
 from unmask.model.passing import Apart, Causal, Memories, Pass, States, VisibleKeys, Within
-from unmask.model.rules import both_rules, rule_of, visible_keys
+from unmask.model.rules import both_rules, forward_rule, rule_of, visible_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,18 +66,25 @@ def asked_rows(rows: Int[Tensor, " n"], *, sequences: int, length: int) -> Asked
 class Attending:
     """The attention of one pass."""
 
+    p: Pass
     b: int
     m: int
-    position: Int[Tensor, "*b m"]
     rule: Bool[Tensor, "*_ m keys"] | None  # who sees whom; None: all, or causal
     causal: bool  # by the order of the elements, with nothing before them
     real: Bool[Tensor, "b 1 1 m"] | None  # which elements are no padding; None: all
-    wanted: Int[Tensor, " n"] | None
     writing: Writing | None
     visible: Bool[Tensor, "..."] | None = None  # rule and padding, broadcast over (b h m keys)
     packed: Asked | None = None  # the wanted elements of several rows
     packed_visible: Bool[Tensor, "..."] | None = None  # rule and padding for the wanted elements
     parts: tuple["Attending", ...] = ()  # of the passes that were joined
+
+    @property
+    def position(self) -> Int[Tensor, "*b m"]:
+        return self.p.positions
+
+    @property
+    def wanted(self) -> Int[Tensor, " n"] | None:
+        return self.p.wanted
 
     def __call__(
         self,
@@ -128,29 +135,27 @@ class Attending:
         whole: bool,
     ) -> Float[Tensor, "n d"]:
         """The attention of each of the joined passes, with queries of all elements or of the wanted ones."""
-        values_of_parts, at, asked = [], 0, 0
-        for part in self.parts:
-            own, shape = slice(at, at + part.b * part.m), (part.b, part.m)
-            keys, values = k[own].unflatten(0, shape), v[own].unflatten(0, shape)
+        values_of_parts, sizes = [], [part.b * part.m for part in self.parts]
+        queries = q.split(sizes if whole else [len(part.rows) for part in self.parts])
+        for part, own, keys, values in zip(self.parts, queries, k.split(sizes), v.split(sizes), strict=True):
+            shape = (part.b, part.m, *k.shape[1:])
+            keys, values = keys.view(shape), values.view(shape)
             if whole:
-                values_of_parts.append(part(layer, q[own].unflatten(0, shape), keys, values).flatten(0, 1))
+                own = own.view(part.b, part.m, *q.shape[1:])
+                values_of_parts.append(part(layer, own, keys, values).flatten(0, 1))
             else:
-                values_of_parts.append(part.asked(layer, q[asked : asked + len(part.rows)], keys, values))
-                asked += len(part.rows)
-            at = own.stop
+                values_of_parts.append(part.asked(layer, own, keys, values))
         return torch.cat(values_of_parts)
 
     @property
     def rows(self) -> Int[Tensor, " n"]:
         """The flat elements that are wanted."""
-        return torch.arange(self.b * self.m, device=self.position.device) if self.wanted is None else self.wanted
+        return torch.arange(self.b * self.m, device=self.p.x.device) if self.wanted is None else self.wanted
 
     @property
     def whole_rule(self) -> Bool[Tensor, "*_ m keys"] | None:
         """Who sees whom, also where the kernel knows it."""
-        if not self.causal:
-            return self.rule
-        return torch.ones(self.m, self.m, dtype=torch.bool, device=self.position.device).tril()
+        return forward_rule(self.m, self.p.x.device) if self.causal else self.rule
 
     def states(self, hidden: Float[Tensor, "..."]) -> States:
         """The answer of a pass: states of all its elements, or of the wanted ones; and its memory."""
@@ -163,8 +168,8 @@ class Attending:
         parts = tuple(part.near(n) for part in self.parts)
         if parts:
             return replace(self, parts=parts)
-        rule = both_rules(self.whole_rule, rule_of(Within(n), self.position, self.writing))
-        return with_masks(replace(self, rule=rule, causal=False))
+        rule = both_rules(self.whole_rule, rule_of(Within(n), self.p, self.writing))
+        return attending_of(self.p, rule, self.real, self.writing, causal=False)
 
     @property
     def memory(self) -> KeyValues | Memories | None:
@@ -176,40 +181,46 @@ class Attending:
     def owner(self) -> Int[Tensor, " s"]:
         """The row of each element of joined passes, counted over all of them."""
         sizes = [(part.b, part.m) for part in self.parts]
-        lengths = torch.tensor([m for b, m in sizes for _ in range(b)], device=self.position.device)
+        lengths = torch.tensor([m for b, m in sizes for _ in range(b)], device=self.p.x.device)
         return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
 
 
 def attend_in(p: Pass) -> Attending:
-    (b, m), position = p.x.shape[:2], p.positions
     if isinstance(p.sees, Apart):
         parts = tuple(attend_in(part) for part in p.sees.parts)
-        return Attending(b, m, position, None, False, None, p.wanted, None, parts=parts)
+        return Attending(p, *p.x.shape[:2], None, False, None, None, parts=parts)
     if isinstance(p.sees, VisibleKeys):
         p = replace(p, sees=visible_keys(p.x, p.sees.mask))
     writing = None if p.memory is None else write_in(p)
     real = None
     # Padding comes after the real positions, so a causal pass never sees it.
     if p.lengths is not None and not isinstance(p.sees, Causal):
-        known = position < p.lengths[:, None]
+        known = p.positions < p.lengths[:, None]
         real = None if bool(known.all()) else known[:, None, None]
     alone = writing is None or (writing.columns == 0 and writing.slots is None)
     causal = isinstance(p.sees, Causal) and alone
-    rule = None if causal else rule_of(p.sees, position, writing)
-    return with_masks(Attending(b, m, position, rule, causal, real, p.wanted, writing))
+    rule = None if causal else rule_of(p.sees, p, writing)
+    return attending_of(p, rule, real, writing, causal=causal)
 
 
-def with_masks(attending: Attending) -> Attending:
-    """The same, with the masks of all elements and of the wanted ones."""
-    rule, real, b, m = attending.rule, attending.real, attending.b, attending.m
+def attending_of(
+    p: Pass,
+    rule: Bool[Tensor, "*_ m keys"] | None,
+    real: Bool[Tensor, "b 1 1 m"] | None,
+    writing: Writing | None,
+    *,
+    causal: bool,
+) -> Attending:
+    """With the masks of all elements and of the wanted ones."""
+    (b, m), wanted = p.x.shape[:2], p.wanted
     visible = both_rules(rule[:, None] if rule is not None and rule.dim() == 3 else rule, real)
-    if attending.wanted is None:
-        return attending if visible is attending.visible else replace(attending, visible=visible)
-    packed = None if b == 1 else asked_rows(attending.wanted, sequences=b, length=m)
-    whole = attending.whole_rule
+    if wanted is None:
+        return Attending(p, b, m, rule, causal, real, writing, visible)
+    packed = None if b == 1 else asked_rows(wanted, sequences=b, length=m)
+    whole = forward_rule(m, p.x.device) if causal else rule
     if whole is not None:
-        whole = whole.reshape(m, -1)[attending.wanted] if packed is None else packed.visible(whole)
-    return replace(attending, visible=visible, packed=packed, packed_visible=both_rules(whole, real))
+        whole = whole.reshape(m, -1)[wanted] if packed is None else packed.visible(whole)
+    return Attending(p, b, m, rule, causal, real, writing, visible, packed, both_rules(whole, real))
 
 
 def write_in(p: Pass) -> Writing:

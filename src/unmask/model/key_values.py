@@ -41,7 +41,8 @@ class KeyValues:
 
     def since(self, position: int) -> "KeyValues":
         """Without what is before a position. Its slots are freed when more of them are needed."""
-        return replace(self, low=max(self.low, min(position, self.end)))
+        low = max(self.low, min(position, self.end))
+        return self if low == self.low else replace(self, low=low)
 
     def until(self, position: int) -> "KeyValues":
         """Without what is at a position and after it, of text that was read in order. The next pass writes there."""
@@ -82,14 +83,14 @@ class Writing:
         first, after = self.before.low - self.start, self.end - self.start
         stop = after + self.size - self.keep
         if self.slots is None:
-            keys[:, after - self.keep : stop] = k
-            values[:, after - self.keep : stop] = v
+            keys.narrow(1, after - self.keep, self.size).copy_(k)
+            values.narrow(1, after - self.keep, self.size).copy_(v)
         else:
             row = torch.arange(len(k), device=k.device)[:, None]
             for into, new in ((keys, k), (values, v)):
                 into[row, self.slots - self.start] = new[:, : self.keep]
                 into[:, after:stop] = new[:, self.keep :]
-        return keys[:, first:stop], values[:, first:stop]
+        return keys.narrow(1, first, stop - first), values.narrow(1, first, stop - first)
 
     def roomy(self, layer: int, k: Tensor, v: Tensor) -> Pair:
         """New tensors to write to, with twice the room and what is still seen."""
@@ -107,7 +108,7 @@ class Writing:
         """The memory after all layers."""
         old = self.before
         known = self.known_slots(len(self.layers[0][0]) if self.layers else 1)
-        return replace(old, start=self.start, end=self.end, known=known, layers=dict(self.layers))
+        return KeyValues(old.capacity, old.low, self.start, self.end, known, dict(self.layers))
 
     def known_slots(self, rows: int) -> Bool[Tensor, "b slots"] | None:
         if self.slots is None and self.before.known is None:

@@ -210,17 +210,19 @@ def join(passes: Sequence[Pass]) -> Pass:
     return Pass(
         torch.cat([p.x.flatten(0, 1) for p in passes])[None],
         Apart(tuple(passes)),
-        torch.cat([p.positions.expand(p.x.shape[:2]).flatten() for p in passes]),
+        torch.cat([flat_places(p, p.positions) for p in passes]),
         sigma,
         memory=Memories(tuple(p.memory for p in passes)) if any(p.memory is not None for p in passes) else None,
         wanted=torch.cat(wanted),
-        aim=None if all(p.aim is None for p in passes) else torch.cat([aims(p).flatten() for p in passes]),
+        aim=None
+        if all(p.aim is None for p in passes)
+        else torch.cat([flat_places(p, p.positions if p.aim is None else p.aim) for p in passes]),
     )
 
 
-def aims(p: Pass) -> Int[Tensor, "b m"]:
-    """The position from which each element looks."""
-    return (p.positions if p.aim is None else p.aim).expand(p.x.shape[:2])
+def flat_places(p: Pass, places: Int[Tensor, "*b m"]) -> Int[Tensor, " n"]:
+    """A place of each element, where rows may share them."""
+    return places if places.dim() == 1 and len(p.x) == 1 else places.expand(p.x.shape[:2]).flatten()
 
 
 def every(p: Pass) -> Int[Tensor, " n"]:

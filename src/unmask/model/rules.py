@@ -6,31 +6,31 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.model.key_values import Writing
-from unmask.model.passing import Blocks, Causal, Full, Rule, Sees, Within
+from unmask.model.passing import Blocks, Causal, Full, Pass, Rule, Sees, Within
 
 
-def rule_of(sees: Sees, position: Int[Tensor, "*b m"], writing: Writing | None) -> Bool[Tensor, "*_ m keys"] | None:
+def rule_of(sees: Sees, p: Pass, writing: Writing | None) -> Bool[Tensor, "*_ m keys"] | None:
     """Who sees whom among the elements and the slots of the memory; None: everybody everything."""
-    m = position.shape[-1]
+    m, device = p.x.shape[1], p.x.device
     if writing is None or (not writing.columns and writing.slots is None):
-        return elements_rule(sees, position, position)
+        return elements_rule(sees, p)
     if isinstance(sees, Rule) and sees.visible.shape[-1] > m:
         return sees.visible
     before, old = writing.before, writing.before.seen
-    own, past = elements_rule(sees, position, position), None
+    own, past = elements_rule(sees, p), None
     local = isinstance(sees, Blocks | Within)  # by position, so it also says who sees which slots of the memory
     if writing.slots is None and own is None and not local and old is None:
         return None
-    places = torch.arange(before.low, before.low + writing.columns, device=position.device)
+    places = torch.arange(before.low, before.low + writing.columns, device=device)
     if local:
-        past = by_position(sees, position, places)
+        past = by_position(sees, p.positions, places)
     if own is None:
-        own = torch.ones(m, m, dtype=torch.bool, device=position.device)
+        own = torch.ones(m, m, dtype=torch.bool, device=device)
     if past is None:
-        past = torch.ones(m, len(places), dtype=torch.bool, device=position.device)
+        past = torch.ones(m, len(places), dtype=torch.bool, device=device)
     if old is not None or writing.slots is not None:
-        b = len(old) if old is not None else len(position) if position.dim() == 2 else 1
-        there = torch.zeros(b, len(places), dtype=torch.bool, device=position.device)
+        b = len(old) if old is not None else len(p.positions) if p.positions.dim() == 2 else 1
+        there = torch.zeros(b, len(places), dtype=torch.bool, device=device)
         there[:, : before.end - before.low] = True if old is None else old
         past = past & there[:, None]
     if writing.slots is None:
@@ -49,17 +49,22 @@ def placed_rule(past: Bool[Tensor, "_ m slots"], own: Bool[Tensor, "*_ m m"], wr
     return rule.scatter(2, columns[:, None].expand(b, m, m), own.expand(b, m, m))
 
 
-def elements_rule(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "... k"]) -> Tensor | None:
+def elements_rule(sees: Sees, p: Pass) -> Tensor | None:
     """Who sees whom among the elements of a pass; None: everybody all."""
     match sees:
         case Full():
             return None
         case Causal():
-            m = position.shape[-1]
-            return None if m == 1 else torch.ones(m, m, dtype=torch.bool, device=position.device).tril()
+            m = p.x.shape[1]
+            return None if m == 1 else forward_rule(m, p.x.device)
         case Rule(visible):
             return visible
-    return by_position(sees, position, keys)
+    return by_position(sees, p.positions, p.positions)
+
+
+def forward_rule(m: int, device: torch.device) -> Bool[Tensor, "m m"]:
+    """Each of m elements sees itself and those before it."""
+    return torch.ones(m, m, dtype=torch.bool, device=device).tril()
 
 
 def by_position(sees: Sees, position: Int[Tensor, "*b m"], keys: Int[Tensor, "... k"]) -> Bool[Tensor, "... m k"]:

@@ -60,10 +60,10 @@ class AutoregressiveProcess(OverMasked):
         if asked is None or not self.cached:
             return asked
         memory, column = self.memory(state, asked), int(asked.rows[0]) % asked.tokens.shape[1]
-        reads, rows = asked.tokens[:, memory.filled : column], asked.rows // asked.tokens.shape[1]
+        reads = asked.tokens[:, memory.filled : column]
         # A row whose prompt is longer is read, and asked for nothing yet.
-        whole = reads.shape[1] == 1 and len(rows) == len(reads)
-        last = None if whole else rows * reads.shape[1] + reads.shape[1] - 1
+        whole = reads.shape[1] == 1 and len(asked.rows) == len(reads)
+        last = None if whole else asked.row * reads.shape[1] + reads.shape[1] - 1
         return replace(asked, passes=(Pass(reads, Causal(), memory=memory, wanted=last),))
 
     def memory(self, state: AutoregressiveState, asked: Ask) -> Memory:

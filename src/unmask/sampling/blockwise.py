@@ -132,7 +132,7 @@ class Blockwise(OverMasked):
         for i, row in enumerate(asked.live.tolist()):
             memory = state.memories[row] or Empty()
             tokens = asked.tokens[i, memory.filled : stops[i]]
-            lead = int(asked.tokens[i, first - 1]) if first else None
+            lead = int(asked.tokens[i, first - 1]) if first and self.before else None
             passes.append(piece(rule, tokens, memory, first=first, wanted=wanted[i], lead=lead))
         return replace(asked, passes=tuple(passes))
 

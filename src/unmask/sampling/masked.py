@@ -169,11 +169,18 @@ def ask(work: Work, among: Int[Tensor, " k"] | None = None) -> Ask | None:
     view, live = view_of(work, among)
     where, sigma = work.policy.wants(view)
     span, lengths = work.spans[0], work.canvas.lengths
-    frozen = work.canvas.frozen[live, span.start : span.stop]
     lengths = None if lengths is None else (lengths[live] - span.start).clamp(max=view.tokens.shape[1])
-    spaced = None if work.canvas.spaced is None else work.canvas.spaced[live, span.start : span.stop]
+    frozen, spaced = (seen_rows(one, span, live) for one in (work.canvas.frozen, work.canvas.spaced))
     shown = work.policy.shown(view)
     return Ask(shown, sigma, rows_where(where), live, view, span.start, lengths, frozen, spaced)
+
+
+def seen_rows(values: Tensor | None, span: Span, live: Int[Tensor, " live"]) -> Tensor | None:
+    """What a window sees of the live rows."""
+    if values is None:
+        return None
+    seen = values[:, span.start : span.stop]
+    return seen if len(live) == len(values) else seen[live]
 
 
 def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, Committed]:
@@ -187,7 +194,7 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
         own if work.policy.unshaped else likely,
         lambda: draw_tokens(view, rows, forbid(likely, view.mask), work.options),
     )
-    if not bool(chosen.all()):
+    if not (work.policy.takes_all or bool(chosen.all())):
         rows, logits = rows[chosen], logits[chosen]
     logits = forbid(logits, view.mask)
     tokens = drawn_within(work, asked, rows, work.policy.tilt(view, rows, logits))
@@ -197,6 +204,8 @@ def commit(work: Work, asked: Ask, logits: Float[Tensor, "n v"]) -> tuple[Work, 
     clock = work.clock + torch.zeros_like(work.clock).index_fill(0, live[asked.row], 1)
     first, at = set_tokens(replace(work, clock=clock), asked, rows, tokens, log_probs, memory)
     after, settled = settle(first)
+    if not len(settled.rows):
+        return after, Committed(at, tokens, log_probs, every)
     return after, Committed(
         torch.cat([at, settled.rows]),
         torch.cat([tokens, settled.tokens]),
@@ -235,9 +244,11 @@ def settle(work: Work) -> tuple[Work, Committed]:
     asked. A policy that takes the most certain positions first takes them all at once.
     """
     policy, constraint, nothing = work.policy, work.options.constraint, work.key[:0]
+    if constraint is None:
+        return work, Committed(nothing, nothing, certain(nothing))
     rows, tokens = [nothing], [nothing]
     ways = None
-    while constraint is not None and (asked := ask(work)) is not None:
+    while (asked := ask(work)) is not None:
         if ways is None or policy.revises:  # such tokens do not change which fillings match
             ways = constraint.ways(work.canvas)
         sole = ways.sole(asked.live[asked.row], asked.position)

@@ -155,7 +155,8 @@ def answers(network: Reader, questions: Sequence[Ask], counted: Counted = count_
     replies = []
     for question, own in zip(questions, passes, strict=True):
         mine, states = states[: len(own)], states[len(own) :]
-        hidden = torch.cat([one.hidden.flatten(0, -2) for one in mine])
+        parts = [one.hidden.flatten(0, -2) for one in mine]
+        hidden = torch.cat(parts) if len(parts) > 1 else parts[0]
         memories = tuple(one.memory for one in mine) if question.passes else ()
         replies.append(NetworkAnswer(hidden if question.states else network.head(hidden), memories))
     return replies

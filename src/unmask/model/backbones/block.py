@@ -171,11 +171,10 @@ class Block(nn.Module):
         else:
             o = self.all_attend(h, w, reading, index)
         x = add_branch(x, self.branch(linear(o, w.out), m[2]))
-        if torch.is_grad_enabled() or m[3] is not None:
+        if torch.is_grad_enabled() or m[3] is not None or x.shape[:-1].numel() <= ROWS:
             return self.widen(x, w, m)
         # A few rows at a time: the values between the two products then stay in the processor's cache.
-        parts = [self.widen(part, w, m) for part in x.flatten(0, -2).split(ROWS)]
-        return (torch.cat(parts) if len(parts) > 1 else parts[0]).view(x.shape)
+        return torch.cat([self.widen(part, w, m) for part in x.flatten(0, -2).split(ROWS)]).view(x.shape)
 
     def widen(self, x: Float[Tensor, "*shape d"], w: Ready, m: list[Tensor | None]) -> Float[Tensor, "*shape d"]:
         """The MLP, added to its input."""

@@ -66,13 +66,13 @@ class Rotary(nn.Module):
 
     def turns(self, length: int) -> Turns:
         """The rotations of positions 0 .. length − 1, cached for each length and device."""
-        key = (length, self.inv_freq.device, self.inv_freq.dtype)
+        angles = self.inv_freq
+        key = (length, angles.device, angles.dtype)
         if key not in self._tables:
             if len(self._tables) >= 16:
                 self._tables.clear()
             with torch.inference_mode(False):  # kept for training too
-                positions = torch.arange(length, device=self.inv_freq.device)
-                self._tables[key] = turns_at(positions, self.inv_freq.detach())
+                self._tables[key] = turns_at(torch.arange(length, device=angles.device), angles.detach())
         return self._tables[key]
 
     def _apply(self, *arguments, **options):  # type: ignore[no-untyped-def]

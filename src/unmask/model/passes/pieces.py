@@ -48,25 +48,26 @@ def piece(
     """
     filled, stored = memory.filled, first - memory.filled
     block = len(tokens) - stored
-    columns = wanted.tolist()
-    led = rule.before and lead is not None and 0 in columns
+    led = rule.before and lead is not None and 0 in wanted.tolist()
     seen = max(1, rule.window // rule.size)  # blocks
     number = ((filled if stored else first) + rule.short) // rule.size
     low = min(max(0, (number + 1 - seen) * rule.size - rule.short), filled)
     lag = (low + rule.short) % rule.size
     visible = visibility(filled - low, stored, block, led, rule.size, seen, lag, tokens.device)
-    places = [*range(filled, first + block), *([first - 1] if led else [])]
+    position = None
     if led:
         tokens = torch.cat([tokens, tokens.new_tensor([lead])])
-    head = stored + block if led else stored
-    states = [stored + c - rule.before if c or not rule.before else head for c in columns]
+        position = torch.tensor([*range(filled, first + block), first - 1], device=tokens.device)
+    states = wanted + stored
+    if rule.before:  # the state of column 0 is the lead's, or its own where there is no token before it
+        states = torch.where(wanted > 0, states - 1, stored + block if led else stored)
     return Pass(
         tokens[None],
         Full() if visible is None else Rule(visible),
-        torch.tensor(places, device=tokens.device),
+        position,
         memory=memory.since(low) if isinstance(memory, KeyValues) else memory,
         keep=stored,
-        wanted=torch.tensor(states, dtype=torch.long, device=tokens.device),  # an empty list would be float
+        wanted=states,
     )
 
 

@@ -5,6 +5,7 @@ Unconditional sampling, continuing a prompt and infilling are one problem with d
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int
@@ -26,7 +27,7 @@ class Canvas:
     lengths: Int[Tensor, " b"] | None = None  # None: every row is l tokens long
     spaced: Bool[Tensor, "b l"] | None = None  # where a token must begin with a space; None: nowhere
 
-    @property
+    @cached_property
     def hidden(self) -> Bool[Tensor, "b l"]:
         """Positions that are still to be filled."""
         return (self.tokens == self.mask) & ~self.frozen
