@@ -188,7 +188,7 @@ class Attending:
 def attend_in(p: Pass) -> Attending:
     if isinstance(p.sees, Apart):
         parts = tuple(attend_in(part) for part in p.sees.parts)
-        return Attending(p, *p.x.shape[:2], None, False, None, None, parts=parts)
+        return Attending(p, p.x.shape[0], p.x.shape[1], None, False, None, None, parts=parts)
     if isinstance(p.sees, VisibleKeys):
         p = replace(p, sees=visible_keys(p.x, p.sees.mask))
     writing = None if p.memory is None else write_in(p)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 FEWEST = 4  # rows; MKL is faster with fewer
-LEAST = 2**21  # multiply-adds of a product; MKL is faster with fewer, since oneDNN takes longer to begin
+LEAST = 2**21  # multiply-adds of a product; MKL is faster with so few, since oneDNN takes longer to begin
 SHAPES = 16  # more rows come in multiples of this: oneDNN compiles code for every number of them
 
 
@@ -50,7 +50,7 @@ def is_amd() -> bool:
 def suitable(x: Tensor, weight: Tensor) -> bool:
     """Whether these are plain float32 matrices on a CPU, large enough, and nobody follows the operations."""
     return (
-        x.numel() * weight.shape[0] >= LEAST
+        x.numel() * weight.shape[0] > LEAST
         and x.numel() >= FEWEST * x.shape[-1]
         and type(weight) in (Tensor, nn.Parameter)
         and type(x) is Tensor
