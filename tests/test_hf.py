@@ -46,13 +46,13 @@ def ours(folder, x):
 def test_auto_classes_give_our_networks_and_our_numbers(stories):
     x = rows(stories.mask)
     logits, hidden = ours(STORIES, x)
-    torch.testing.assert_close(stories(x).logits, logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stories(x).logits, logits, rtol=0, atol=3e-5)
     trunk = transformers.AutoModel.from_pretrained(STORIES).eval()
-    torch.testing.assert_close(trunk(x).last_hidden_state, hidden, rtol=0, atol=1e-5)
+    torch.testing.assert_close(trunk(x).last_hidden_state, hidden, rtol=0, atol=3e-5)
     assert stories.get_input_embeddings() is stories.backbone.vocab_embed
     padded = torch.cat((x, torch.ones(2, 3, dtype=torch.long)), 1)
     real = (torch.arange(19) < 16).long().expand(2, -1)
-    torch.testing.assert_close(stories(padded, attention_mask=real).logits[:, :16], logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stories(padded, attention_mask=real).logits[:, :16], logits, rtol=0, atol=3e-5)
     with pytest.raises(UserError, match="padded at their end"):
         stories(padded, attention_mask=real.flip(1))
 
@@ -67,7 +67,7 @@ def test_a_published_mdlm_runs_our_class_and_none_of_its_code(tmp_path):
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
     assert isinstance(model, hf.UnmaskForMaskedLM)
     x = torch.as_tensor(np.asarray(recorded("dit_mid")["xt"]))
-    torch.testing.assert_close(model(x).logits, ours(folder, x)[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(x).logits, ours(folder, x)[0], rtol=0, atol=3e-5)
     assert model(x, timesteps=torch.zeros(len(x)), return_dict=False)[0].shape == model(x).logits.shape
 
 
@@ -105,7 +105,7 @@ def test_a_file_without_its_constants_is_complete(stories, tmp_path):
     again = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     stories.backbone.rotary_emb.reset_constants()  # those of the file are rounded to float16
     x = rows(stories.mask)
-    torch.testing.assert_close(again(x).logits, stories(x).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(again(x).logits, stories(x).logits, rtol=0, atol=3e-5)
 
 
 def test_fill_mask_fills_the_mask(stories, tokenizer):
