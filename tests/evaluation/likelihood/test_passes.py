@@ -152,8 +152,11 @@ def test_nothing_to_score_and_bad_numbers_are_refused():
         next(evaluate(WORLD.network, [], estimator("count"), mask=WORLD.mask))
     with pytest.raises(UserError, match="at least one token"):
         batches(ROWS, budget=0)
-    with pytest.raises(UserError, match="seed must be 0 or more"):
-        draws.uniforms(-1, 0, 0, 4)
+    for seed in (-1, 1 << 64):
+        with pytest.raises(UserError, match="seed must be 0 or more"):
+            draws.uniforms(seed, 0, 0, 4)
+        with pytest.raises(UserError, match="seed must be 0 or more"):
+            batches(ROWS, budget=64, seed=seed)
 
 
 def test_the_mask_in_the_text_is_refused():

@@ -10,8 +10,8 @@ SPREAD, HIDE, BATCH = 0, 1, 2  # the purpose of a random stream
 
 
 def check_seed(seed: int) -> None:
-    if seed < 0:
-        raise UserError(f"the seed must be 0 or more, not {seed}.")
+    if not 0 <= seed < 1 << 64:
+        raise UserError(f"the seed must be 0 or more and below 2^64, not {seed}.")
 
 
 def uniforms(seed: int, row: int, number: int, length: int) -> np.ndarray:

@@ -117,6 +117,7 @@ def batches(passages: Sequence[Row], *, budget: int, seed: int = 0) -> list[list
             batched.append(row)
         row.append(number)
     draws.check_seed(seed)
+    draws.check_seed(seed)
     order = stream(seed, draws.BATCH).permutation(len(batched))
     return [batched[i] for i in order]
 
