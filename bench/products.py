@@ -7,6 +7,7 @@ Processor time, one thread, the best of several rounds in turns. A product is ro
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def main() -> None:
         for rows in ROWS:
             x, flops = torch.randn(rows, inputs), 2 * rows * inputs * outputs
             times = max(1, round(LEAST * 1e11 / flops))
-            kinds = {"torch": lambda: F.linear(x, weight), "networks": lambda: linear(x, weight)}  # noqa: B023
+            kinds = {"torch": partial(F.linear, x, weight), "networks": partial(linear, x, weight)}
             best = {name: min(seconds(run, times) for _ in range(ROUNDS)) for name, run in kinds.items()}
             rate = {name: flops / one / 1e9 for name, one in best.items()}
             print(

@@ -138,9 +138,9 @@ def study(
 
 
 NOTES = (
-    "Perplexity: exp of the judge's nats a token over all stories ± standard error over stories; of the whole "
+    "Perplexity: exp of the judge's nats per token over all stories ± standard error over stories; of the whole "
     "text, and of the middle sentence behind what is before it.",
-    "whole − ar: nats a token of the whole text less those of `ar, sampled`, story by story ± standard error: "
+    "whole − ar: nats per token of the whole text less those of `ar, sampled`, story by story ± standard error: "
     "below 0, the whole is likelier than with the sentence that the autoregressive model drew.",
     "A judge that is the autoregressive model itself favours what that model writes.",
 )

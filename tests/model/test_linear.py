@@ -88,6 +88,10 @@ def test_result_may_be_written_to():
     torch.testing.assert_close(ours, torchs)
 
 
+def test_rows_are_filled_up_so_that_few_numbers_of_rows_occur():
+    assert {len(module.filled(torch.ones(rows, 8))) for rows in range(17, 97)} == {32, 48, 64, 80, 96}
+
+
 def test_row_does_not_depend_on_the_rows_beside_it():
     """From four rows on, bit for bit."""
     x, weight, bias = (one.detach() for one in drawn(200, 64, outputs=96))

@@ -1,4 +1,4 @@
-from unmask.training.estimate import PreviewClock
+from unmask.training.estimate import PreviewClock, preview_seconds
 
 
 def test_a_preview_is_due_after_its_minute_and_costs_at_most_a_tenth_of_the_time():
@@ -33,3 +33,7 @@ def test_a_run_of_a_given_time_affords_previews_of_at_most_a_tenth_of_it():
     assert not clock.affords(0.1)  # the first took longer than was guessed
     now[0] = 90.0
     assert clock.affords()
+
+
+def test_a_preview_reads_the_row_once_for_each_token_at_a_third_of_the_price():
+    assert preview_seconds(2, 10, 0.03) == 2 * 10 * 10 * 0.01

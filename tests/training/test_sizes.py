@@ -102,6 +102,9 @@ def test_a_network_to_start_from_has_the_optimizer_that_suits_its_size():
     small = Architecture(width=128, blocks=4, heads=4, vocab=VOCAB, tied=True)
     large, short = replace(small, width=1024, blocks=12), replace(asked, text=replace(asked.text, length=16))
     assert optimizer_for(asked, small) == asked
+    assert optimizer_for(asked, large).optim.name == "adamw"  # a third of the passes, and more
+    many = replace(asked, optim=replace(asked.optim, batch=1024))
+    assert optimizer_for(many, large) == many
     assert (asked.optim.name, optimizer_for(short, large).optim.name) == ("muon", "adamw")
     assert optimizer_for(short, large).optim.lr == LARGE
     assert optimizer_for(short, large, given={"optim.lr"}).optim.lr == asked.optim.lr

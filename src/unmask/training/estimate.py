@@ -134,6 +134,14 @@ def trial_steps(
     return train(begin(denoiser, settings), phase, settings, batch, mask=mask)
 
 
+def preview_seconds(samples: int, length: int, pace: float) -> float:
+    """About how long a preview takes where a step takes `pace` seconds per token.
+
+    A pass without gradients costs a third of a step's, and there is one over the whole row for each of its tokens.
+    """
+    return samples * length**2 * pace / 3
+
+
 @dataclass
 class PreviewClock:
     """When a preview is due by time: every so many seconds, and never for more than a tenth of the time.

@@ -15,7 +15,7 @@ from unmask.processes.team import Team
 from unmask.settings import describe_settings
 from unmask.training import ema, state
 from unmask.training.data import Data
-from unmask.training.estimate import Deadline, PreviewClock, duration
+from unmask.training.estimate import Deadline, PreviewClock, duration, preview_seconds
 from unmask.training.log import Log
 from unmask.training.loop import Progress, State, train
 from unmask.training.note import Point
@@ -93,10 +93,9 @@ class Stage:
         return on_time(job, point)
 
     def has_time_to_show(self, progress: Progress) -> bool:
-        """Whether a run of a given time has enough of it for a preview, which reads each token many times."""
-        run, length = self.job.asked.run, self.current.learner.backbone.spec.length
-        # A pass without gradients costs a third of a step's, and there is one for each token.
-        guess = run.preview * length**2 * progress.seconds / (3 * progress.tokens)
+        """Whether a run of a given time has enough of it for a preview."""
+        length = self.current.learner.backbone.spec.length
+        guess = preview_seconds(self.job.asked.run.preview, length, progress.seconds / progress.tokens)
         return not self.job.deadline.seconds or self.clock.affords(guess)
 
     def over(self, point: Point) -> bool:
