@@ -1,4 +1,5 @@
 """Products of the transformer's shapes: the rate of torch's own (MKL on x86), and of those that networks use.
+Attention with its gradients: in float32, in bfloat16, and in bfloat16 that goes through float32.
 
     OMP_NUM_THREADS=1 python bench/products.py
 
@@ -12,12 +13,29 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from unmask.model.linear import faster_with_onednn, linear
+from unmask.processes.device import small_floats
 
 SHAPES = [(128, 128), (128, 512), (256, 256), (256, 1024), (1024, 256), (768, 3072)]
 ROWS = (4, 16, 64, 128, 1024, 4096)
+ATTENTION = [(32, 64, 4, 32), (16, 128, 4, 32), (32, 128, 4, 64), (16, 256, 4, 48), (8, 512, 4, 64), (4, 1024, 8, 64)]
 ROUNDS, LEAST = 5, 0.02  # and seconds of a round
+
+
+def attention(shape: tuple[int, int, int, int], kind: torch.dtype, inside: torch.dtype) -> Callable[[], object]:
+    """Attention of every position to every one and its gradients: inputs of one type, computed in another."""
+    rows, length, heads, each = shape
+    inputs = [torch.randn(shape, dtype=kind, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(rows, length, heads * each, dtype=kind)
+
+    def run() -> tuple[Tensor, ...]:
+        q, k, v = (one.transpose(1, 2).to(inside) for one in inputs)
+        out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).to(kind)
+        return torch.autograd.grad(out, inputs, gradient)
+
+    return run
 
 
 def seconds(run: Callable[[], Any], times: int) -> float:
@@ -28,8 +46,7 @@ def seconds(run: Callable[[], Any], times: int) -> float:
 
 
 @torch.inference_mode()
-def main() -> None:
-    torch.set_num_threads(1)
+def products() -> None:
     print(f"torch {torch.__version__}; networks use oneDNN for large products here: {faster_with_onednn()}")
     print("| rows | inputs | outputs | torch's, GFLOPS | networks', GFLOPS | ratio |\n|---|---|---|---|---|---|")
     for inputs, outputs in SHAPES:
@@ -44,6 +61,25 @@ def main() -> None:
                 f"| {rows} | {inputs} | {outputs} | {rate['torch']:.0f} | {rate['networks']:.0f} "
                 f"| {rate['networks'] / rate['torch']:.2f} |"
             )
+
+
+def attentions() -> None:
+    if failure := small_floats("bfloat16"):
+        print(f"\nno bfloat16 on this CPU: {failure}")
+        return
+    print("\n| rows | length | heads | of | float32, ms | bfloat16, ms | through float32, ms |")
+    print("|---|---|---|---|---|---|---|")
+    for shape in ATTENTION:
+        ways = ((torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32))
+        runs = [attention(shape, kind, inside) for kind, inside in ways]
+        best = [min(times) for times in zip(*([seconds(run, 2) for run in runs] for _ in range(ROUNDS)), strict=True)]
+        print("| " + " | ".join([*map(str, shape), *(f"{1e3 * one:.1f}" for one in best)]) + " |")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    products()
+    attentions()
 
 
 if __name__ == "__main__":
