@@ -286,9 +286,15 @@ def precision(device: torch.device, compute: torch.dtype | None = None) -> Abstr
 
     bf16 on some CPUs kills the process: `processes.device.compute_type` tries it before.
     """
-    if compute is None:
-        compute = torch.bfloat16 if device.type == "cuda" else torch.float32
-    if compute == torch.float32:
+    kind = product_type(device, compute)
+    if kind is None:
         return nullcontext()
-    autocast: AbstractContextManager[object] = torch.autocast(device.type, dtype=compute)
+    autocast: AbstractContextManager[object] = torch.autocast(device.type, dtype=kind)
     return autocast
+
+
+def product_type(device: torch.device, compute: torch.dtype | None) -> torch.dtype | None:
+    """The small type of matrix products under `precision`; None: that of the parameters."""
+    if compute is None and device.type == "cuda":
+        return torch.bfloat16
+    return None if compute == torch.float32 else compute

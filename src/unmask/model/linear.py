@@ -34,6 +34,15 @@ def times(x: Float[Tensor, "n i"], y: Float[Tensor, "o i"]) -> Float[Tensor, "n 
     return product(x, y) if faster_with_onednn() and suitable(x, y) else x @ y.mT
 
 
+def sum_with_product(
+    z: Float[Tensor, "n o"], x: Float[Tensor, "n i"], y: Float[Tensor, "o i"], a: float, b: float
+) -> Float[Tensor, "n o"]:
+    """a z + b x yᵀ, without gradients."""
+    if faster_with_onednn() and suitable(x, y):
+        return product(x, y).mul_(b).add_(z, alpha=a)
+    return torch.addmm(z, x, y.mT, beta=a, alpha=b)
+
+
 @cache
 def faster_with_onednn() -> bool:
     """Whether MKL leaves half of this processor unused, and torch has oneDNN's product."""

@@ -13,6 +13,7 @@ from unmask.model.backbone import Spec, build, skeleton
 from unmask.model.denoiser import Denoiser
 from unmask.model.linear import times
 from unmask.model.room import machine_bytes
+from unmask.processes.device import compute_type
 from unmask.text.row import Rows
 from unmask.training.loop import Progress, begin, train
 from unmask.training.phases import Phase, continue_spec, phases, spec_of
@@ -128,7 +129,9 @@ def trial_steps(
 ) -> Iterator[Progress]:
     """The steps of a phase with a new network, which is forgotten."""
     settings = replace(settings, run=replace(settings.run, compile=False))
-    denoiser = Denoiser(build(spec), phase.objective)
+    network = build(spec)
+    network.compute = compute_type(settings.run.dtype, torch.device("cpu"))
+    denoiser = Denoiser(network, phase.objective)
     if settings.adapter.rank:
         denoiser.add_adapter(settings.adapter)
     return train(begin(denoiser, settings), phase, settings, batch, mask=mask)

@@ -1,13 +1,14 @@
-"""The settings of a new run that follow from data and machine: packing, threads, and for --minutes the sizes."""
+"""The settings of a new run that follow from data and machine: packing, threads; for --minutes type and sizes too."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from unmask.processes.device import small_floats
 from unmask.processes.team import Team
-from unmask.processes.threads import chosen_outside, computing_with, fewest_as_fast
+from unmask.processes.threads import GAIN, chosen_outside, computing_with, fewest_as_fast, seconds_of
 from unmask.text.layout import Marks, training_layout
 from unmask.training.data import document_lengths, has_pairs, has_regions, open_data, starting_spec
 from unmask.training.estimate import duration, estimate, matrix_rate, step_rate, trial_steps
@@ -15,7 +16,8 @@ from unmask.training.phases import continue_spec, phases, spec_of
 from unmask.training.settings import Train
 from unmask.training.sizes import ASIDE, optimizer_for, packed_for, seconds_per_step, size_run
 
-TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads is tried
+TRIED = 1.0  # seconds of a step, by a rough estimate, up to which the number of threads and the type are tried
+ROUNDS = 3  # of a trial of types
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def for_minutes(order: Order, team: Team, say: Callable[[str], None], asked: Tra
     if team.world > 1:
         say(size_line(guess, order.minutes))
         return guess
+    guess = with_type(guess, folder, team, say)
     # A few steps of that network tell the speed of this machine better than products of matrices.
     batches = open_data(guess, folder).batches.at
     with computing_with(threads_of(guess)):
@@ -97,13 +100,42 @@ def with_threads(asked: Train, folder: Path, team: Team, say: Callable[[str], No
 
 def threads_by_trial(asked: Train, folder: Path, most: int) -> int:
     """The fewest threads that are as fast as any; steps that take long are not tried, and get all."""
+    step = trial(asked, folder)
+    return fewest_as_fast(step, most) if step else most
+
+
+def trial(asked: Train, folder: Path) -> Callable[[], object] | None:
+    """A training step, to be timed; None: it takes too long to be tried."""
     data, many = open_data(asked, folder), replace(asked, steps=1000)
     phase, vocab = phases(many)[-1], data.tokenizer.size
     spec = continue_spec(starting_spec(many), many, phase) if asked.init else spec_of(many, phase, vocab=vocab)
     if estimate(many, spec, phase, rows=data.rows, rate=matrix_rate()).seconds > TRIED * phase.steps:
-        return most
+        return None
     steps = trial_steps(many, data.batches.at, phase, spec, mask=data.tokenizer.mask)
-    return fewest_as_fast(lambda: next(steps), most)
+    return lambda: next(steps)
+
+
+def with_type(asked: Train, folder: Path, team: Team, say: Callable[[str], None]) -> Train:
+    """The settings with bfloat16 if none was asked for, this CPU has it, and a trial finds it faster."""
+    if asked.run.dtype != "auto" or team.device.type != "cpu" or small_floats("bfloat16"):
+        return asked
+    small = replace(asked, run=replace(asked.run, dtype="bfloat16"))
+    with computing_with(threads_of(asked)):
+        share = share_of_time([trial(small, folder), trial(asked, folder)])
+    if share * GAIN > 1:
+        return asked
+    say(f"computes products in bfloat16: a step takes {share:.2f} of float32's time here (or --dtype float32)")
+    return small
+
+
+def share_of_time(steps: Sequence[Callable[[], object] | None]) -> float:
+    """The time of the first kind of step, in units of the second's: the best of several in turns; 1 if not tried."""
+    kinds = [step for step in steps if step]
+    if len(kinds) < 2:
+        return 1.0
+    rounds = [[seconds_of(step) for step in kinds] for _ in range(ROUNDS + 1)][1:]  # the first time is slower
+    ours, theirs = map(min, zip(*rounds, strict=True))
+    return ours / theirs
 
 
 def size_line(asked: Train, minutes: float) -> str:

@@ -1,4 +1,7 @@
-"""Muon: orthogonal updates of the matrices of the blocks, AdamW for all other weights."""
+"""Muon: orthogonal updates of the matrices of the blocks, AdamW for all other weights.
+
+Its products have the type of the network's: the polynomial brings singular values near 1, and bfloat16 as near.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.model.backbone import Spec, skeleton
+from unmask.model.backbone import Spec, product_type, skeleton
 from unmask.model.learner import Learner
-from unmask.model.linear import times
+from unmask.model.linear import sum_with_product, times
 from unmask.processes import sharding
 from unmask.settings import check_shares
 from unmask.training.optim import OPTIMIZERS, AdamWUpdates, Optim, Updates
@@ -49,7 +52,8 @@ class MuonUpdates:
 
     def __init__(self, learner: Learner, settings: Muon) -> None:
         self.rest, self.momentum = AdamWUpdates(learner, settings), settings.momentum
-        self.matrices = learner.backbone.matrices()
+        self.backbone = learner.backbone
+        self.matrices = self.backbone.matrices()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -70,7 +74,10 @@ class MuonUpdates:
                 self.state[p] = self.memory(p)
             momentum = self.state[p]["momentum"].mul_(self.momentum).add_(p.grad)
             ahead = sharding.whole(p.grad + self.momentum * momentum)
-            move = torch.cat([SIZE * math.sqrt(max(part.shape)) * orthogonal(part) for part in ahead.chunk(parts)])
+            kind = product_type(p.device, self.backbone.compute) or ahead.dtype
+            move = torch.cat(
+                [SIZE * math.sqrt(max(part.shape)) * orthogonal(part, kind) for part in ahead.chunk(parts)]
+            )
             p.mul_(1 - lr * decay).sub_(sharding.shard_like(move, p), alpha=lr)
             p.grad = None
         self.rest.step()
@@ -82,14 +89,16 @@ class MuonUpdates:
         return {"momentum": torch.zeros_like(p)} if p in self.matrices else self.rest.memory(p)
 
 
-def orthogonal(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    """x with all singular values near 1 (0.7 to 1.2, unless they were tiny), by iterating a polynomial."""
+def orthogonal(x: Float[Tensor, "m n"], kind: torch.dtype | None = None) -> Float[Tensor, "m n"]:
+    """x with all singular values near 1 (0.7 to 1.2, unless they were tiny), by iterating a polynomial.
+
+    `kind`: the type of the products and of the result; none: that of x.
+    """
     if x.shape[0] > x.shape[1]:
-        return orthogonal(x.mT).mT
+        return orthogonal(x.mT, kind).mT
     a, b, c = POLYNOMIAL
-    x = x / (x.norm() + 1e-7)
+    x = (x / (x.norm() + 1e-7)).to(kind)
     for _ in range(ROUNDS):
         square = times(x, x)
-        polynomial = times(square, square).mul_(c).add_(square, alpha=b)
-        x = times(polynomial, x.mT).add_(x, alpha=a)
+        x = sum_with_product(x, sum_with_product(square, square, square, b, c), x.mT, a, 1.0)
     return x
