@@ -1,5 +1,5 @@
 """Products of the transformer's shapes: the rate of torch's own (MKL on x86), and of those that networks use.
-Attention with its gradients: in float32, in bfloat16, and in bfloat16 that goes through float32.
+Attention with its gradients: torch's in float32 and in bfloat16, and that of networks in bfloat16.
 
     OMP_NUM_THREADS=1 python bench/products.py
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.model.linear import faster_with_onednn, linear
+from unmask.model.short_attention import short_attention, suits
 from unmask.processes.device import small_floats
 
 SHAPES = [(128, 128), (128, 512), (256, 256), (256, 1024), (1024, 256), (768, 3072)]
@@ -24,16 +25,16 @@ ATTENTION = [(32, 64, 4, 32), (16, 128, 4, 32), (32, 128, 4, 64), (16, 256, 4, 4
 ROUNDS, LEAST = 5, 0.02  # and seconds of a round
 
 
-def attention(shape: tuple[int, int, int, int], kind: torch.dtype, inside: torch.dtype) -> Callable[[], object]:
-    """Attention of every position to every one and its gradients: inputs of one type, computed in another."""
+def attention(shape: tuple[int, int, int, int], kind: torch.dtype, *, ours: bool) -> Callable[[], object]:
+    """Attention of every position to every one, and its gradients."""
     rows, length, heads, each = shape
     inputs = [torch.randn(shape, dtype=kind, requires_grad=True) for _ in range(3)]
     gradient = torch.randn(rows, length, heads * each, dtype=kind)
 
     def run() -> tuple[Tensor, ...]:
-        q, k, v = (one.transpose(1, 2).to(inside) for one in inputs)
-        out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).to(kind)
-        return torch.autograd.grad(out, inputs, gradient)
+        q, k, v = (one.transpose(1, 2) for one in inputs)
+        out = short_attention(q, k, v) if ours and suits(q, k) else F.scaled_dot_product_attention(q, k, v)
+        return torch.autograd.grad(out.transpose(1, 2).flatten(2), inputs, gradient)
 
     return run
 
@@ -67,11 +68,11 @@ def attentions() -> None:
     if failure := small_floats("bfloat16"):
         print(f"\nno bfloat16 on this CPU: {failure}")
         return
-    print("\n| rows | length | heads | of | float32, ms | bfloat16, ms | through float32, ms |")
+    print("\n| rows | length | heads | of | torch float32, ms | torch bfloat16, ms | ours bfloat16, ms |")
     print("|---|---|---|---|---|---|---|")
     for shape in ATTENTION:
-        ways = ((torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32))
-        runs = [attention(shape, kind, inside) for kind, inside in ways]
+        ways = ((torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True))
+        runs = [attention(shape, kind, ours=ours) for kind, ours in ways]
         best = [min(times) for times in zip(*([seconds(run, 2) for run in runs] for _ in range(ROUNDS)), strict=True)]
         print("| " + " | ".join([*map(str, shape), *(f"{1e3 * one:.1f}" for one in best)]) + " |")
 

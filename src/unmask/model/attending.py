@@ -10,7 +10,6 @@ A network makes one `Attending` per pass, gives it queries, keys and values of e
 Who sees whom, padding, memory, joined passes and wanted elements are then taken care of.
 """
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from unmask.model.key_values import KeyValues, Writing
 from unmask.model.passing import Apart, Causal, Memories, Pass, States, VisibleKeys, Within
 from unmask.model.rules import both_rules, forward_rule, rule_of, visible_keys
+from unmask.model.short_attention import short_attention, suits
 
 SHORT = (
     256  # keys; gradients of bfloat16 attention to so many take longer on a CPU than float32's (bench/products.py)
@@ -255,17 +255,10 @@ def attend(
     A head of keys and values may serve several heads of queries, which follow each other.
     """
     q, k, v, shared = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), q.shape[2] != k.shape[2]
-    kind = q.dtype
-    if slow_backward(q, k):
-        q, k, v = q.float(), k.float(), v.float()
-        visible = visible.float() if visible is not None and visible.is_floating_point() else visible
-    with torch.autocast(q.device.type, enabled=False) if q.dtype != kind else nullcontext():
+    if suits(q, k):
+        out = short_attention(q, k, v, visible=visible, causal=causal, dropout=dropout)
+    else:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, is_causal=causal, dropout_p=dropout, enable_gqa=shared
         )
-    return out.transpose(1, 2).flatten(2).to(kind)
-
-
-def slow_backward(q: Float[Tensor, "b h m e"], k: Float[Tensor, "b g l e"]) -> bool:
-    """Whether the gradients of this attention are those that torch computes faster in float32 than as they are."""
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and k.shape[2] <= SHORT
+    return out.transpose(1, 2).flatten(2)
