@@ -4,6 +4,7 @@
     python bench/train_step.py growth       # time a token by length, vocabulary and width
     python bench/train_step.py data         # what reading a batch costs
     python bench/train_step.py compile      # `--run.compile`: its warm-up, its gain, and the steps that pay for it
+    python bench/train_step.py types        # `--dtype bfloat16` against float32
 
 Steps of both kinds are timed in turn in one process, and the matrix rate between them; figures are medians, with one
 thread (OMP_NUM_THREADS=1) of processor time. Peak
@@ -29,12 +30,14 @@ from unmask.diffusion.times import Stratified
 from unmask.model import cost
 from unmask.model.backbones.transformer import Architecture, Transformer
 from unmask.model.denoiser import Denoiser
+from unmask.processes.device import Dtype, compute_type
 from unmask.text.row import Rows
 from unmask.training import noise
 from unmask.training.estimate import matrix_rate
 from unmask.training.loop import begin, train
 from unmask.training.optim import Optim
 from unmask.training.optimizers.adamw import AdamW
+from unmask.training.optimizers.muon import Muon
 from unmask.training.phases import phases
 from unmask.training.settings import Run, Text, Train
 
@@ -50,7 +53,9 @@ def tokens(a: Architecture, batch: int, step: int) -> Tensor:
     return torch.randint(a.vocab - 1, (batch, a.length), generator=g)
 
 
-def ours(a: Architecture, batch: int, *, compiled: bool = False, kind: type[Optim] = AdamW) -> Iterator[float]:
+def ours(
+    a: Architecture, batch: int, *, compiled: bool = False, kind: type[Optim] = AdamW, dtype: Dtype = "float32"
+) -> Iterator[float]:
     """Seconds of each step of our loop."""
     asked = Train(
         steps=10**6,
@@ -58,11 +63,13 @@ def ours(a: Architecture, batch: int, *, compiled: bool = False, kind: type[Opti
         model=a,
         objective=MDLM(times=Stratified(low=1e-3)),
         optim=kind(lr=1e-3, batch=batch, ema=0.9999),
-        run=Run(compile=compiled),
+        run=Run(compile=compiled, dtype=dtype),
     )
+    network = Transformer(a)
+    network.compute = compute_type(dtype, network.device)
     real = torch.ones(batch, a.length, dtype=torch.bool)
     steps = train(
-        begin(Denoiser(Transformer(a), asked.objective), asked),
+        begin(Denoiser(network, asked.objective), asked),
         phases(asked)[0],
         asked,
         lambda step: Rows.of(tokens(a, batch, step), real),
@@ -215,6 +222,23 @@ def compiling() -> None:
         print(f"{name:<9} {warm - 3 * fast:>11.1f} {plain:>10.3f} {fast:>13.3f} {plain / fast:>6.2f}   {pays}")
 
 
+def types() -> None:
+    """A step of the default recipe in float32 and in bfloat16, in turns."""
+    cases = {
+        "128 x 4, length 128, 16 rows, 4,097 ids": (Architecture(4097, length=128, width=128, blocks=4, heads=4), 16),
+        "128 x 4, length 256, 16 rows, 29 ids": (Architecture(29, length=256, width=128, blocks=4, heads=4), 16),
+        "256 x 6, length 128, 32 rows, 4,097 ids": (SIZES["small"][0], 32),
+        "256 x 6, length 512, 8 rows, 4,097 ids": (replace(SIZES["small"][0], length=512), 8),
+    }
+    kinds: tuple[Dtype, ...] = ("float32", "bfloat16")
+    print("| network | float32, ms | bfloat16, ms | ratio |\n|---|---|---|---|")
+    for name, (a, batch) in cases.items():
+        runs = [ours(replace(a, dropout=0.0), batch, kind=Muon, dtype=dtype) for dtype in kinds]
+        rounds = [[timed(run) for run in runs] for _ in range(12)][2:]
+        usual, small = (1e3 * median(taken) for taken in zip(*rounds, strict=True))
+        print(f"| {name} | {usual:.0f} | {small:.0f} | {small / usual:.2f} |", flush=True)
+
+
 def main() -> None:
     asked = sys.argv[1:]
     if asked[:1] == ["memory"]:
@@ -229,6 +253,8 @@ def main() -> None:
         data()
     elif asked == ["compile"]:
         compiling()
+    elif asked == ["types"]:
+        types()
     else:
         for size in asked or SIZES:
             compare(size)

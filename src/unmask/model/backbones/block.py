@@ -40,7 +40,8 @@ def normalize(
     scale: Float[Tensor, "... d"] | None = None,
 ) -> Float[Tensor, "*shape d"]:
     """Layer norm, then (1 + scale) · x + shift if each row has its own modulation."""
-    y = F.layer_norm(x, x.shape[-1:], weight, bias)
+    # Under autocast a bias that a product has made is a small float; on a CPU the norm takes one type.
+    y = F.layer_norm(x, x.shape[-1:], weight, None if bias is None else bias.to(weight.dtype))
     return y if shift is None or scale is None else torch.addcmul(shift, y, 1 + scale)
 
 
