@@ -36,7 +36,7 @@ NOISE = "training/test_noise.py"
 LOOP, STATE = "training/test_loop.py", "training/test_state.py"
 OPTIM, MUON = (
     "training/test_optim.py",
-    "training/test_optim_muon.py::test_three_updates_are_those_of_torch_but_for_its_bfloat16",
+    "training/test_optim_muon.py::test_three_updates_are_those_of_torch_which_has_bfloat16",
 )
 TRIALS, TUNING = "training/test_trials.py", "training/test_tuning.py"
 PREDICTOR, GUIDE = "model/test_predictor.py", "sampling/test_guidance.py"
@@ -389,6 +389,15 @@ MUTATIONS = {
     ),
     "average and weights swapped": Mutation("training/ema.py", "1 - decay_at(n, decay)", "decay_at(n, decay)", OPTIM),
     "Muon without momentum": Mutation("training/optimizers/muon.py", ".mul_(self.momentum)", ".mul_(0)", MUON),
+    "hidden keys in attention of bfloat16": Mutation(
+        "model/short_attention.py", "if visible is not None:", "if visible is None:", "model/test_short_attention.py"
+    ),
+    "a slower type is taken": Mutation(
+        "training/fit.py", "if share * GAIN > 1:", "if share * GAIN < 1:", "training/test_fit_type.py"
+    ),
+    "a modulated norm's bias in bfloat16": Mutation(
+        "model/backbones/block.py", "bias.to(weight.dtype)", "bias", "contracts/test_small_floats.py"
+    ),
     "Muon takes q, k, v for one matrix": Mutation("model/backbones/transformer.py", '{"qkv": 3}', "{}", MUON),
     "moments of the optimizer not restored": Mutation(
         "training/state.py",
