@@ -22,10 +22,6 @@ from unmask.model.passing import Apart, Causal, Memories, Pass, States, VisibleK
 from unmask.model.rules import both_rules, forward_rule, rule_of, visible_keys
 from unmask.model.short_attention import short_attention, suits
 
-SHORT = (
-    256  # keys; gradients of bfloat16 attention to so many take longer on a CPU than float32's (bench/products.py)
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Asked:
