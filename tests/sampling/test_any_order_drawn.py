@@ -136,3 +136,57 @@ def test_windows_read_what_they_show(streams):
     drawn = last(run(one, network, canvas, seed=4)).canvas.tokens
     assert not bool((drawn == MASK).any())
     assert torch.equal(drawn, last(run(replace(one, cached=False), network, canvas, seed=4)).canvas.tokens)
+
+
+def batches_of(one, network, canvas, *, seed: int) -> tuple[list[list[int]], torch.Tensor]:
+    """The rows of each pass of each call, and the text."""
+    state, sizes = one.begin(canvas, seed=seed), []
+    while (asked := one.ask(state)) is not None:
+        sizes.append([len(p.x) for p in asked.passes])
+        state, _ = one.commit(state, asked, answer(network, asked))
+    return sizes, one.canvas(state).tokens
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_rows_that_read_alike_are_one_pass_and_share_a_memory(streams):
+    network = random_network(before=False)
+    one = AnyOrderProcess() if streams == 2 else OneStreamProcess(network.spec, policy_of("left-to-right"))
+    texts = torch.full((4, 7), MASK)
+    texts[:, 0] = 1
+    sizes, tokens = batches_of(one, network, of_tokens(texts, mask=MASK), seed=5)
+    assert sizes == [[4]] * 6
+    for row in range(4):
+        canvas = of_tokens(texts[row : row + 1], mask=MASK)
+        own = last(run(one, network, canvas, seed=5, ids=torch.tensor([row]))).canvas.tokens
+        assert torch.equal(own[0], tokens[row])
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_rows_that_differ_in_what_is_given_are_read_apart(streams):
+    network = random_network(before=False)
+    one = AnyOrderProcess() if streams == 2 else OneStreamProcess(network.spec, policy_of("left-to-right"))
+    texts = torch.full((3, 9), MASK)
+    texts[:, 0] = 1
+    texts[1, 4:] = torch.tensor([2, 3, 0, 4, 5])
+    canvas = of_tokens(texts, mask=MASK)
+    sizes, tokens = batches_of(one, network, canvas, seed=6)
+    assert sizes[0] == [1, 1, 1]
+    assert torch.equal(tokens, last(run(replace(one, cached=False), network, canvas, seed=6)).canvas.tokens)
+
+
+def test_a_row_that_is_done_is_taken_out_of_the_shared_memory():
+    network, one = random_network(before=False), AnyOrderProcess()
+    texts = torch.full((3, 8), MASK)
+    texts[:, 0] = 1
+    state = one.begin(of_tokens(texts, mask=MASK), seed=7)
+    for _ in range(3):
+        asked = one.ask(state)
+        assert [len(p.x) for p in asked.passes] == [3]
+        state, _ = one.commit(state, asked, answer(network, asked))
+    canvas = state.work.canvas
+    tokens = canvas.tokens.clone()
+    tokens[1] = tokens[1].where(tokens[1] != MASK, 0)
+    after = replace(state, work=replace(state.work, canvas=replace(canvas, tokens=tokens)))
+    left, again = one.ask(after), one.ask(replace(after, memories=(None, None, None)))
+    assert [len(p.x) for p in left.passes] == [2]
+    torch.testing.assert_close(answer(network, left).logits, answer(network, again).logits, rtol=1e-4, atol=1e-5)

@@ -220,6 +220,23 @@ def join(passes: Sequence[Pass]) -> Pass:
     )
 
 
+def stack(passes: Sequence[Pass]) -> Pass | None:
+    """Passes of a row each, by rules of the caller, as rows of one without a memory; None: they differ in shape."""
+    m, rules = passes[0].x.shape[1], [p.sees.visible for p in passes if isinstance(p.sees, Rule)]
+    positions, aims = [p.positions for p in passes], [p.aim for p in passes if p.aim is not None]
+    shapes = {(p.x.shape, p.keep, p.aim is None) for p in passes}
+    if len(shapes) > 1 or len(rules) < len(passes) or len({rule.shape for rule in rules}) > 1:
+        return None
+    return Pass(
+        torch.cat([p.x for p in passes]),
+        Rule(torch.stack(rules)),
+        torch.stack(positions),
+        keep=passes[0].keep,
+        wanted=torch.cat([every(p) + i * m for i, p in enumerate(passes)]),
+        aim=torch.stack(aims) if aims else None,
+    )
+
+
 def flat_places(p: Pass, places: Int[Tensor, "*b m"]) -> Int[Tensor, " n"]:
     """A place of each element, where rows may share them."""
     return places if places.dim() == 1 and len(p.x) == 1 else places.expand(p.x.shape[:2]).flatten()

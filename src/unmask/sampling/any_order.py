@@ -6,6 +6,7 @@ to right. Without `cached` every call reads everything again, in the same order,
 that a policy hides again or changes make the network read its row anew.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from unmask.model.model import Model
 from unmask.model.passes.ordered import check_ordered, unread
-from unmask.model.passing import Empty, Memory
+from unmask.model.passing import Empty, Memory, Pass, stack
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -28,13 +29,25 @@ UNREAD = -1
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What the network remembers of a row: a row of a memory, which rows that are read together share."""
+
+    memory: Memory
+    row: int = 0
+    rows: int = 1
+
+    def alone(self) -> Memory:
+        return self.memory if self.rows == 1 else self.memory.take(torch.tensor([self.row]))
+
+
+@dataclass(frozen=True)
 class OrderedWork:
     """Rows being filled, the order in which their tokens were read, and the network's memory of them."""
 
     work: Work
     order: Int[Tensor, "b l"]  # when each position was read, 0 first; UNREAD: not yet
     tokens: Int[Tensor, "b l"]  # what was read there
-    memories: tuple[Memory | None, ...]
+    memories: tuple[Kept | None, ...]
     start: int = 0  # position of the window that was read
     aims: Int[Tensor, "b l"] | None = None  # in one stream: from where each token looked when it was read
 
@@ -74,15 +87,13 @@ class AnyOrderProcess(OverMasked):
         width = asked.tokens.shape[1]
         counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
         wanted = (asked.rows % width + asked.start).split(counts)
+        begun, told = Empty(asked.start + 2 * width) if self.cached else None, readings(state, asked)
         passes = []
-        for i, row in enumerate(asked.live.tolist()):
-            places, read = to_read(state, asked, i)
-            memory = (state.memories[row] if read else None) or Empty(asked.start + 2 * width)
-            tokens = asked.tokens[i, places[read:] - asked.start]
-            passes.append(
-                unread(tokens, places[read:], wanted[i], memory if self.cached else None, mask=asked.view.mask)
-            )
-        return replace(asked, passes=tuple(passes))
+        for i, read in enumerate(told.read):
+            new = told.places(i)[read:]
+            tokens = asked.tokens[i, new - asked.start]
+            passes.append(unread(tokens, new, wanted[i], begun, mask=asked.view.mask))
+        return replace(asked, passes=read_together(passes, told.kept(state)))
 
     def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
@@ -90,37 +101,69 @@ class AnyOrderProcess(OverMasked):
 
     def remember(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
         """The state with this work, and with what the network has read for its answer."""
+        told, going = readings(state, asked), work.canvas.hidden.any(1).tolist()
         order, tokens, memories = state.order.clone(), state.tokens.clone(), list(state.memories)
-        going = work.canvas.hidden.any(1).tolist()
+        here = slice(asked.start, asked.start + asked.tokens.shape[1])
+        order[asked.live], tokens[asked.live] = UNREAD, UNREAD
+        order[asked.live, here] = torch.where(told.visible, told.sequence.argsort(1), UNREAD)
+        tokens[asked.live, here] = torch.where(told.visible, asked.tokens, UNREAD)
+        rows = len(asked.live) if len(answer.memories) == 1 else 1
         for i, row in enumerate(asked.live.tolist()):
-            places, _ = to_read(state, asked, i)
-            order[row], tokens[row] = UNREAD, UNREAD
-            order[row, places] = torch.arange(len(places), device=places.device)
-            tokens[row, places] = asked.tokens[i, places - asked.start]
-            memories[row] = answer.memories[i] if self.cached and going[row] else None
+            memory = answer.memories[i if rows == 1 else 0]
+            kept = None if memory is None or not going[row] else Kept(memory, i if rows > 1 else 0, rows)
+            memories[row] = kept
         return OrderedWork(work, order, tokens, tuple(memories), asked.start, state.aims)
 
 
-def to_read(state: OrderedWork, asked: Ask, i: int) -> tuple[Int[Tensor, " k"], int]:
-    """The positions of a row's visible tokens in the order of reading, and how many the memory holds of them.
+@dataclass(frozen=True)
+class Readings:
+    """The visible tokens of a question's rows in the order of reading.
 
     What was read and has not changed keeps its place in the order; new tokens follow, from left to right.
     """
-    row, width = int(asked.live[i]), asked.tokens.shape[1]
-    here = slice(asked.start, asked.start + width)
-    shown, order = asked.tokens[i], state.order[row, here]
-    same = (order != UNREAD) & (state.tokens[row, here] == shown)
-    places = visible_places(asked, i)
-    key = torch.where(same, order, width + torch.arange(width, device=shown.device))[places]
-    places = places[key.argsort()]
-    remembered = int((state.order[row] != UNREAD).sum())
-    whole = asked.start == state.start and int(same.sum()) == remembered and state.memories[row] is not None
-    return places + asked.start, remembered if whole else 0
+
+    asked: Ask
+    visible: Bool[Tensor, "b w"]
+    sequence: Int[Tensor, "b w"]  # columns in the order of reading; those that show no token come last
+    counts: list[int]  # visible tokens
+    read: list[int]  # how many of them the memory holds
+
+    def places(self, i: int) -> Int[Tensor, " k"]:
+        """The positions of a row's visible tokens."""
+        return self.sequence[i, : self.counts[i]] + self.asked.start
+
+    def kept(self, state: OrderedWork) -> list[Kept | None]:
+        """What is remembered of the rows; None: nothing that is still right."""
+        live = self.asked.live.tolist()
+        return [state.memories[row] if read else None for row, read in zip(live, self.read, strict=True)]
 
 
-def visible_places(asked: Ask, i: int) -> Int[Tensor, " k"]:
-    """The columns of a question's row that show a token."""
-    shown: Bool[Tensor, " w"] = asked.tokens[i] != asked.view.mask
+def readings(state: OrderedWork, asked: Ask) -> Readings:
+    live, width = asked.live, asked.tokens.shape[1]
+    here, column = slice(asked.start, asked.start + width), torch.arange(width, device=asked.tokens.device)
+    visible, order = asked.tokens != asked.view.mask, state.order[live]
     if asked.lengths is not None:
-        shown = shown & (torch.arange(len(shown), device=shown.device) < asked.lengths[i])
-    return shown.nonzero().squeeze(1)
+        visible = visible & (column < asked.lengths[:, None])
+    same = (order[:, here] != UNREAD) & (state.tokens[live, here] == asked.tokens)
+    key = torch.where(same, order[:, here], width + column).masked_fill(~visible, 2 * width)
+    remembered = (order != UNREAD).sum(1)
+    right = (same.sum(1) == remembered).tolist()
+    read = [
+        n if ok and asked.start == state.start and state.memories[row] is not None else 0
+        for n, ok, row in zip(remembered.tolist(), right, live.tolist(), strict=True)
+    ]
+    return Readings(asked, visible, key.argsort(1), visible.sum(1).tolist(), read)
+
+
+def read_together(passes: Sequence[Pass], kept: Sequence[Kept | None]) -> tuple[Pass, ...]:
+    """The passes of rows with what is remembered of them: as one, if they are alike and so is what holds it."""
+    joint = stack(passes) if len({None if one is None else id(one.memory) for one in kept}) == 1 else None
+    if joint is None:
+        return tuple(
+            p if one is None else replace(p, memory=one.alone()) for p, one in zip(passes, kept, strict=True)
+        )
+    first, rows = kept[0], [one.row for one in kept if one is not None]
+    if first is None:
+        return (replace(joint, memory=passes[0].memory),)
+    whole = rows == list(range(first.rows))
+    return (replace(joint, memory=first.memory if whole else first.memory.take(torch.tensor(rows))),)

@@ -18,8 +18,8 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.model import Model
 from unmask.model.passes.aimed import aim_at, check_aimed
-from unmask.model.passing import Empty, Memory, Pass, Rule
-from unmask.sampling.any_order import UNREAD, AnyOrderProcess, OrderedWork, to_read
+from unmask.model.passing import Empty, Pass, Rule
+from unmask.sampling.any_order import UNREAD, AnyOrderProcess, OrderedWork, Readings, read_together, readings
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -74,38 +74,38 @@ class OneStreamProcess(OverMasked):
         asked = self.inner.ask(state.work)
         if asked is None:
             return None
-        passes = tuple(self.reading_pass(state, asked, i, blanks) for i, blanks in enumerate(blanks_of(asked)))
-        return replace(asked, passes=passes)
+        told, passes, kept = readings(state, asked), [], []
+        for i, blanks in enumerate(blanks_of(asked)):
+            own = self.reading(state, told, i, blanks)
+            passes.append(self.reading_pass(asked, own, i, blanks))
+            kept.append(state.memories[int(asked.live[i])] if own.read else None)
+        return replace(asked, passes=read_together(passes, kept))
 
-    def reading(self, state: OrderedWork, asked: Ask, i: int, blanks: Int[Tensor, " n"]) -> ReadingOrder:
-        places, read = to_read(state, asked, i)
+    def reading(self, state: OrderedWork, told: Readings, i: int, blanks: Int[Tensor, " n"]) -> ReadingOrder:
+        places, read = told.places(i), told.read[i]
         if not len(places):
             raise UserError("a model of one stream continues a text: at least one token of every row must be given.")
         following = blanks[:1] if len(blanks) else places[-1:]  # nothing is asked: it will be read again
         aims = aim_at(self.spec, torch.cat([places[1:], following]))
         assert state.aims is not None
-        right = (state.aims[int(asked.live[i]), places[:read]] == aims[:read]).int().cumprod(0)
+        right = (state.aims[int(told.asked.live[i]), places[:read]] == aims[:read]).int().cumprod(0)
         return ReadingOrder(places, aims, min(int(right.sum()), len(places) - 1))  # the last one answers
 
-    def reading_pass(self, state: OrderedWork, asked: Ask, i: int, blanks: Int[Tensor, " n"]) -> Pass:
+    def reading_pass(self, asked: Ask, own: ReadingOrder, i: int, blanks: Int[Tensor, " n"]) -> Pass:
         """The pass of one row: new tokens, and the last one again for each blank but the first."""
-        own = self.reading(state, asked, i, blanks)
         places, n = own.places[own.read :], max(0, len(blanks) - 1)
         k, last = len(places), places[-1:].expand(n)
         contents = torch.ones(k, k, dtype=torch.bool, device=places.device).tril()
         again = torch.cat([contents.new_ones(n, k - 1), contents.new_zeros(n, 1)], 1)
         rule = torch.cat([torch.cat([contents, contents.new_zeros(k, n)], 1), torch.cat([again, eye(n, places)], 1)])
-        memory: Memory | None = None
-        if self.cached:
-            memory = state.memories[int(asked.live[i])] if own.read else None
-            memory = memory or Empty(asked.start + asked.tokens.shape[1] + n)
+        begun = Empty(asked.start + asked.tokens.shape[1] + n) if self.cached else None
         at = torch.cat([places, last])
         return Pass(
             asked.tokens[i, at - asked.start][None],
             Rule(rule),
             at,
-            memory=memory,
-            keep=None if memory is None else k,
+            memory=begun,
+            keep=None if begun is None else k,
             wanted=torch.arange(k - 1, k - 1 + len(blanks), device=places.device),
             aim=torch.cat([own.aims[own.read :], aim_at(self.spec, blanks[1:])]),
         )
@@ -118,8 +118,9 @@ class OneStreamProcess(OverMasked):
         """The state with this work, and with what the network has read for its answer."""
         assert state.aims is not None
         aims = state.aims.clone()
+        told = readings(state, asked)
         for i, blanks in enumerate(blanks_of(asked)):
-            own = self.reading(state, asked, i, blanks)
+            own = self.reading(state, told, i, blanks)
             aims[int(asked.live[i]), own.places] = own.aims
         return replace(self.ordered.remember(state, asked, answer, work), aims=aims)
 
