@@ -1,7 +1,9 @@
 """Numbers by their place in a result."""
 
+import json
+
 import pytest
-from tiny_study import written
+from tiny_study import TINY, ran, written
 
 from unmask.studies.study import read_study
 from unmask.studies.table import budget_of, dig, places
@@ -60,3 +62,14 @@ def test_every_number_has_a_place_at_which_it_is_found():
 )
 def test_a_table_says_what_its_trainings_have_in_common(tmp_path, changes, said):
     assert budget_of(read_study(written(tmp_path, **changes))) == said
+
+
+def test_a_learning_curve_begins_after_the_warm_start(tmp_path):
+    train = {**TINY["train"], "recipe": "warm", "run": {**TINY["train"]["run"], "eval_every": 1}}
+    path = written(tmp_path, train=train, row=[{"name": "MDLM"}], picture={"kind": "bars", "curves": True})
+    assert ran(path, tmp_path / "out") == 0
+    (row,) = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]
+    (metrics,) = tmp_path.glob("out/rows/*/*/*/run/metrics.jsonl")
+    valid = [line for line in map(json.loads, metrics.read_text().splitlines()) if "valid" in line]
+    assert [line["objective"] for line in valid] == ["ar", "mdlm", "mdlm", "mdlm"]
+    assert [point["valid"] for point in row["curve"]] == [line["valid"] for line in valid[1:]]

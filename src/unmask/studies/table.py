@@ -185,14 +185,17 @@ def manifest_of(tasks: Sequence[Task]) -> dict[str, Any] | None:
 
 
 def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[str, float]]:
-    """Validation during the training of a row with the first seed, by tokens and by passes over the training text."""
+    """Validation during the training of a row with the first seed, by tokens and by passes over the training text.
+
+    Of a warm start only what follows it: the numbers of two objectives do not compare.
+    """
     own = next((task for task in tasks if task.row == row.name and task.kind == "train"), None)
     manifest = manifest_of(tasks)
     if own is None or manifest is None or not (own.folder / MODEL / metrics.FILE).is_file():
         return []
     train, size = train_of(row), manifest["splits"]["train"]["tokens"]
     step = train.optim.batch * train.text.length
-    lines = metrics.read_metrics(own.folder / MODEL)
+    valid = [line for line in metrics.read_metrics(own.folder / MODEL) if "valid" in line]
     return [
         {
             "tokens": line["step"] * step,
@@ -200,8 +203,8 @@ def curve_of(study: Study, row: StudyRow, tasks: Sequence[Task]) -> list[dict[st
             "valid": line["valid"],
             "error": line["error"],
         }
-        for line in lines
-        if "valid" in line
+        for line in valid
+        if line.get("objective") == valid[-1].get("objective")
     ]
 
 
