@@ -209,7 +209,7 @@ def test_the_memory_of_a_finished_row_is_freed():
     state = one.begin(of_rows(rows[1:], mask=MASK), seed=0)
     asked = one.ask(state)
     state, _ = one.commit(state, asked, answer(network, asked))
-    kept = weakref.ref(state.memories[0].layers[0][0])
+    kept = weakref.ref(state.memories[0].memory.layers[0][0])
     assert kept() is not None
     del state, asked
     gc.collect()
@@ -335,3 +335,15 @@ def test_ancestral_steps_draw_every_token_also_in_the_last_step():
         network.output_layer.linear.bias[0] = -1e4
     ended = last(run(process(network, policy=Ancestral(2)), network, blank(20, 8, mask=MASK), seed=0)).canvas.tokens
     assert ((ended != 0) & (ended != MASK)).all()
+
+
+def test_rows_that_are_read_alike_are_one_pass_with_one_memory():
+    network = random_network(before=True)
+    one, canvas = process(network), of_rows([[1, *[MASK] * 9]] * 3, mask=MASK)
+    state = one.begin(canvas, seed=4)
+    while (asked := one.ask(state)) is not None:
+        assert [len(p.x) for p in asked.passes] == [3]
+        state, _ = one.commit(state, asked, answer(network, asked))
+    for row in range(3):
+        alone = last(run(one, network, canvas.take(torch.tensor([row])), seed=4, ids=torch.tensor([row])))
+        assert torch.equal(alone.canvas.tokens[0], state.work.canvas.tokens[row])

@@ -39,7 +39,7 @@ class Counted:
 
     def run(self, p):
         parts = getattr(p.sees, "parts", (p,))
-        self.calls.append([int(part.positions[part.keep]) for part in parts])
+        self.calls.append([int(part.positions.reshape(-1, part.x.shape[1])[0, part.keep]) for part in parts])
         return self.net.run(p)
 
 
@@ -96,7 +96,7 @@ def test_a_request_that_leaves_takes_its_cache_along():
             ticket = await engine.enter(lambda: begun(net, 1))
             turns = aiter(ticket)
             turn = await anext(turns)
-            cache = weakref.ref(turn.work.state.memories[0].layers[0][0])
+            cache = weakref.ref(turn.work.state.memories[0].memory.layers[0][0])
             assert cache() is not None
             await turns.aclose()
             del ticket, turns, turn

@@ -221,20 +221,31 @@ def join(passes: Sequence[Pass]) -> Pass:
 
 
 def stack(passes: Sequence[Pass]) -> Pass | None:
-    """Passes of a row each, by rules of the caller, as rows of one without a memory; None: they differ in shape."""
-    m, rules = passes[0].x.shape[1], [p.sees.visible for p in passes if isinstance(p.sees, Rule)]
-    positions, aims = [p.positions for p in passes], [p.aim for p in passes if p.aim is not None]
-    shapes = {(p.x.shape, p.keep, p.aim is None) for p in passes}
-    if len(shapes) > 1 or len(rules) < len(passes) or len({rule.shape for rule in rules}) > 1:
+    """Passes of a row each as rows of one, without a memory; None: they differ in more than what they read.
+
+    Rules of the caller may differ from row to row, if they are of one shape.
+    """
+    m, first = passes[0].x.shape[1], passes[0]
+    shapes = {
+        (p.x.shape, p.keep, *(None if one is None else one.shape for one in (p.position, p.aim))) for p in passes
+    }
+    rules = [p.sees.visible for p in passes if isinstance(p.sees, Rule)]
+    kinds = {rule.shape for rule in rules} | {p.sees for p in passes if not isinstance(p.sees, Rule)}
+    if len(shapes) > 1 or len(kinds) > 1 or not all(p.sigma is p.lengths is p.segments is None for p in passes):
         return None
     return Pass(
         torch.cat([p.x for p in passes]),
-        Rule(torch.stack(rules)),
-        torch.stack(positions),
-        keep=passes[0].keep,
+        Rule(torch.stack(rules)) if rules else first.sees,
+        stacked([p.position for p in passes]),
+        keep=first.keep,
         wanted=torch.cat([every(p) + i * m for i, p in enumerate(passes)]),
-        aim=torch.stack(aims) if aims else None,
+        aim=stacked([p.aim for p in passes]),
     )
+
+
+def stacked(places: Sequence[Int[Tensor, " m"] | None]) -> Int[Tensor, "b m"] | None:
+    there = [one for one in places if one is not None]
+    return torch.stack(there) if there else None
 
 
 def flat_places(p: Pass, places: Int[Tensor, "*b m"]) -> Int[Tensor, " n"]:

@@ -6,7 +6,6 @@ to right. Without `cached` every call reads everything again, in the same order,
 that a policy hides again or changes make the network read its row anew.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from unmask.model.model import Model
 from unmask.model.passes.ordered import check_ordered, unread
-from unmask.model.passing import Empty, Memory, Pass, stack
+from unmask.model.passing import Empty
+from unmask.sampling.kept import Kept, kept_after, read_together
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -26,18 +26,6 @@ from unmask.sampling.process import PROCESSES, Ask, Committed, NetworkAnswer
 from unmask.text.prompt.canvas import Canvas
 
 UNREAD = -1
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What the network remembers of a row: a row of a memory, which rows that are read together share."""
-
-    memory: Memory
-    row: int = 0
-    rows: int = 1
-
-    def alone(self) -> Memory:
-        return self.memory if self.rows == 1 else self.memory.take(torch.tensor([self.row]))
 
 
 @dataclass(frozen=True)
@@ -88,12 +76,12 @@ class AnyOrderProcess(OverMasked):
         counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
         wanted = (asked.rows % width + asked.start).split(counts)
         begun, told = Empty(asked.start + 2 * width) if self.cached else None, readings(state, asked)
-        passes = []
-        for i, read in enumerate(told.read):
-            new = told.places(i)[read:]
+        passes, kept = [], told.kept(state)
+        for i, (read, own) in enumerate(zip(told.read, kept, strict=True)):
+            new, memory = told.places(i)[read:], begun if own is None else own.memory
             tokens = asked.tokens[i, new - asked.start]
-            passes.append(unread(tokens, new, wanted[i], begun, mask=asked.view.mask))
-        return replace(asked, passes=read_together(passes, told.kept(state)))
+            passes.append(unread(tokens, new, wanted[i], memory, mask=asked.view.mask))
+        return replace(asked, passes=read_together(passes, kept))
 
     def commit(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer) -> tuple[OrderedWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
@@ -101,18 +89,13 @@ class AnyOrderProcess(OverMasked):
 
     def remember(self, state: OrderedWork, asked: Ask, answer: NetworkAnswer, work: Work) -> OrderedWork:
         """The state with this work, and with what the network has read for its answer."""
-        told, going = readings(state, asked), work.canvas.hidden.any(1).tolist()
-        order, tokens, memories = state.order.clone(), state.tokens.clone(), list(state.memories)
+        told, order, tokens = readings(state, asked), state.order.clone(), state.tokens.clone()
         here = slice(asked.start, asked.start + asked.tokens.shape[1])
         order[asked.live], tokens[asked.live] = UNREAD, UNREAD
         order[asked.live, here] = torch.where(told.visible, told.sequence.argsort(1), UNREAD)
         tokens[asked.live, here] = torch.where(told.visible, asked.tokens, UNREAD)
-        rows = len(asked.live) if len(answer.memories) == 1 else 1
-        for i, row in enumerate(asked.live.tolist()):
-            memory = answer.memories[i if rows == 1 else 0]
-            kept = None if memory is None or not going[row] else Kept(memory, i if rows > 1 else 0, rows)
-            memories[row] = kept
-        return OrderedWork(work, order, tokens, tuple(memories), asked.start, state.aims)
+        kept = kept_after(state.memories, asked, answer, work.canvas.hidden.any(1).tolist())
+        return OrderedWork(work, order, tokens, kept, asked.start, state.aims)
 
 
 @dataclass(frozen=True)
@@ -153,17 +136,3 @@ def readings(state: OrderedWork, asked: Ask) -> Readings:
         for n, ok, row in zip(remembered.tolist(), right, live.tolist(), strict=True)
     ]
     return Readings(asked, visible, key.argsort(1), visible.sum(1).tolist(), read)
-
-
-def read_together(passes: Sequence[Pass], kept: Sequence[Kept | None]) -> tuple[Pass, ...]:
-    """The passes of rows with what is remembered of them: as one, if they are alike and so is what holds it."""
-    joint = stack(passes) if len({None if one is None else id(one.memory) for one in kept}) == 1 else None
-    if joint is None:
-        return tuple(
-            p if one is None else replace(p, memory=one.alone()) for p, one in zip(passes, kept, strict=True)
-        )
-    first, rows = kept[0], [one.row for one in kept if one is not None]
-    if first is None:
-        return (replace(joint, memory=passes[0].memory),)
-    whole = rows == list(range(first.rows))
-    return (replace(joint, memory=first.memory if whole else first.memory.take(torch.tensor(rows))),)

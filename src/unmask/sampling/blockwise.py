@@ -21,7 +21,8 @@ from unmask.model.formats.dialects import family_of
 from unmask.model.model import Model
 from unmask.model.passes.doubled import check_blockwise
 from unmask.model.passes.pieces import BlockRule, piece
-from unmask.model.passing import Empty, Memory
+from unmask.model.passing import Empty
+from unmask.sampling.kept import Kept, kept_after, read_together
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, OverMasked, Sliding, Span, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -57,7 +58,7 @@ class BlockWork:
     """Rows being filled, and the network's memory of each; None: nothing is read yet, or nothing is left to fill."""
 
     work: Work
-    memories: tuple[Memory | None, ...]
+    memories: tuple[Kept | None, ...]
     short: int = 0  # tokens that the first block has less than the others
 
 
@@ -129,12 +130,15 @@ class Blockwise(OverMasked):
         counts = torch.bincount(asked.row, minlength=len(asked.tokens)).tolist()
         wanted = (asked.rows % width - first).split(counts)
         rule, passes = BlockRule(self.size, self.window, self.before, state.short), []
-        for i, row in enumerate(asked.live.tolist()):
-            memory = state.memories[row] or Empty()
+        kept = [state.memories[row] for row in asked.live.tolist()]
+        # If one row needs the token before the block, all read it: they then stay alike.
+        led = first > 0 and self.before and any(0 in columns.tolist() for columns in wanted)
+        for i, own in enumerate(kept):
+            memory = Empty() if own is None else own.memory
             tokens = asked.tokens[i, memory.filled : stops[i]]
-            lead = int(asked.tokens[i, first - 1]) if first and self.before else None
+            lead = int(asked.tokens[i, first - 1]) if led else None
             passes.append(piece(rule, tokens, memory, first=first, wanted=wanted[i], lead=lead))
-        return replace(asked, passes=tuple(passes))
+        return replace(asked, passes=read_together(passes, kept))
 
     def commit(self, state: BlockWork, asked: Ask, answer: NetworkAnswer) -> tuple[BlockWork, Committed]:
         work, brought = self.inner.commit(state.work, asked, answer)
@@ -142,8 +146,5 @@ class Blockwise(OverMasked):
 
     def remember(self, state: BlockWork, asked: Ask, answer: NetworkAnswer, work: Work) -> BlockWork:
         """The state with this work, and with what the network has read for its answer."""
-        memories = list(state.memories)
-        going = work.canvas.hidden.any(1).tolist()
-        for row, memory in zip(asked.live.tolist(), answer.memories, strict=True):
-            memories[row] = memory if self.cached and going[row] else None
-        return BlockWork(work, tuple(memories), state.short)
+        going = [self.cached and more for more in work.canvas.hidden.any(1).tolist()]
+        return BlockWork(work, kept_after(state.memories, asked, answer, going), state.short)

@@ -18,8 +18,9 @@ from unmask.errors import UserError
 from unmask.model.backbone import Spec
 from unmask.model.model import Model
 from unmask.model.passes.aimed import aim_at, check_aimed
-from unmask.model.passing import Empty, Pass, Rule
-from unmask.sampling.any_order import UNREAD, AnyOrderProcess, OrderedWork, Readings, read_together, readings
+from unmask.model.passing import Empty, Memory, Pass, Rule
+from unmask.sampling.any_order import UNREAD, AnyOrderProcess, OrderedWork, Readings, readings
+from unmask.sampling.kept import Kept, read_together
 from unmask.sampling.logits import LogitOptions
 from unmask.sampling.masked import Masked, OverMasked, Whole, Windows, Work
 from unmask.sampling.policies.planned import FirstHitting
@@ -77,8 +78,8 @@ class OneStreamProcess(OverMasked):
         told, passes, kept = readings(state, asked), [], []
         for i, blanks in enumerate(blanks_of(asked)):
             own = self.reading(state, told, i, blanks)
-            passes.append(self.reading_pass(asked, own, i, blanks))
             kept.append(state.memories[int(asked.live[i])] if own.read else None)
+            passes.append(self.reading_pass(asked, own, kept[-1], i, blanks))
         return replace(asked, passes=read_together(passes, kept))
 
     def reading(self, state: OrderedWork, told: Readings, i: int, blanks: Int[Tensor, " n"]) -> ReadingOrder:
@@ -91,21 +92,25 @@ class OneStreamProcess(OverMasked):
         right = (state.aims[int(told.asked.live[i]), places[:read]] == aims[:read]).int().cumprod(0)
         return ReadingOrder(places, aims, min(int(right.sum()), len(places) - 1))  # the last one answers
 
-    def reading_pass(self, asked: Ask, own: ReadingOrder, i: int, blanks: Int[Tensor, " n"]) -> Pass:
+    def reading_pass(
+        self, asked: Ask, own: ReadingOrder, kept: Kept | None, i: int, blanks: Int[Tensor, " n"]
+    ) -> Pass:
         """The pass of one row: new tokens, and the last one again for each blank but the first."""
         places, n = own.places[own.read :], max(0, len(blanks) - 1)
         k, last = len(places), places[-1:].expand(n)
         contents = torch.ones(k, k, dtype=torch.bool, device=places.device).tril()
         again = torch.cat([contents.new_ones(n, k - 1), contents.new_zeros(n, 1)], 1)
         rule = torch.cat([torch.cat([contents, contents.new_zeros(k, n)], 1), torch.cat([again, eye(n, places)], 1)])
-        begun = Empty(asked.start + asked.tokens.shape[1] + n) if self.cached else None
+        memory: Memory | None = None
+        if self.cached:
+            memory = Empty(asked.start + asked.tokens.shape[1] + n) if kept is None else kept.memory
         at = torch.cat([places, last])
         return Pass(
             asked.tokens[i, at - asked.start][None],
             Rule(rule),
             at,
-            memory=begun,
-            keep=None if begun is None else k,
+            memory=memory,
+            keep=None if memory is None else k,
             wanted=torch.arange(k - 1, k - 1 + len(blanks), device=places.device),
             aim=torch.cat([own.aims[own.read :], aim_at(self.spec, blanks[1:])]),
         )

@@ -44,11 +44,11 @@ def piece(
     tokens  from the first token that the memory lacks to the end of the block
     first   position of the block's first token
     wanted  columns of the block whose states are needed
-    lead    the token before the block, where there is one
+    lead    the token before the block, where there is one and a state of it is needed
     """
     filled, stored = memory.filled, first - memory.filled
     block = len(tokens) - stored
-    led = rule.before and lead is not None and 0 in wanted.tolist()
+    led = rule.before and lead is not None
     seen = max(1, rule.window // rule.size)  # blocks
     number = ((filled if stored else first) + rule.short) // rule.size
     low = min(max(0, (number + 1 - seen) * rule.size - rule.short), filled)
