@@ -84,7 +84,7 @@ class Run:
     track: Literal["", "tensorboard", "wandb", "mlflow"] = ""  # also write the curves for this program
     tensorboard: bool = field(default=False, metadata={"hidden": True})  # in settings of older runs: track it
     device: Shortly[Device] = "auto"  # auto: a GPU if there is one
-    dtype: Shortly[Dtype] = "auto"  # of products; auto: bfloat16 on CUDA, and with --minutes if faster
+    dtype: Shortly[Dtype] = "auto"  # of products; auto: bfloat16 on CUDA; --minutes tries it
     minutes: float = field(default=0.0, metadata={"hidden": True})  # set by --minutes: a late run gets fewer steps
     threads: Shortly[Threads] = "auto"  # on the CPU; auto: a short trial at the start chooses
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun; fsdp: each process holds one part of the weights
