@@ -1,11 +1,17 @@
 """What Markov chains of letters reach on the text of configs/studies/letters.toml, in bits per letter.
 
     python experiments/letter_chains.py runs/letters/data/*/text
+    unmask sample runs/letters/rows/NAME/seed-1/train-*/run --n 8 --length 256 --seed 1 --json > name.jsonl
+    python experiments/letter_chains.py runs/letters/data/*/text --samples *.jsonl
 
-Chains of order 0 to 4 are counted on the whole of train.txt and tested on the whole of test.txt.
+Chains of order 0 to 4 are counted on the whole of train.txt and tested on the whole of test.txt. With samples, each
+file is tested instead: what a model of letter pairs writes is improbable under a chain of order 4, whatever bound the
+model has. A text that repeats likely words would be too probable: read the samples too.
 """
 
 import argparse
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +29,21 @@ def read_letters(path: Path) -> np.ndarray:
     return np.where(codes == ord(" "), 0, codes.astype(np.int64) - ord("a") + 1)
 
 
-def bits_per_letter(train: np.ndarray, test: np.ndarray, order: int) -> float:
-    """The mean of −log2 p(letter | the `order` letters before it), of the letters that have so many before them."""
+def numbers_of(text: str) -> np.ndarray:
+    """The letters of a sample as numbers; what is no letter is a space."""
+    letters = re.sub("[^a-z]+", " ", text).strip()
+    return np.array([0 if one == " " else ord(one) - ord("a") + 1 for one in letters], np.int64)
+
+
+def chain(train: np.ndarray, order: int) -> np.ndarray:
+    """p(letter | the `order` letters before it), by context and letter."""
     counts = np.bincount(contexts(train, order), minlength=LETTERS ** (order + 1)).reshape(-1, LETTERS) + ADDED
-    p = counts / counts.sum(1, keepdims=True)
-    return float(-np.log2(p.reshape(-1)[contexts(test, order)]).mean())
+    return np.asarray(counts / counts.sum(1, keepdims=True)).reshape(-1)
+
+
+def bits_per_letter(p: np.ndarray, test: np.ndarray, order: int) -> float:
+    """The mean of −log2 p(letter | the `order` letters before it), of the letters that have so many before them."""
+    return float(-np.log2(p[contexts(test, order)]).mean())
 
 
 def contexts(letters: np.ndarray, order: int) -> np.ndarray:
@@ -41,11 +57,22 @@ def contexts(letters: np.ndarray, order: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with train.txt and test.txt, as the study lays them out")
-    folder = parser.parse_args().folder
-    train, test = (read_letters(folder / f"{split}.txt") for split in ("train", "test"))
+    parser.add_argument("--samples", type=Path, nargs="*", default=[], help=".jsonl files of `unmask sample --json`")
+    asked = parser.parse_args()
+    train, test = (read_letters(asked.folder / f"{split}.txt") for split in ("train", "test"))
+    if asked.samples:
+        chains = {order: chain(train, order) for order in (2, 4)}
+        print("samples               order 2               order 4, bits per letter")
+        for path in asked.samples:
+            texts = [numbers_of(json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").splitlines()]
+            told = [np.array([bits_per_letter(p, one, order) for one in texts]) for order, p in chains.items()]
+            errors = [one.std(ddof=1) / len(one) ** 0.5 for one in told]
+            each = (f"{one.mean():.3f} ± {error:.3f}" for one, error in zip(told, errors, strict=True))
+            print(f"{path.stem:20}", *each, sep="  ")
+        return
     print(f"{len(train):,} letters to count, {len(test):,} to test")
     for order in range(5):
-        print(f"order {order}: {bits_per_letter(train, test, order):.4f} bits per letter")
+        print(f"order {order}: {bits_per_letter(chain(train, order), test, order):.4f} bits per letter")
 
 
 if __name__ == "__main__":

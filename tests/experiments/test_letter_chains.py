@@ -18,6 +18,14 @@ def test_letters_are_read_and_counted(tmp_path):
     train, test = np.array([1, 2, 1, 2, 1, 3]), np.array([1, 2, 3])
     whole = 6 + 27 * 0.1
     alone = [3.1 / whole, 2.1 / whole, 1.1 / whole]
-    assert letter_chains.bits_per_letter(train, test, 0) == pytest.approx(-sum(map(log2, alone)) / 3)
+    assert letter_chains.bits_per_letter(letter_chains.chain(train, 0), test, 0) == pytest.approx(
+        -sum(map(log2, alone)) / 3
+    )
     after = [2.1 / (3 + 2.7), 0.1 / (2 + 2.7)]  # b after a twice of three times; c after b never
-    assert letter_chains.bits_per_letter(train, test, 1) == pytest.approx(-sum(map(log2, after)) / 2)
+    assert letter_chains.bits_per_letter(letter_chains.chain(train, 1), test, 1) == pytest.approx(
+        -sum(map(log2, after)) / 2
+    )
+
+
+def test_samples_are_read_as_the_text_is():
+    assert letter_chains.numbers_of(" ab<|1|>z ").tolist() == [1, 2, 0, 26]
