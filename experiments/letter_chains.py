@@ -46,6 +46,17 @@ def bits_per_letter(p: np.ndarray, test: np.ndarray, order: int) -> float:
     return float(-np.log2(p[contexts(test, order)]).mean())
 
 
+def written(p: np.ndarray, order: int, letters: int, random: np.random.Generator) -> np.ndarray:
+    """A text that a chain writes, after as many spaces as it looks back."""
+    text = [0] * order
+    for _ in range(letters):
+        at = 0
+        for one in text[len(text) - order :]:
+            at = at * LETTERS + one
+        text.append(int(random.choice(LETTERS, p=p[at * LETTERS : (at + 1) * LETTERS])))
+    return np.array(text[order:], np.int64)
+
+
 def contexts(letters: np.ndarray, order: int) -> np.ndarray:
     """A number for each letter with the letters before it."""
     found = np.zeros(len(letters) - order, np.int64)
@@ -61,14 +72,19 @@ def main() -> None:
     asked = parser.parse_args()
     train, test = (read_letters(asked.folder / f"{split}.txt") for split in ("train", "test"))
     if asked.samples:
-        chains = {order: chain(train, order) for order in (2, 4)}
-        print("samples               order 2               order 4, bits per letter")
+        chains, random = {order: chain(train, order) for order in (1, 2, 3, 4)}, np.random.default_rng(1)
+        samples = {
+            f"chain of order {order}": [written(chains[order], order, 256, random) for _ in range(8)]
+            for order in (1, 2, 3)
+        }
         for path in asked.samples:
-            texts = [numbers_of(json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").splitlines()]
-            told = [np.array([bits_per_letter(p, one, order) for one in texts]) for order, p in chains.items()]
-            errors = [one.std(ddof=1) / len(one) ** 0.5 for one in told]
-            each = (f"{one.mean():.3f} ± {error:.3f}" for one, error in zip(told, errors, strict=True))
-            print(f"{path.stem:20}", *each, sep="  ")
+            lines = path.read_text(encoding="utf-8").splitlines()
+            samples[path.stem] = [numbers_of(json.loads(line)["text"]) for line in lines]
+        print("text                  order 2        order 4, bits per letter")
+        for name, texts in samples.items():
+            told = [np.array([bits_per_letter(chains[order], one, order) for one in texts]) for order in (2, 4)]
+            each = (f"{one.mean():.3f} ± {one.std(ddof=1) / len(one) ** 0.5:.3f}" for one in told)
+            print(f"{name:20}", *each, sep="  ")
         return
     print(f"{len(train):,} letters to count, {len(test):,} to test")
     for order in range(5):

@@ -29,3 +29,11 @@ def test_letters_are_read_and_counted(tmp_path):
 
 def test_samples_are_read_as_the_text_is():
     assert letter_chains.numbers_of(" ab<|1|>z ").tolist() == [1, 2, 0, 26]
+
+
+def test_a_chain_writes_by_its_own_law():
+    train = np.array([1, 2, 3] * 500)
+    text = letter_chains.written(letter_chains.chain(train, 1), 1, 30, np.random.default_rng(0))
+    steps = set(zip(text[5:].tolist(), text[6:].tolist(), strict=False))
+    assert len(text) == 30
+    assert len(steps & {(1, 2), (2, 3), (3, 1)}) == 3
