@@ -96,4 +96,8 @@ def test_beside_a_picture_every_row_has_a_learning_curve_if_the_study_wants_them
     figure = curves_beside(several)
     assert [line.get_label() for line in figure.axes[0].get_lines()] == ["AR: 3.000", "MDLM: 3.000"]
     assert curves_beside({**several, "picture": {"kind": "bars"}}) is None
+    several["rows"][0]["curve"] = [{**point, "valid": 300.0} for point in curve]
+    far = curves_beside(several).axes[0]
+    assert [line.get_label() for line in far.get_lines()] == ["AR: 300.000", "MDLM: 3.000"]
+    assert far.get_ylim()[1] < 10, "one row far above does not flatten the others"
     assert curves_beside({**several, "rows": several["rows"][2:]}) is None

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, Any]
 HUGE = 1e6
+FAR = 10  # times the lowest curve: one that stays above is named and not shown
 
 
 def drawable(table: Table) -> bool:
@@ -243,7 +244,8 @@ def curves(table: Table) -> "Figure":
                 alpha=1 if row is best else 0.5,
                 label=label,
             )
-    lows = [lowest(row) for row in rows]
+    every = [lowest(row) for row in rows]
+    lows = [low for low in every if low <= FAR * max(0.1, min(every))]
     axes.set(xlabel=label_of_seen, ylabel="nats per token, validation", xscale="log")
     axes.set_ylim(min(lows) - 0.1, max(min(lows) + 1.5, max(lows) + 0.5 if each else 0))
     plain_ticks(axes)
