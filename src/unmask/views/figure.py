@@ -68,8 +68,10 @@ def plain_ticks(axes: Any) -> None:
             axis.set_minor_formatter(NullFormatter())
 
 
-def legend(axes: Any, title: str | None = None) -> None:
-    box = axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8, labelcolor=INK)
+def legend(axes: Any, title: str | None = None, *, aside: bool = False) -> None:
+    """`aside`: on the right of the axes, where many names would cover what is drawn."""
+    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if aside else {}
+    box = axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8, labelcolor=INK, **place)
     box.get_title().set_color(INK)
 
 

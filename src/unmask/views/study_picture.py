@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, Any]
 HUGE = 1e6
+MANY = 8  # names in a legend that leave room for what is drawn
 FAR = 10  # times the lowest curve: one that stays above is named and not shown
 
 
@@ -83,7 +84,7 @@ def distances(table: Table) -> "Figure":
             write_beside(axes, text, (distance + error, at), left=beyond)
     axes.axvline(0, color=INK, lw=0.8, alpha=0.6)
     unit = table["columns"][number_of(table, asked.get("y", "nats"))]["unit"]
-    axes.set_xlabel(f"nats {unit} above {reference} (lower is better)")
+    axes.set_xlabel(" ".join(["nats", *unit.split(), f"above {reference} (lower is better)"]))
     axes.margins(x=0.12)
     name_rows(axes, names)
     legend(axes)
@@ -249,7 +250,7 @@ def curves(table: Table) -> "Figure":
     axes.set(xlabel=label_of_seen, ylabel="nats per token, validation", xscale="log")
     axes.set_ylim(min(lows) - 0.1, max(min(lows) + 1.5, max(lows) + 0.5 if each else 0))
     plain_ticks(axes)
-    legend(axes)
+    legend(axes, aside=len(groups) > MANY)
     return figure
 
 
