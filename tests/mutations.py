@@ -510,6 +510,12 @@ MUTATIONS = {
         "moved / letters",
         "diffusion/test_d3pm_uniform.py",
     ),
+    "baselines: the step to clean text forgets what stood there": Mutation(
+        "diffusion/kernels/uniform.py",
+        'self.first == "bayes"',
+        'self.first == "austin"',
+        "diffusion/test_d3pm_uniform.py",
+    ),
     "kernel: a mask forgets what the network says of it": Mutation(
         "diffusion/kernels/absorbing.py", "s.hidden + s.alpha * p_mask", "s.hidden", KERNELS
     ),

@@ -13,7 +13,7 @@ from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import D3PM, reconstruction
 from unmask.diffusion.d3pm_uniform import D3PMUniform
 from unmask.diffusion.kernel import KernelStep
-from unmask.diffusion.kernels.uniform import Uniform, random_ids, rate_nats, replace_tokens
+from unmask.diffusion.kernels.uniform import First, Uniform, random_ids, rate_nats, replace_tokens
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.schedule import Cosine, LogLinear, complete
 from unmask.diffusion.times import Cubed, Stratified, stratified_times
@@ -25,32 +25,33 @@ from unmask.random import Noise
 K, MASK = 3, 3  # ids of the tables below; the mask is the last
 
 
-def uniform(vocab: int) -> Uniform:
+def uniform(vocab: int, first: First = "bayes") -> Uniform:
     """The kernel whose time is the share that is replaced: 1 − α."""
-    return Uniform(LogLinear(eps=0), vocab)
+    return Uniform(LogLinear(eps=0), vocab, first)
 
 
 def kernel(alpha: float) -> torch.Tensor:
     return alpha * torch.eye(K, dtype=DOUBLE) + (1 - alpha) / K
 
 
-@pytest.mark.parametrize("a_s, a_t", [(0.7, 0.4), (0.3, 0.0), (1.0, 0.9)])
-def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t):
-    """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 the network's own prediction."""
+@pytest.mark.parametrize("first", ["bayes", "austin"])
+@pytest.mark.parametrize("a_s, a_t", [(0.7, 0.4), (0.3, 0.0), (1.0, 0.9), (1.0, 0.0)])
+def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t, first):
+    """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 too, or there the network's own prediction."""
     p = torch.tensor([0.2, 0.5, 0.3], dtype=DOUBLE)
     s, t = (1 - torch.tensor([one], dtype=DOUBLE) for one in (a_s, a_t))
     log_p = torch.cat((p.log(), torch.tensor([-torch.inf], dtype=DOUBLE)))[None]
     for x_t in range(K):
         explicit = kernel(a_t / a_s)[:, x_t] * (p @ kernel(a_s))
-        explicit = p if a_s == 1 else explicit / explicit.sum()
-        found = uniform(K + 1).log_step(log_p, KernelStep(torch.tensor([x_t]), s, t, MASK)).exp()[0]
+        explicit = p if a_s == 1 and first == "austin" else explicit / explicit.sum()
+        found = uniform(K + 1, first).log_step(log_p, KernelStep(torch.tensor([x_t]), s, t, MASK)).exp()[0]
         assert torch.allclose(found[:K], explicit)
         assert found[MASK] == 0
         for x0 in range(K):
             q = kernel(a_t / a_s)[:, x_t] * kernel(a_s)[x0]
             q = q / q.sum()
             kl = torch.where(q > 0, q * (q / explicit).log(), 0.0).sum()
-            ours = uniform(K + 1).kl(log_p, torch.tensor([x0]), KernelStep(torch.tensor([x_t]), s, t, MASK))
+            ours = uniform(K + 1, first).kl(log_p, torch.tensor([x0]), KernelStep(torch.tensor([x_t]), s, t, MASK))
             assert float(ours) == pytest.approx(float(kl), abs=1e-12)
 
 
@@ -160,6 +161,29 @@ def test_the_bound_is_the_enumerated_one_and_a_bound(total):
         assert paid == pytest.approx(float(bound[number]), rel=1e-9)
 
 
+def test_the_bound_falls_to_the_entropy_for_a_network_that_knows_the_others():
+    """T steps, p(x_0^i | all others in x_t) exact, every x_t enumerated. D3PM's own first step pays once more for all."""
+    texts, total = every_text(2, 2), 64
+    joint = torch.tensor([[0.55, 0.05], [0.1, 0.3]], dtype=DOUBLE)
+    found = {"bayes": 0.0, "austin": 0.0}
+    for i in range(1, total + 1):
+        s, t = (torch.full((2,), j / total, dtype=DOUBLE) for j in (i - 1, i))
+        q = (1 - t[0]) * torch.eye(2, dtype=DOUBLE) + t[0] / 2
+        for x_t in texts:
+            others = [joint @ q[:, x_t[1]], q[:, x_t[0]] @ joint]
+            log_p = torch.stack(
+                [torch.cat(((one / one.sum()).log(), one.new_tensor([-torch.inf]))) for one in others]
+            )
+            for x0, chance in zip(texts, joint.flatten(), strict=True):
+                reached = float(chance * q[x0[0], x_t[0]] * q[x0[1], x_t[1]])
+                for first in found:
+                    found[first] += reached * float(uniform(3, first).kl(log_p, x0, KernelStep(x_t, s, t, 2)).sum())
+    entropy = float(-(joint * joint.log()).sum())
+    assert entropy < found["bayes"] < entropy + 0.02
+    left = 2 * entropy + float(sum((joint.sum(i) * joint.sum(i).log()).sum() for i in (0, 1)))  # Σ H(x_i | other)
+    assert found["austin"] - found["bayes"] == pytest.approx(left, abs=0.1)
+
+
 @pytest.mark.parametrize("objective", [D3PM(steps=6), D3PMUniform(steps=6)], ids=lambda one: one.name)
 def test_the_hybrid_loss_adds_the_cross_entropy_at_all_positions_and_leaves_the_bound(objective):
     world = TableWorld.random()
@@ -198,6 +222,20 @@ def test_austin_s_bound_is_the_reference_s_without_the_reconstruction_and_both_h
         D3PM(steps=10, bound="austin").nats(world.network, CleanRows(x0, noise=Noise(t, u), mask=mask)).loss,
         found["austin"],
     )
+
+
+def test_both_first_steps_of_a_uniform_kernel_have_a_name():
+    world, x0 = TableWorld.random(), torch.tensor([[0, 2, 1]])
+    noise = Noise(torch.tensor([0.05], dtype=DOUBLE), torch.tensor([[0.1, 0.9, 0.3]], dtype=DOUBLE))
+    clean, found = CleanRows(x0, noise=noise, mask=MASK, parts={"ids": Ids(4)}), {}
+    for name in ("d3pm-uniform", "bayes", "austin"):
+        one = estimator(name, objective=D3PMUniform(steps=10), parts={"ids": Ids(4)})
+        found[name] = one.nats(world.network, clean)
+        assert ("Austin" in one.means) == (name == "austin")
+    assert torch.equal(found["d3pm-uniform"], found["bayes"])
+    assert not torch.allclose(found["bayes"], found["austin"])
+    with pytest.raises(UserError, match="austin"):
+        estimator("austin", objective=D3PMUniform(continuous=True))
 
 
 class Guess:

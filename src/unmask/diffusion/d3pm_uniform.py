@@ -6,13 +6,13 @@ There is no mask, and nothing says which tokens are noise, so every position is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch import nn
 
 from unmask.diffusion.clean import CleanRows
 from unmask.diffusion.d3pm import check_hybrid, draw_steps, step_nats
-from unmask.diffusion.kernels.uniform import Uniform, rate_nats
+from unmask.diffusion.kernels.uniform import First, Uniform, rate_nats
 from unmask.diffusion.mlm import Ids
 from unmask.diffusion.objective import OBJECTIVES, Facts, Nats, Objective
 from unmask.diffusion.rows import forbid, pick, rows_where, spread
@@ -34,6 +34,7 @@ class D3PMUniform(Objective):
     steps: int = 1000  # T, the number of steps
     continuous: bool = False  # the bound of continuous time, as Duo; the steps are then those of the sampler
     times: Times = Stratified()  # stratified:low=0, cubed, bell:mean=0,spread=1,floor=0.2
+    first: First = "bayes"  # the step to clean text: bayes, as all others, or austin: the network's answer itself
     hybrid: float = 0.0  # λ of the hybrid loss: the KL of a step + λ · cross-entropy at all positions
 
     def __post_init__(self) -> None:
@@ -44,11 +45,18 @@ class D3PMUniform(Objective):
     def means(self) -> str:
         if self.continuous:
             return "upper bound on -log p, uniform diffusion in continuous time"
-        return f"upper bound on -log p, D3PM with a uniform kernel and {self.steps} steps"
+        last = ", the first as its authors define it (Austin et al.)" if self.first == "austin" else ""
+        return f"upper bound on -log p, D3PM with a uniform kernel and {self.steps} steps{last}"
 
     def estimators(self) -> Mapping[str, Objective]:
-        """More draws of the first steps, where few tokens pay much: drawn evenly, T − 1 of T rows miss the first."""
-        return {self.name: replace(self, times=Cubed())}
+        """More draws of the first steps, where few tokens pay much: drawn evenly, T − 1 of T rows miss the first.
+
+        With T steps both ends of the process by name, whichever was trained with.
+        """
+        precise = replace(self, times=Cubed())
+        if self.continuous:
+            return {self.name: precise}
+        return {self.name: precise, **{name: replace(precise, first=name) for name in get_args(First)}}
 
     def parts(self, *, vocab: int, width: int) -> dict[str, nn.Module]:
         return {"ids": Ids(vocab)}
@@ -57,7 +65,7 @@ class D3PMUniform(Objective):
         ids = None if parts is None else parts.get("ids")
         if not isinstance(ids, Ids):
             raise ValueError("random tokens are drawn from the ids of the network: give parts")
-        return Uniform(self.schedule, ids.vocab)
+        return Uniform(self.schedule, ids.vocab, self.first)
 
     def nats(self, network: Network, clean: CleanRows) -> Nats:
         """Nats per token: T times the KL of the step that contains t, at every position."""

@@ -1,7 +1,11 @@
 """The uniform kernel: tokens become random tokens; there is no mask. [D3PM]
 
 q(x_t | x_s) = α_{t|s} 1[x_t = x_s] + (1 − α_{t|s})/K        K: ids without the mask, α_{t|s} = α_t/α_s
-p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p(x_0 = v | x_t)
+p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v
+
+The network's best p_v is then what the other tokens say of a token: what the token itself says comes with q(x_t | x_s).
+The step to clean text is the same formula at s = 0, p(x_0 | x_t) ∝ q(x_t | x_0) p_{x_0} (`bayes`), or p itself, as D3PM
+defines it (`austin`): then the network must say something else in that step than in all others.
 
 In continuous time [UDLM, Duo] a token i becomes j on the way back at the rate −α'/(Kα) · x̄_j/x̄_i, x̄ = K α p + 1 − α,
 and the bound is the integral over t of the KL between the rates of the clean token and those of the network:
@@ -9,6 +13,7 @@ and the bound is the integral over t of the KL between the rates of the clean to
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +24,8 @@ from unmask.diffusion.kernel import KERNELS, Kernel, KernelStep
 from unmask.diffusion.rows import forbid, pick
 from unmask.diffusion.schedule import Level, LogLinear, Schedule, complete
 from unmask.registry import derived
+
+First = Literal["bayes", "austin"]
 
 
 def random_ids(u: Float[Tensor, "*shape"], *, vocab: int, mask: int) -> Int[Tensor, "*shape"]:
@@ -44,16 +51,17 @@ def replace_tokens(
 def uniform_log_step(
     log_p: Float[Tensor, "n v"], x_t: Int[Tensor, " n"], s: Level, t: Level, *, mask: int
 ) -> Float[Tensor, "n v"]:
-    """log p(x_s | x_t) if x_0 has the log-probabilities `log_p`, which are −∞ at the mask; at s = 0 it is log_p."""
+    """log p(x_s | x_t) if the other tokens give x_0 the log-probabilities `log_p`, which are −∞ at the mask."""
     letters = log_p.shape[-1] - 1
     alpha, hidden = s.alpha[:, None].to(log_p), s.hidden[:, None].to(log_p)
     moved = ((t.hidden - s.hidden) / s.alpha)[:, None].to(log_p)  # 1 − α_{t|s}
     few = torch.finfo(log_p.dtype).tiny  # at s = 0, where this is not used, its gradient must still be a number
-    earlier = torch.logaddexp(alpha.log() + log_p, (hidden / letters).clamp(min=few).log().expand_as(log_p))
+    mixed = torch.logaddexp(alpha.log() + log_p, (hidden / letters).clamp(min=few).log().expand_as(log_p))
+    earlier = torch.where(hidden > 0, mixed, log_p)
     here = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, x_t[:, None], True)
     to_x_t = torch.where(here, 1 - moved + moved / letters, moved / letters).log()
     weights = forbid(earlier + to_x_t, mask)
-    return torch.where(hidden > 0, weights - weights.logsumexp(-1, keepdim=True), log_p)
+    return weights - weights.logsumexp(-1, keepdim=True)
 
 
 def rate_nats(
@@ -83,6 +91,7 @@ class Uniform(Kernel):
 
     schedule: Schedule = LogLinear(eps=0)  # α_t, the share that is not replaced; stretched to end at 0
     vocab: int = derived(2)  # ids of the network, the mask included
+    first: First = "bayes"  # the step to clean text: bayes, as all others, or austin: the network's p itself
 
     def level(self, t: Float[Tensor, "*b"]) -> Level:
         return complete(self.schedule, t)
@@ -98,4 +107,6 @@ class Uniform(Kernel):
         return drawn if clean.frozen is None else torch.where(clean.frozen, clean.x0, drawn)
 
     def log_step(self, log_p: Float[Tensor, "n v"], step: KernelStep) -> Float[Tensor, "n v"]:
-        return uniform_log_step(log_p, step.x_t, self.level(step.s), self.level(step.t), mask=step.mask)
+        s, t = self.level(step.s), self.level(step.t)
+        earlier = uniform_log_step(log_p, step.x_t, s, t, mask=step.mask)
+        return earlier if self.first == "bayes" else torch.where(s.hidden[:, None] > 0, earlier, log_p)
