@@ -37,7 +37,7 @@ def kernel(alpha: float) -> torch.Tensor:
 @pytest.mark.parametrize("first", ["bayes", "austin"])
 @pytest.mark.parametrize("a_s, a_t", [(0.7, 0.4), (0.3, 0.0), (1.0, 0.9), (1.0, 0.0)])
 def test_a_step_is_the_explicit_posterior_and_its_kl(a_s, a_t, first):
-    """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 too, or there the network's own prediction."""
+    """p ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v, with K × K matrices; at s = 0 too, or there the prediction itself."""
     p = torch.tensor([0.2, 0.5, 0.3], dtype=DOUBLE)
     s, t = (1 - torch.tensor([one], dtype=DOUBLE) for one in (a_s, a_t))
     log_p = torch.cat((p.log(), torch.tensor([-torch.inf], dtype=DOUBLE)))[None]
@@ -162,7 +162,7 @@ def test_the_bound_is_the_enumerated_one_and_a_bound(total):
 
 
 def test_the_bound_falls_to_the_entropy_for_a_network_that_knows_the_others():
-    """T steps, p(x_0^i | all others in x_t) exact, every x_t enumerated. D3PM's own first step pays once more for all."""
+    """T steps, p(x_0^i | all others in x_t) exact, every x_t enumerated. D3PM's own first step pays again."""
     texts, total = every_text(2, 2), 64
     joint = torch.tensor([[0.55, 0.05], [0.1, 0.3]], dtype=DOUBLE)
     found = {"bayes": 0.0, "austin": 0.0}

@@ -144,13 +144,16 @@ class DiffusionLM(Continuous):
     steps: int = 2000  # T, the number of steps
     noise: Schedule = "sqrt"  # share of the signal over time: sqrt (the paper), cosine (as it was run on LM1B)
     embed: int = 16  # numbers of a token's vector
-    clamp: bool = True  # round each estimate of x_0 to the nearest embedding, in the sampler and in its bound
+    clamp: bool = True  # round estimates of x_0 to the nearest embedding, in the sampler and in its bound
+    clamp_above: float = 0.0  # only where signal to noise is above this (no word is near in noisier steps); 0: always
     variance: Literal["small", "large"] = "small"  # of a sampling step: that of the posterior, or of the forward step
     both: bool = False  # the bound, a step and the first one by two passes, in place of the training loss: evaluation
 
     def __post_init__(self) -> None:
         check_total(self.steps)
         check_embed(self.embed)
+        if not self.clamp_above >= 0:
+            raise UserError(f"clamp-above, a ratio of signal to noise, must be 0 or more, not {self.clamp_above}.")
 
     @property
     def means(self) -> str:
@@ -221,8 +224,16 @@ class DiffusionLM(Continuous):
         gamma = levels[index + 1][:, None, None]
         x_t = (alpha(gamma) * signal + sigma(gamma) * noise_t).to(mean.dtype)
         estimate = parts["exit"](network.trunk(parts["entry"](x_t, index * (TIME_SCALE / self.steps))))
-        used = table.nearest(estimate.detach(), clean.mask) if self.clamp else estimate
-        return EstimateTerms(x, mean, estimate, used)
+        return EstimateTerms(x, mean, estimate, self.used(estimate, gamma, table, mask=clean.mask))
+
+    def used(
+        self, estimate: Float[Tensor, "b l e"], gamma: Float[Tensor, "..."], table: RoundedEmbedding, *, mask: int
+    ) -> Float[Tensor, "b l e"]:
+        """x̂_0 as the sampler uses it at the noise level γ."""
+        if not self.clamp:
+            return estimate
+        near = table.nearest(estimate.detach(), mask)
+        return torch.where(torch.exp(-gamma) > self.clamp_above, near, estimate) if self.clamp_above else near
 
     def step_nats(self, terms: EstimateTerms, index: Int[Tensor, " b"]) -> Float[Tensor, "b l"]:
         """KL(q(x_{i−1} | x_i, x_0) || p) of a step i ≥ 1, each position: ½ (SNR_{i−1} − SNR_i) |x_0 − x̂_0|²."""
@@ -302,7 +313,7 @@ class DiffusionLM(Continuous):
         self, output: Float[Tensor, "b s _"], noisy: NoisyWindow, parts: Parts, state: State, *, mask: int
     ) -> VectorPrediction:
         table, x = embedding_of(parts), parts["exit"](output)
-        x = table.nearest(x, mask) if self.clamp else x
+        x = self.used(x, noisy.gamma, table, mask=mask)
         return VectorPrediction(without_mask(table.rounding(x), mask), x, wide=self.variance == "large")
 
     def ended(

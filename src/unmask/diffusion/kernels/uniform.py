@@ -3,9 +3,9 @@
 q(x_t | x_s) = α_{t|s} 1[x_t = x_s] + (1 − α_{t|s})/K        K: ids without the mask, α_{t|s} = α_t/α_s
 p(x_s | x_t) ∝ q(x_t | x_s) Σ_v q(x_s | v) p_v
 
-The network's best p_v is then what the other tokens say of a token: what the token itself says comes with q(x_t | x_s).
-The step to clean text is the same formula at s = 0, p(x_0 | x_t) ∝ q(x_t | x_0) p_{x_0} (`bayes`), or p itself, as D3PM
-defines it (`austin`): then the network must say something else in that step than in all others.
+The network's best p_v is then what the other tokens say of a token: what it says itself comes with q(x_t | x_s). The
+step to clean text is the same formula at s = 0, p(x_0 | x_t) ∝ q(x_t | x_0) p_{x_0} (`bayes`), or p itself, as in
+D3PM (`austin`): then the network must say something else in that step than in all others.
 
 In continuous time [UDLM, Duo] a token i becomes j on the way back at the rate −α'/(Kα) · x̄_j/x̄_i, x̄ = K α p + 1 − α,
 and the bound is the integral over t of the KL between the rates of the clean token and those of the network:
