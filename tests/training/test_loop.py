@@ -7,11 +7,13 @@ import torch
 from toys.objective import Toy
 from toys.recurrent import RecurrentSpec
 from training.small import LENGTH, MASK, OBJECTIVES, Chain, network, settings
+from unmask.diffusion.any_order import AnyOrder
 from unmask.diffusion.autoregressive import Autoregressive
 from unmask.diffusion.block import BlockDiffusion
 from unmask.diffusion.mdlm import MDLM
 from unmask.diffusion.times import Count
 from unmask.model.backbones.transformer import Architecture, Transformer
+from unmask.model.denoiser import Denoiser
 from unmask.model.passes.whole import hidden_states
 from unmask.processes.team import Alone
 from unmask.text.row import Rows
@@ -194,6 +196,19 @@ def test_a_warm_start_knows_at_once_what_the_first_phase_learned():
     # Under the causal mask the phase's network is the old one: only what it may see has changed.
     seen = hidden_states(warm, one_mask, allowed=torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())
     torch.testing.assert_close(seen, told, rtol=1e-4, atol=1e-4)
+
+
+def test_an_any_order_network_that_begins_with_a_warm_started_one_predicts_each_position_at_its_own_place():
+    """`mdlm` keeps the place, one before, at which its weights were trained; two streams cannot."""
+    before = replace(network(settings()).backbone.spec, reads_before=True)
+    asked = settings(init="somewhere", objective=AnyOrder())
+    for objective, reads_before in ((MDLM(), True), (AnyOrder(), False)):
+        (phase,) = phases(replace(asked, objective=objective))
+        assert continue_spec(before, asked, phase).reads_before is reads_before
+    after = Transformer(continue_spec(before, asked, phases(asked)[0]))
+    after.load_state_dict(network(settings()).backbone.state_dict())
+    state = begin(Denoiser(after, asked.objective), asked)
+    assert next(train(state, phases(asked)[0], asked, CHAIN.batch(16), mask=MASK)).loss > 0
 
 
 def test_sight_grows_from_the_past_to_the_whole_row():

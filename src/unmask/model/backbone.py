@@ -126,6 +126,10 @@ class Spec(ABC):
         """The spec, for both phases, of a network that starts from the weights of an autoregressive one."""
         return self
 
+    def in_place(self) -> "Spec":
+        """The spec of a network that predicts each position at its own place, whatever its weights did before."""
+        return self
+
     @abstractmethod
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         """FLOPs per token of a forward pass, two per multiply-add, with logits at a share `rows` of the positions."""

@@ -57,8 +57,11 @@ def spec_of(settings: Train, phase: Phase, *, vocab: int) -> Spec:
 
 
 def continue_spec(before: Spec, settings: Train, phase: Phase) -> Spec:
-    """The spec of a phase that starts from given weights: causal by the objective, otherwise unchanged."""
-    spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=phase.objective.facts.causal)
+    """The spec of a phase that starts from given weights: as the objective looks at text, otherwise unchanged."""
+    facts = phase.objective.facts
+    spec = before.sized(vocab=before.vocab, length=settings.text.length, causal=facts.causal)
+    if "two streams" in facts.gives:
+        spec = spec.in_place()
     return replace(spec, dropout=settings.model.dropout)
 
 

@@ -123,6 +123,9 @@ class DecoderSpec(Spec):
     def from_autoregressive(self) -> "DecoderSpec":
         return replace(self, reads_before=True)
 
+    def in_place(self) -> "DecoderSpec":
+        return replace(self, reads_before=False)
+
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         """The last layer computes keys and values at all positions, the rest only at the rows."""
         d, l, seen = self.width, length or self.length, 0.5 if self.causal else 1.0

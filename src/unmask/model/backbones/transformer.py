@@ -99,6 +99,9 @@ class Architecture(Spec):
             raise UserError("a warm start needs a network without modulation: set model.cond = 0.")
         return replace(self, reads_before=True)
 
+    def in_place(self) -> "Architecture":
+        return replace(self, reads_before=False)
+
     def flops(self, *, rows: float = 1.0, length: int | None = None) -> float:
         """The last block computes keys and values at all positions, the rest (10 of 12 d²) only at the rows."""
         d, l = self.width, length or self.length
