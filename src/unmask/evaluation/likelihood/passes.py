@@ -315,10 +315,12 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
 
 
 def _other_side(nats: np.ndarray, tokens: np.ndarray, estimator: Estimator) -> dict[str, float]:
-    """The bound from the other side, where passes are random orders."""
+    """The bound from the other side, where passes are random orders; nothing, where it is below 0."""
     if not estimator.orders or len(nats) < 2 or not np.isfinite(nats).all():
         return {}
     below = float(error_bars.tangent_bound(nats).sum() / tokens.sum())
+    if below <= 0:
+        return {}
     return {"at_least": below, "at_least_error": error_bars.of_tangent_bound(nats, tokens)}
 
 
