@@ -1,6 +1,6 @@
 """Watch a story emerge out of masks and fill a blank; then train a tiny model for a minute and measure it.
 
-The story and the blank come from models in the package, the training text from every Python: the help topics of `pydoc`. Each
+Story and blank come from models in the package, the training text from every Python: the help topics of `pydoc`. Each
 step is an ordinary command, which is shown before it runs.
 
     unmask demo
@@ -47,7 +47,8 @@ def commands(folder: Path, settings: Settings) -> Iterator[tuple[str, list[str]]
     training = [*shlex.split(TRAINING), "--minutes", f"{settings.minutes:g}"]
     story = ["--prompt", "Once upon a time", "--pace", "0.03", *seed]
     yield "A story emerges out of masks.", ["sample", "stories", *story]
-    yield "A blank is filled: the words on both sides count.", ["infill", "stories-any-order", BLANKS, "--n", "3", *seed]
+    blank = ["infill", "stories-any-order", BLANKS, "--n", "3", *seed]
+    yield "A blank is filled: the words on both sides count.", blank
     yield "A tiny model learns from the help topics of Python.", ["train", "--data", text, "--out", model, *training]
     yield "How well does it know topics it has not seen?", ["evaluate", model, f"{text}/valid.txt", "--passes", "4"]
     yield "After a minute it knows words, not yet sentences.", ["sample", model, "--length", "32", *seed]
