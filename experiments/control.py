@@ -80,7 +80,8 @@ def of_sudoku(settings: Settings, asked: Sudoku) -> Table:
 
 def of_stories(settings: Settings, wanted: Sequence[str]) -> Iterator[Table]:
     """The studies that need trained models: these and the judges are loaded once, and before anything is drawn."""
-    mdlm = writer(settings.model, "model", "mdlm")
+    kinds = ("mdlm", "any-order") if set(wanted) == {"infill"} else ("mdlm",)
+    mdlm = writer(settings.model, "model", *kinds)
     ar = writer(settings.ar, "ar", "ar") if {"infill", "keywords"} & set(wanted) else None
     told = dict(judges(settings.judge or ((settings.ar,) if settings.ar else ())))
     if ar is not None and "infill" in wanted:

@@ -6,7 +6,6 @@ lengths); the autoregressive model writes until its sentence ends. Both begin be
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -16,11 +15,9 @@ from studies.stories import END, Gap, Verdict, first_word, gap, read_stories, sa
 from unmask.errors import UserError
 from unmask.evaluation.quality.judges import Judge
 from unmask.model.model import Model
-from unmask.model.passes.whole import logits_at
 from unmask.sampling.autoregressive import continue_text
 from unmask.sampling.logits import LogitOptions
-from unmask.sampling.masked import fill
-from unmask.sampling.policy import policy_of
+from unmask.sampling.recipe import Recipe, method_for
 from unmask.sampling.tasks.infill import infill
 from unmask.text.prompt.canvas import of_prompt, of_tokens
 
@@ -59,10 +56,9 @@ def guessed(model: Model, found: Gap, sampler: str, *, temperature: float, seed:
     tokenizer = model.text_tokenizer()
     before, middle, after = (tokenizer.encode(part) for part in found.parts)
     row = [tokenizer.bos or 0, *before, *[model.mask] * len(middle), *after]
-    ends = tuple(id for id in {tokenizer.bos, tokenizer.eos, tokenizer.pad} if id is not None)
-    options = LogitOptions(temperature=temperature, banned=ends)
     canvas = of_tokens(torch.tensor([row]), mask=model.mask)
-    *_, last = fill(partial(logits_at, model.network), canvas, policy_of(sampler), seed=seed, options=options)
+    method = method_for(model, Recipe(sampler=sampler, temperature=temperature, plain=True))
+    *_, last = method.fill(canvas, seed=seed, ids=torch.arange(1))
     place = slice(1 + len(before), 1 + len(before) + len(middle))
     return Filled(tokenizer.decode(last.canvas.tokens[0, place].tolist()), last.call)
 
@@ -89,6 +85,9 @@ def ways(mdlm: Model, ar: Model) -> dict[str, Way]:
         ),
         "mdlm, both sides, confidence, greedy": lambda found, seed: guessed(
             mdlm, found, "confidence", temperature=0.0, seed=seed
+        ),
+        "mdlm, both sides, left to right, greedy": lambda found, seed: guessed(
+            mdlm, found, "left-to-right", temperature=0.0, seed=seed
         ),
         CHOSEN: lambda found, seed: chosen(mdlm, found, seed=seed),
     }

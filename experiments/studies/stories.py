@@ -118,15 +118,14 @@ def judges(places: Sequence[str]) -> Iterator[tuple[str, Judge]]:
         yield re.sub(r"\.[^.]*gguf$", "", Path(place).name), judge(place)
 
 
-def writer(place: str, flag: str, objective: str) -> Model:
+def writer(place: str, flag: str, *objectives: str) -> Model:
     """A model that writes stories; the wrong kind is refused."""
+    wanted = " or ".join(objectives)
     if not place:
-        raise UserError(f"this study needs a trained {objective} model: give --{flag} RUN.")
+        raise UserError(f"this study needs a trained {wanted} model: give --{flag} RUN.")
     model = load(place)
-    if model.objective.name != objective:
-        raise UserError(
-            f"--{flag} wants a model trained with {objective}, and {place} was with {model.objective.name}."
-        )
+    if model.objective.name not in objectives:
+        raise UserError(f"--{flag} wants a model trained with {wanted}, and {place} was with {model.objective.name}.")
     return model
 
 
