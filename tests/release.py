@@ -88,7 +88,7 @@ def try_out(wheel: Path) -> None:
 
 
 def main() -> None:
-    wheel = built(Path(sys.argv[1]))
+    wheel = built(Path(sys.argv[1]).resolve())
     check_contents(wheel)
     check_changes(wheel.name.split("-")[1])
     print(f"{wheel.name}: contents as expected, {wheel.stat().st_size:,} bytes")
