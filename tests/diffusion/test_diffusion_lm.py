@@ -220,6 +220,12 @@ def rounded(objective, when):
     )
 
 
+@pytest.mark.parametrize("ratio", [-1.0, float("nan")])
+def test_a_ratio_below_nothing_is_refused(ratio):
+    with pytest.raises(UserError, match="clamp-above"):
+        DiffusionLM(clamp_above=ratio)
+
+
 def exact_nll(objective, parts, function):
     """−log p(w) by transitions of a grid through the steps of the sampler, x_0 and the word drawn at the end."""
     path = objective.path(objective.steps, parts)

@@ -36,7 +36,7 @@ from unmask.evaluation.likelihood.estimators import (
     Pseudo,
     estimator,
 )
-from unmask.evaluation.likelihood.passes import _other_side
+from unmask.evaluation.likelihood.passes import other_side
 from unmask.random import Noise
 
 X0 = torch.tensor([0, 2, 1])
@@ -243,8 +243,8 @@ def test_a_likelihood_has_two_sides_and_a_consistent_network_none_between_them()
 def test_a_lower_bound_below_nothing_is_not_told():
     """Orders of a long text differ by many nats: one of them throws the tangent to the other below 0."""
     far, near = np.array([[100.0], [160.0]]), np.array([[100.0], [100.1]])
-    assert _other_side(far, np.ones(1) * 128, estimator("order")) == {}
-    assert _other_side(near, np.ones(1) * 128, estimator("order"))["at_least"] > 0.7
+    assert other_side(far, np.ones(1) * 128, estimator("order")) == {}
+    assert other_side(near, np.ones(1) * 128, estimator("order"))["at_least"] > 0.7
 
 
 @pytest.mark.parametrize("name", ["count", "time", "order", "duel", "pseudo"])

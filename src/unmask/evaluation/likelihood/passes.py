@@ -310,11 +310,11 @@ def summary(tally: Tally, *, by_document: bool = False) -> Likelihood:
         partial=partial,
         likelihood=estimator.likelihood,
         jensen_gap=gap,
-        **_other_side(nats, tokens, estimator),
+        **other_side(nats, tokens, estimator),
     )
 
 
-def _other_side(nats: np.ndarray, tokens: np.ndarray, estimator: Estimator) -> dict[str, float]:
+def other_side(nats: np.ndarray, tokens: np.ndarray, estimator: Estimator) -> dict[str, float]:
     """The bound from the other side, where passes are random orders; nothing, where it is below 0."""
     if not estimator.orders or len(nats) < 2 or not np.isfinite(nats).all():
         return {}
